@@ -107,14 +107,14 @@ MUTANTS = (
     Mutant(
         "on hosts slots that moved are forgotten",
         "compilers/native/compiler.py",
-        "if had is not None and isinstance(now, Here):",
+        "if had is not None and is_here:",
         "if False:",
         HOSTS,
     ),
     Mutant(
         "every host asks who had a slot before",
         "compilers/native/compiler.py",
-        " and isinstance(now, Here):",
+        " and is_here:",
         ":",
         HOSTS,
     ),
@@ -235,8 +235,8 @@ MUTANTS = (
     Mutant(
         "a slot of another IP version moved",
         "model/moved_slots.py",
-        " and moved.before.version == version and",
-        " and",
+        "setdefault((moved.listener_id, moved.before.version)",
+        "setdefault((moved.listener_id, 10 - moved.before.version)",
         HOSTS,
     ),
     Mutant("a slot remembers for ever", "model/moved_slots.py", "moved.until > when.now and ", "", HOSTS),

@@ -17,6 +17,7 @@ from fairlead.drivers.native.elements import Changes
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Netlink, nftables
 from fairlead.drivers.native.ruleset import TUNNELS
+from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
 from harness.apart import Apart, apart, require_root, wait_until
@@ -199,12 +200,57 @@ def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.MonkeyPat
         assert written == [2, 2], "a slot goes and comes"
         both = as_rows(Vip(address=FOUR, held=False), base, replace(base, port=81))
         await put(driver, ONE, both)
-        assert written[2] == 4, "a service and its three places: slots are there"
+        assert written[2] == 2, "a service: its slots and places are there"
         await put(driver, ONE, as_rows(*both.values(), replace(base, port=81, slots=moved)))
         assert written[3] == 256 + 2, "another one goes on with its slots"
         await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), base))
-        assert written[4] == 4 + 256
+        assert written[4] == 2 + 256
         await driver.close()
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("vips", [(FOUR, SIX), (FOUR, FOUR + 1)], ids=["both versions", "two of one"])
+def test_ports_of_a_pool_have_who_serves_them_once(
+    host: Apart, monkeypatch: pytest.MonkeyPatch, vips: tuple[IPAddress, ...]
+) -> None:
+    """Two hundred ports at two VIPs, of a pool of 256 members; each slot moves, and is remembered."""
+    written: list[int] = []
+    transact = Ground.transact
+
+    def count(ground: Ground, changes: Changes) -> None:
+        written.append(changes.count)
+        transact(ground, changes)
+
+    monkeypatch.setattr(Ground, "transact", count)
+    slots = bytes(range(256))
+
+    def of(ports: int, second: bool) -> Rows:
+        rows: list[NativeRow] = [Vip(address=vip, held=True) for vip in vips]
+        for vip in vips:
+            base = ip_address("10.30.0.0") if vip.version == 4 else ip_address("fd30::")
+            here = tuple(Here(address=base + each + 512 * second, port=80) for each in range(256))
+            before = tuple((slot, 3) for slot in range(256)) if second else ()
+            these = service(vip=vip, slots=slots, targets=here, before=before)
+            rows += (replace(these, port=1000 + port) for port in range(ports))
+        return as_rows(*rows)
+
+    async def walk() -> None:
+        driver = Native()
+        for owner, rows in (way(2), way(3)):
+            await put(driver, owner, rows)
+        for second in (False, True):
+            rows = of(200, second)
+            await put(driver, ONE, rows)
+            assert await driver.read_all() == {way(2)[0]: way(2)[1], way(3)[0]: way(3)[1], ONE: rows}
+        assert max(written) < 200 * 2 * 2 + 256 * 2 * 4
+        written.clear()
+        await put(driver, ONE, of(100, True))
+        assert written[0] == 100 * 2 * 2, "the others go on"
+        await put(driver, ONE, {})
+        left = host.run("nft", "list", "table", "inet", "fairlead")
+        assert [each for each in ("10.30.", "fd30::", " . 0x000000ff : ") if each in left] == []
+        await driver.remove()
 
     asyncio.run(walk())
 
@@ -217,13 +263,13 @@ def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
         await put(driver, *way())
         await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
         before = host.run("nft", "list", "ruleset")
-        host.nft("add element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
         wanted = as_rows(Vip(address=FOUR, held=False), service(), service(port=82), service(port=81))
         with pytest.raises(DriverError):
             await put(driver, ONE, wanted)
-        host.nft("delete element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        host.nft("delete element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
         assert host.run("nft", "list", "ruleset") == before
-        host.nft("add element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
         assert await driver.read(ONE) == as_rows(Vip(address=FOUR, held=False), service()), (
             "what is of no row is removed"
         )

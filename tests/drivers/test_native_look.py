@@ -23,8 +23,8 @@ def test_a_look_changes_nothing_where_nothing_is_where_all_is_and_where_somethin
         await put(driver, *way())
         await put(driver, ONE, EVERYTHING)
         await driver.close()
-        host.nft("delete element inet fairlead member4 { 203.0.113.5 . 0:6 . 80 . 0x0 }")
-        host.nft("add element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        host.nft("delete element inet fairlead served4 { 203.0.113.5 . 0:6 . 80 }")
+        host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
         host.ip("rule del pref 4 fwmark 0x1002/0x3fff")
         amiss = _whole(host)
         gone = service().key

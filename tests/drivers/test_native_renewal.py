@@ -43,7 +43,9 @@ def other_rules() -> str:
 
 def other_types() -> str:
     """Of a release that has a key the other way round, a longer one, and a hook of another priority."""
-    swapped = RULES.replace("typeof meta priority . meta mark :", "typeof meta mark . meta priority :")
+    swapped = RULES.replace(
+        "pattern { typeof meta priority . meta mark :", "pattern { typeof meta mark . meta priority :"
+    )
     swapped = swapped.replace("meta priority . meta mark map @pattern", "meta mark . meta priority map @pattern")
     moved = swapped.replace("hook prerouting priority raw;", "hook prerouting priority -301;")
     longer = moved.replace("set ways { typeof meta mark; }", "set ways { typeof meta mark . meta mark; }")

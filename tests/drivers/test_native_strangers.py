@@ -113,8 +113,11 @@ ODD = (
     f"{TABLE} ways {{ 77 }}",
     f'{TABLE} own4 {{ 10.77.0.1 comment "x" }}',
     f"{TABLE} service4 {{ {VIPS[0]} . 77 . 80 : 1 }}",
+    f"{TABLE} owner {{ 0:77 . 0x1 : 0x1001 }}",
+    f"{TABLE} member6 {{ 0:77 . 0x2 : 2001:db8::77 . 80 }}",
+    f"{TABLE} before {{ 0:77 . 0xff : 0x2001, 0:78 . 0x0 : 0x2001 }}",
 )
-"""What somebody writes by hand, without an owner, or for a protocol that there is not."""
+"""What somebody writes by hand, without an owner, for a protocol that there is not, or for nobody's numbers."""
 
 
 def test_elements_of_nobody_are_removed(site: Fabric) -> None:

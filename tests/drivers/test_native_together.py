@@ -243,7 +243,7 @@ def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> 
         await driver.open()
         reconciler = reconciler_of(driver, wanted)
         assert await driver.read_all() == {}
-        host.nft("add element inet fairlead member4 { 198.18.1.7 . 0:6 . 80 . 0x0 : 10.9.9.9 . 9 }")
+        host.nft("add element inet fairlead served4 { 198.18.1.7 . 0:6 . 80 : 0:63 }")
         reconciler.mark(wanted)
         await rest(reconciler)
         assert await driver.read_all() == wanted

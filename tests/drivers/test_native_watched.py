@@ -198,7 +198,7 @@ def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None
         driver, (other, its) = Native(), way()
         await put(driver, other, its)
         await put(driver, OWNER, SERVED)
-        host.nft(f"add element inet fairlead member4 {{ {FOUR} . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }}")
+        host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")
         wanted = SERVED | as_rows(service(port=81))
         for removed in ("", "an address", "all of nftables"):
             with pytest.raises(DriverError):
@@ -207,7 +207,7 @@ def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None
             assert await driver.is_whole() is not bool(removed)
             if removed == "an address":
                 await put(driver, OWNER, SERVED)
-            host.nft(f"add element inet fairlead member4 {{ {FOUR} . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }}")
+            host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")
         assert await driver.read_all() == {}
         await driver.remove()
 

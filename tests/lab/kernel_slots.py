@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS, THERE
+from fairlead.drivers.native.ruleset import FAMILIES, OWNERS, PATTERNS, THERE
 from fairlead.lab import Protocol
 from fairlead.lab.load import Target
 from fairlead.lab.places import Places
@@ -56,10 +56,11 @@ def _slots(maps: Maps, target: Target) -> list[str | int]:
     if service not in maps.get(family.service.name, {}):
         raise Disagreement(f"nobody has {service}")
     table, pattern = maps[family.service.name][service], maps[PATTERNS.name]
-    owners, members = maps[family.owner.name], maps[family.member.name]
+    served = maps[family.served.name][service]
+    owners, members = maps[OWNERS.name], maps[family.member.name]
 
     def at(place: int) -> str | int:
-        key = (*service, place)
+        key = (served, place)
         return int(owners[key]) - THERE if key in owners else str(members[key]["concat"][0])
 
     return [at(pattern[table, slot]) for slot in range(LARGEST)]

@@ -25,6 +25,10 @@ forgotten that moved first: what was begun with who had them ends."""
 _Slot: TypeAlias = tuple[str, int, int]
 """Listener, IP version, number."""
 _Before: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
+_Endpoints: TypeAlias = tuple[tuple[int, ...], Mapping[int, Endpoint]]
+"""The ordinal of the member of each slot, and who they are."""
+_NOBODY: _Endpoints = (), {}
+_NOTHING: Mapping[int, IPAddress] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +63,19 @@ class Transition:
 
 
 def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[Service]:
-    """Of listeners that are up. Who is down has no slot, and none that it had before: nobody answers there."""
-    dead = {member.address for pool in balancer.pools for member in pool.members if member.id in down}
+    """Of listeners that are up. Who is down has no slot, and none that it had before: nobody answers there.
+
+    Those of one pool have the same `order` and `members`, not just equal ones, unless members have ranges of ports; and
+    those of one listener the same `before` for each IP version: whoever works with them does it once for all.
+    """
+    dealt, before = _Dealt(down), _before(balancer, down)
     for listener in balancer.listeners if balancer.admin_state_up else ():
         pool = lb.find_pool(balancer, listener.default_pool_id)
         numbers = tuple(expand(listener.ports))
         for vip in balancer.vips if listener.admin_state_up else ():
             version = vip.address.version
-            before = {
-                slot: moved.before
-                for moved in balancer.moved
-                if moved.listener_id == listener.id and moved.before.version == version and moved.before not in dead
-                for slot in moved.slots
-            }
             for index, port in enumerate(numbers):
-                order, members = _endpoints(pool, version, numbers, index, down)
+                order, members = dealt.endpoints(pool, version, numbers, index)
                 yield Service(
                     listener=listener,
                     vip=vip.address,
@@ -82,16 +84,40 @@ def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -
                     by_source=pool is not None and pool.goes_by_source,
                     order=order,
                     members=members,
-                    before=before,
+                    before=before.get((listener.id, version), _NOTHING),
                 )
 
 
-def _endpoints(
-    pool: lb.Pool | None, version: int, numbers: tuple[int, ...], index: int, down: Set[HealthKey]
-) -> tuple[tuple[int, ...], Mapping[int, Endpoint]]:
-    """Of each slot, and who they are, at the port of the listener that has this index among its numbers."""
-    if pool is None or not pool.admin_state_up:
-        return (), {}
+def _before(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, int], dict[int, IPAddress]]:
+    """Of each listener and IP version."""
+    dead = {member.address for pool in balancer.pools for member in pool.members if member.id in down}
+    found: dict[tuple[str, int], dict[int, IPAddress]] = {}
+    for moved in balancer.moved:
+        if moved.before not in dead:
+            its = found.setdefault((moved.listener_id, moved.before.version), {})
+            its.update(dict.fromkeys(moved.slots, moved.before))
+    return found
+
+
+class _Dealt:
+    """Pools, each looked at once."""
+
+    def __init__(self, down: Set[HealthKey]) -> None:
+        self._down = down
+        self._known: dict[tuple[object, ...], _Endpoints] = {}
+
+    def endpoints(self, pool: lb.Pool | None, version: int, numbers: tuple[int, ...], index: int) -> _Endpoints:
+        """At the port of the listener that has this index among its numbers."""
+        if pool is None or not pool.admin_state_up:
+            return _NOBODY
+        is_same = all(isinstance(member.port, int) for member in pool.members)
+        key = (pool.id, version) if is_same else (pool.id, version, numbers, index)
+        if key not in self._known:
+            self._known[key] = _endpoints(pool, version, numbers, index, self._down)
+        return self._known[key]
+
+
+def _endpoints(pool: lb.Pool, version: int, numbers: tuple[int, ...], index: int, down: Set[HealthKey]) -> _Endpoints:
     gone, places = set[str](), dict[int, Endpoint]()
     for member in pool.members:
         ports = targets(member.port, numbers)

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, product
+from typing import NamedTuple
 
 from fairlead.compilers.native.abilities import OF_ANY_PATH, abilities_here
+from fairlead.compilers.native.once import Once
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.native import TUNNEL_PORTS, Here, NativeRow, Own, Service, Target, There, Vip, Way
 from fairlead.model import loadbalancer as lb
@@ -146,9 +148,16 @@ def _dealt(view: Snapshot, balancer: lb.LoadBalancer, hosts: Mapping[IPAddress, 
         yield from whole
         return
     present, meanwhile = services_of(balancer, gone | leaving), services_of(balancer, gone | leaving | returning)
+    moved = Once[tuple[Slots, Slots, Slots], dict[int, IPAddress]](_before)
     for slots, rest, fewer in zip(whole, present, meanwhile, strict=True):
-        now = rest if rest.slots else slots
-        yield replace(now, before={**slots.before, **_moved(fewer, now), **_moved(slots, now)})
+        alike = chain.from_iterable((each.order, each.members, each.before) for each in (slots, rest, fewer))
+        yield replace(rest if rest.order else slots, before=moved.of((slots, rest, fewer), *alike))
+
+
+def _before(three: tuple[Slots, Slots, Slots]) -> dict[int, IPAddress]:
+    slots, rest, fewer = three
+    now = rest if rest.order else slots
+    return {**slots.before, **_moved(fewer, now), **_moved(slots, now)}
 
 
 def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
@@ -157,11 +166,39 @@ def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
     return {slot: before[0] for slot, (before, after) in both if before != after}
 
 
+class _Served(NamedTuple):
+    """What services have in common."""
+
+    slots: bytes
+    targets: tuple[Target, ...]
+    before: tuple[tuple[int, int], ...]
+
+
 class _Places:
     """Where addresses are, as one host sees it."""
 
     def __init__(self, own: Host, hosts: Mapping[IPAddress, Host]) -> None:
         self._own, self._hosts = own, hosts
+        self._who = Once[Slots, tuple[bytes, tuple[Target, ...]]](self._who_serves)
+        self._had = Once[Slots, tuple[tuple[int, int], ...]](self._who_had)
+
+    def served(self, slots: Slots) -> _Served:
+        """Those of one pool are one object, however many ports lead to it."""
+        who = self._who.of(slots, slots.order, slots.members)
+        return _Served(*who, self._had.of(slots, slots.order, slots.members, slots.before))
+
+    def _who_serves(self, slots: Slots) -> tuple[bytes, tuple[Target, ...]]:
+        numbered, ordinals = _numbered(slots.order)
+        return numbered, tuple(self.target(slots.members[ordinal]) for ordinal in ordinals)
+
+    def _who_had(self, slots: Slots) -> tuple[tuple[int, int], ...]:
+        before = []
+        for slot, address in sorted(slots.before.items()):
+            had = self.elsewhere(address)
+            is_here = bool(slots.order) and self.elsewhere(slots.members[slots.order[slot]][0]) is None
+            if had is not None and is_here:
+                before.append((slot, had))
+        return tuple(before)
 
     def target(self, endpoint: Endpoint) -> Target:
         address, port = endpoint
@@ -175,22 +212,15 @@ class _Places:
 
 
 def _service(slots: Slots, places: _Places) -> Service:
-    numbered, ordinals = _numbered(slots.order)
-    targets = tuple(places.target(slots.members[ordinal]) for ordinal in ordinals)
-    before = []
-    for slot, address in sorted(slots.before.items()):
-        had = places.elsewhere(address)
-        now = targets[numbered[slot]] if numbered else None
-        if had is not None and isinstance(now, Here):
-            before.append((slot, had))
+    served = places.served(slots)
     return Service(
         vip=slots.vip,
         transport=slots.transport,
         port=slots.port,
         by_source=slots.by_source,
-        slots=numbered,
-        targets=targets,
-        before=tuple(before),
+        slots=served.slots,
+        targets=served.targets,
+        before=served.before,
         clients=_clients(slots.listener, slots.vip.version),
     )
 

@@ -5,18 +5,18 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.dataplane.native import Here, NativeRow, Own, Service, There, Vip
+from fairlead.dataplane.native import Here, NativeRow, Own, Service, Target, There, Vip
 from fairlead.drivers.native.elements import Elements, Shape
-from fairlead.drivers.native.ruleset import FAMILIES, SECOND, THERE
+from fairlead.drivers.native.ruleset import BEFORE, FAMILIES, OWNERS, SECOND, THERE
 from fairlead.model.addresses import IPAddress, IPNetwork
 
 Clients: TypeAlias = tuple[IPNetwork, ...]
 ByShape: TypeAlias = dict[Shape, dict[bytes, bytes]]
 NOBODY = 0
-"""The number of the table of slots that has none."""
+"""The number of what a service has not: a table of slots, who is at its places, a list of clients."""
 _MOST = 1 << 20
 """No number of ours is larger: there are not as many services."""
 _ORDER = sys.byteorder
@@ -44,26 +44,52 @@ def asked_key(key: bytes) -> bytes:
     return key[:-8] + bytes([int.from_bytes(key[-8:-4], _ORDER), 0, 0, 0]) + key[-4:]
 
 
-def service_elements(row: Service, patterns: Mapping[bytes, int], lists: Mapping[Clients, int]) -> ByShape:
-    """With these numbers of tables and lists."""
+class Served(NamedTuple):
+    """Who serves, as many services have it in common: all ports of a pool, at all VIPs of one IP version."""
+
+    targets: tuple[bytes, ...]
+    """Of each place the value of its element."""
+    before: tuple[tuple[int, int], ...]
+    """As of `Service`."""
+
+
+class Numbers(NamedTuple):
+    """Of what a service has in common with others."""
+
+    slots: int
+    served: int
+    clients: int
+
+
+def target_value(target: Target) -> bytes:
+    if isinstance(target, There):
+        return word(THERE + target.host)
+    return target.address.packed + struct.pack(">Hxx", target.port)
+
+
+def service_elements(row: Service, numbers: Numbers) -> ByShape:
     family, key = FAMILIES[row.vip.version], service_key(row)
-    found: ByShape = {
-        family.service: {key: word(patterns[row.slots] if row.slots else NOBODY)},
-        family.owner: {},
-        family.member: {},
-    }
-    owner, member = found[family.owner], found[family.member]
-    for place, target in enumerate(row.targets):
-        if isinstance(target, There):
-            owner[key + word(place)] = word(THERE + target.host)
-        else:
-            member[key + word(place)] = target.address.packed + struct.pack(">Hxx", target.port)
+    found: ByShape = {family.service: {key: word(numbers.slots)}}
+    if row.targets:
+        found[family.served] = {key: word(numbers.served)}
     if row.by_source:
         found[family.sourced] = {key: b""}
-    if row.before:
-        found[family.before] = {key + word(slot): word(SECOND + host) for slot, host in row.before}
     if row.clients is not None:
-        found[family.limited] = {key: word(lists[row.clients])}
+        found[family.limited] = {key: word(numbers.clients)}
+    return found
+
+
+_OF_VALUES = {4: OWNERS, 8: FAMILIES[4].member, 20: FAMILIES[6].member}
+"""By how long they are."""
+
+
+def served_elements(number: int, served: Served | None) -> ByShape:
+    found: ByShape = {shape: {} for shape in (*_OF_VALUES.values(), BEFORE)}
+    if served is not None:
+        head = word(number)
+        for place, value in enumerate(served.targets):
+            found[_OF_VALUES[len(value)]][head + word(place)] = value
+        found[BEFORE] = {head + word(slot): word(SECOND + host) for slot, host in served.before}
     return found
 
 
@@ -123,36 +149,63 @@ def _network(first: bytes, last: bytes) -> IPNetwork:
     return IPv4Network((first, bits)) if len(first) == 4 else IPv6Network((first, bits))
 
 
+class Serving(NamedTuple):
+    """What rows say of places, and how the kernel has it."""
+
+    targets: tuple[Target, ...]
+    served: Served
+
+
+def read_served(tables: Mapping[Shape, Elements]) -> dict[int, Serving]:
+    """Those whose places are whole."""
+    values: dict[int, dict[int, bytes]] = {}
+    read = struct.Struct("=II")
+    for shape in _OF_VALUES.values():
+        for key, data in tables[shape].items():
+            number, place = read.unpack(key)
+            values.setdefault(number, {})[place] = data
+    before: dict[int, list[tuple[int, int]]] = {}
+    for key, data in tables[BEFORE].items():
+        number, slot = read.unpack(key)
+        before.setdefault(number, []).append((slot, int.from_bytes(data, _ORDER) - SECOND))
+    found: dict[int, Serving] = {}
+    for number, its in values.items():
+        if number <= _MOST and max(its) < len(its):
+            listed = tuple(its[place] for place in range(len(its)))
+            served = Served(listed, tuple(sorted(before.get(number, ()))))
+            found[number] = Serving(tuple(map(_target, listed)), served)
+    return found
+
+
+@lru_cache(maxsize=16384)
+def _target(value: bytes) -> Target:
+    if len(value) == 4:
+        return There(host=int.from_bytes(value, _ORDER) - THERE)
+    return Here(address=address(value[:-4]), port=int.from_bytes(value[-4:-2]))
+
+
+_NOBODY_SERVES = Serving((), Served((), ()))
+
+
 def read_services(
-    tables: Mapping[Shape, Elements], patterns: Mapping[int, bytes], lists: Mapping[int, Clients]
-) -> Iterator[tuple[Service, int, int | None]]:
-    """Those that are whole, with the numbers of their tables and lists."""
+    tables: Mapping[Shape, Elements],
+    patterns: Mapping[int, bytes],
+    serving: Mapping[int, Serving],
+    lists: Mapping[int, Clients],
+) -> Iterator[tuple[Service, Numbers]]:
+    """Those that are whole."""
     transports = {number: transport for transport, number in PROTOCOLS.items()}
     for family in FAMILIES.values():
         size = 4 if family.version == 4 else 16
-        targets: dict[bytes, dict[int, Here | There]] = {}
-        hosts = {data: There(host=int.from_bytes(data, _ORDER) - THERE) for data in set(tables[family.owner].values())}
-        for key, data in tables[family.owner].items():
-            targets.setdefault(key[:-4], {})[int.from_bytes(key[-4:], _ORDER)] = hosts[data]
-        for key, data in tables[family.member].items():
-            here = Here(address=address(data[:size]), port=int.from_bytes(data[size : size + 2]))
-            targets.setdefault(key[:-4], {})[int.from_bytes(key[-4:], _ORDER)] = here
-        before: dict[bytes, list[tuple[int, int]]] = {}
-        for key, data in tables[family.before].items():
-            moved = int.from_bytes(key[-4:], _ORDER), int.from_bytes(data, _ORDER) - SECOND
-            before.setdefault(key[:-4], []).append(moved)
         for key, data in tables[family.service].items():
-            number = int.from_bytes(data, _ORDER)
+            number, served = (int.from_bytes(each, _ORDER) for each in (data, tables[family.served].get(key, b"")))
             slots = patterns.get(number) if number != NOBODY else b""
-            its = targets.get(key, {})
+            its = serving.get(served) if served != NOBODY else _NOBODY_SERVES
             limited = tables[family.limited].get(key)
             transport = transports.get(int.from_bytes(key[size : size + 4], _ORDER))
-            if (
-                transport is None
-                or slots is None
-                or number > _MOST
-                or sorted(its) != list(range(max(slots, default=-1) + 1))
-            ):
+            if transport is None or slots is None or its is None or number > _MOST:
+                continue
+            if len(its.targets) != max(slots, default=-1) + 1:
                 continue
             listed = None if limited is None else int.from_bytes(limited, _ORDER)
             row = Service(
@@ -161,11 +214,11 @@ def read_services(
                 port=int.from_bytes(key[size + 4 : size + 6]),
                 by_source=key in tables[family.sourced],
                 slots=slots,
-                targets=tuple(its[place] for place in range(len(its))),
-                before=tuple(sorted(before.get(key, ()))),
+                targets=its.targets,
+                before=its.served.before,
                 clients=None if listed is None else lists.get(listed, ()),
             )
-            yield row, number, listed
+            yield row, Numbers(number, served, listed or NOBODY)
 
 
 @lru_cache(maxsize=16384)

@@ -9,6 +9,8 @@ from fairlead.drivers.native.elements import Changes, Elements, Shape, read_elem
 from fairlead.drivers.native.encoding import (
     ByShape,
     Clients,
+    Numbers,
+    Served,
     address,
     asked_key,
     client_elements,
@@ -17,7 +19,9 @@ from fairlead.drivers.native.encoding import (
     pattern_elements,
     read_clients,
     read_patterns,
+    read_served,
     read_services,
+    served_elements,
     service_elements,
     vip_elements,
     word,
@@ -41,7 +45,11 @@ class Found:
     vips: dict[IPAddress, Owner] = field(default_factory=dict)
     ways: dict[int, Owner] = field(default_factory=dict)
     patterns: Shared[bytes] = field(default_factory=Shared)
+    served: Shared[Served] = field(default_factory=Shared)
     lists: Shared[Clients] = field(default_factory=Shared)
+
+    def numbers(self, key: Key) -> Numbers:
+        return Numbers(self.patterns.of(key), self.served.of(key), self.lists.of(key))
 
 
 def read(ground: Ground) -> Found:
@@ -112,15 +120,17 @@ def _read_vips(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -
 
 
 def _read_services(tables: Mapping[Shape, Elements], found: Found) -> None:
-    patterns, lists = read_patterns(tables[PATTERNS]), read_clients(tables)
-    for row, number, listed in read_services(tables, patterns, lists):
+    serving = read_served(tables)
+    for row, numbers in read_services(tables, read_patterns(tables[PATTERNS]), serving, read_clients(tables)):
         if (owner := found.vips.get(row.vip)) is None:
             continue
         found.owners[owner][row.key] = row
         if row.slots:
-            found.patterns.found(row.slots, number, row.key)
-        if row.clients is not None and listed is not None:
-            found.lists.found(row.clients, listed, row.key)
+            found.patterns.found(row.slots, numbers.slots, row.key)
+        if row.targets:
+            found.served.found(serving[numbers.served].served, numbers.served, row.key)
+        if row.clients is not None:
+            found.lists.found(row.clients, numbers.clients, row.key)
 
 
 def _put(found: Found, name: bytes, row: Way | Own | Vip) -> bool:
@@ -143,7 +153,8 @@ def _elements(found: Found) -> ByShape:
     whole: ByShape = {WAYS: {word(host): b"" for host in found.ways}, PATTERNS: {}}
     parts = [hairpins(rows.values()) for rows in found.owners.values()]
     for owner, rows in found.owners.items():
-        parts += (row_elements(row, owner, found.patterns.numbers, found.lists.numbers) for row in rows.values())
+        parts += (row_elements(row, owner, found.numbers(row.key)) for row in rows.values())
+    parts += (served_elements(number, served) for served, number in found.served.numbers.items())
     parts += (client_elements(number, clients) for clients, number in found.lists.numbers.items())
     for slots, number in found.patterns.numbers.items():
         whole[PATTERNS].update(pattern_elements(number, slots))
@@ -153,8 +164,8 @@ def _elements(found: Found) -> ByShape:
     return whole
 
 
-def row_elements(row: NativeRow, owner: Owner, patterns: Mapping[bytes, int], lists: Mapping[Clients, int]) -> ByShape:
-    """With these numbers of tables of slots and of lists."""
+def row_elements(row: NativeRow, owner: Owner, numbers: Numbers) -> ByShape:
+    """Its own ones."""
     match row:
         case Way():
             return {WAYS: {word(row.host): str(owner).encode()}}
@@ -163,4 +174,4 @@ def row_elements(row: NativeRow, owner: Owner, patterns: Mapping[bytes, int], li
         case Vip():
             return vip_elements(row, str(owner))
         case Service():
-            return service_elements(row, patterns, lists)
+            return service_elements(row, numbers)

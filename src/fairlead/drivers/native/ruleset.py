@@ -1,8 +1,9 @@
 """The rules of our table, the same on each host and for ever: what differs is in its sets and maps.
 
-A packet of a VIP has one of 256 slots, by `jhash` (`dataplane/flow_slot.py`). Who has it is looked up in three steps:
-which table of slots a service has (`service`: many have the same one), whose place the slot is there (`pattern`), and
-who is at that place of this service (`owner`: another host; `member`: an address here).
+A packet of a VIP has one of 256 slots, by `jhash` (`dataplane/flow_slot.py`). Who has it is looked up in four steps:
+which table of slots a service has (`service`: many have the same one), whose place the slot is there (`pattern`), which
+list of places a service has (`served`: all ports of a pool have the same one), and who is at that place of it (`owner`:
+another host; `member`: an address here). Such a list says also who had a slot before (`before`).
 
 Where nothing is found in a map, a rule ends, and the next one says what then. A service's key is its address, protocol
 and port. The protocol goes by `meta priority`, and the port is read from a header of known length, because the same
@@ -84,9 +85,8 @@ class Family:
         self.sourced = Shape(name=f"sourced{version}", key=size + 8)
         self.limited = Shape(name=f"limited{version}", key=size + 8, data=4)
         self.clients = Shape(name=f"clients{version}", key=2 * (4 + size), ranges=True)
-        self.owner = Shape(name=f"owner{version}", key=size + 12, data=4)
-        self.before = Shape(name=f"before{version}", key=size + 12, data=4)
-        self.member = Shape(name=f"member{version}", key=size + 12, data=size + 4)
+        self.served = Shape(name=f"served{version}", key=size + 8, data=4)
+        self.member = Shape(name=f"member{version}", key=8, data=size + 4)
         self.hairpin = Shape(name=f"hairpin{version}", key=3 * size)
         self.counted = Shape(name=f"counted{version}", key=size + 12)
         self.opened = Shape(name=f"opened{version}", key=size + 8)
@@ -97,8 +97,8 @@ class Family:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """Of what rows are."""
-        its = self.vips, self.own, self.service, self.sourced, self.limited, self.clients
-        return (*its, self.owner, self.before, self.member, self.hairpin)
+        its = self.vips, self.own, self.service, self.served, self.sourced, self.limited, self.clients
+        return (*its, self.member, self.hairpin)
 
     @property
     def counting(self) -> tuple[Shape, ...]:
@@ -108,6 +108,8 @@ class Family:
 
 FAMILIES = {version: Family(version) for version in (4, 6)}
 PATTERNS = Shape(name="pattern", key=8, data=4)
+OWNERS = Shape(name="owner", key=8, data=4)
+BEFORE = Shape(name="before", key=8, data=4)
 WAYS = Shape(name="ways", key=4, commented=True)
 """Number of a host -> the owner of the way to it."""
 ABOUT = Shape(name="about", key=4, commented=True)
@@ -116,7 +118,7 @@ SINCE = Shape(name="since", key=4, commented=True)
 MOST_COUNTED = 65_536
 """Elements of one set: who is not there yet when it is full is not counted."""
 NOTED = tuple(family.asked for family in FAMILIES.values())
-SHAPES = (PATTERNS, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
+SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
 
 
 _SHARED = Template("""\
@@ -124,6 +126,8 @@ _SHARED = Template("""\
     set since { typeof meta mark; }
     set ways { typeof meta mark; }
     map pattern { typeof meta priority . meta mark : meta mark; }
+    map owner { typeof meta priority . meta mark : meta mark; }
+    map before { typeof meta priority . meta mark : meta mark; }
     map protocols { typeof meta l4proto : meta priority; elements = { $numbers }; }
 
     chain raw {
@@ -244,9 +248,8 @@ _FAMILY = Template("""
     set sourced$v { typeof $key; }
     map limited$v { typeof $key : meta mark; }
     set clients$v { typeof meta mark . $ip saddr; flags interval; }
-    map owner$v { typeof $key . meta mark : meta mark; }
-    map before$v { typeof $key . meta mark : meta mark; }
-    map member$v { type $address . classid . inet_service . mark : $address . inet_service; }
+    map served$v { typeof $key : meta priority; }
+    map member$v { type classid . mark : $address . inet_service; }
     set hairpin$v { typeof $ip daddr . $ip saddr . $ip daddr; }
     set counted$v { typeof ct direction . $ip daddr . meta l4proto . th dport; flags dynamic; size $most; }
     set opened$v { typeof $ip daddr . meta l4proto . th dport; flags dynamic; size $most; }
@@ -263,8 +266,9 @@ _FAMILY = Template("""
         meta mark set $key map @limited$v meta mark . $ip saddr != @clients$v drop
         iifname "$second" meta mark set 0 meta priority set 0 return
         jump slot$v
-        iif != 0 iifname != "$back" meta l4proto != tcp meta mark set $key . meta mark map @before$v \
-            meta priority set 0 notrack return
+        iif != 0 iifname != "$back" meta l4proto != tcp meta priority set $key map @served$v \
+            meta mark set $number map @before meta priority set 0 notrack return
+        meta priority set $protocol
         meta priority set $key map @service$v meta priority != 0 goto dealt$v
         meta priority 0 jump nobody$v
         goto refuse
@@ -274,14 +278,15 @@ _FAMILY = Template("""
         $key @sourced$v meta mark set jhash $ip saddr . $ip daddr $hash
     }
     chain dealt$v {
-        meta mark set meta priority . meta mark map @pattern meta priority set $protocol goto placed$v
+        meta mark set $number map @pattern meta priority set $protocol \
+            meta priority set $key map @served$v goto placed$v
         drop
     }
     chain placed$v {
-        iifname "$back" meta l4proto tcp meta mark set $key . meta mark map @owner$v drop
-        iifname "$table" meta l4proto tcp meta mark set $key . meta mark map @owner$v \
+        iifname "$back" meta l4proto tcp meta mark set $number map @owner drop
+        iifname "$table" meta l4proto tcp meta mark set $number map @owner \
             meta mark set meta mark | $to_second meta priority set 0 notrack return
-        meta mark set $key . meta mark map @owner$v meta priority set 0 notrack return
+        meta mark set $number map @owner meta priority set 0 notrack return
         meta mark set 0 meta priority set 0
     }
     chain nobody$v {
@@ -294,9 +299,8 @@ _FAMILY = Template("""
         meta priority set $protocol
         jump slot$v
         meta priority set $key map @service$v \
-            meta mark set meta priority . meta mark map @pattern meta priority set $protocol \
-            meta l4proto { $protocols } \
-            dnat $ip to $ip daddr . meta priority . th dport . meta mark map @member$v
+            meta mark set $number map @pattern meta priority set $protocol \
+            meta priority set $key map @served$v meta l4proto { $protocols } dnat $ip to $number map @member$v
         drop
     }
     chain opened$v {
@@ -311,7 +315,7 @@ _FAMILY = Template("""
     chain second$v {
         meta priority set $protocol
         jump slot$v
-        meta mark set $key . meta mark map @before$v meta priority set 0 return
+        meta priority set $key map @served$v meta mark set $number map @before meta priority set 0 return
         meta mark set 0 meta priority set 0
     }
     chain asked$v {
@@ -322,12 +326,12 @@ _FAMILY = Template("""
     chain back$v {
         meta priority set $protocol
         jump slot$v
-        meta mark set $key . meta mark map @before$v meta mark set meta mark | $there \
+        meta priority set $key map @served$v meta mark set $number map @before meta mark set meta mark | $there \
             meta priority set 0 goto noted$v
-        meta priority set $key map @service$v \
-            meta mark set meta priority . meta mark map @pattern meta priority set $protocol \
-            meta mark set $key . meta mark map @owner$v meta mark set meta mark | $to_second \
-            meta priority set 0 goto noted$v
+        meta priority set $protocol
+        meta priority set $key map @service$v meta mark set $number map @pattern meta priority set $protocol \
+            meta priority set $key map @served$v meta mark set $number map @owner \
+            meta mark set meta mark | $to_second meta priority set 0 goto noted$v
         meta mark set 0 meta priority set 0
     }
     chain noted$v {
@@ -342,19 +346,22 @@ _FAMILY = Template("""
     chain error$v {
         iifname "$second" return
         jump inner$v
-        iifname != "$back" meta mark set $inner_key . meta mark map @before$v meta priority set 0 notrack return
-        meta priority set $inner_key map @service$v \
-            meta mark set meta priority . meta mark map @pattern meta priority set $inner_protocol \
-            meta mark set $inner_key . meta mark map @owner$v meta priority set 0 notrack return
+        iifname != "$back" meta priority set $inner_key map @served$v meta mark set $number map @before \
+            meta priority set 0 notrack return
+        meta priority set $inner_protocol
+        meta priority set $inner_key map @service$v meta mark set $number map @pattern \
+            meta priority set $inner_protocol meta priority set $inner_key map @served$v \
+            meta mark set $number map @owner meta priority set 0 notrack return
         meta mark set 0 meta priority set 0
     }
     chain returned$v {
         jump inner$v
-        meta mark set $inner_key . meta mark map @before$v meta mark set meta mark | $there meta priority set 0 return
-        meta priority set $inner_key map @service$v \
-            meta mark set meta priority . meta mark map @pattern meta priority set $inner_protocol \
-            meta mark set $inner_key . meta mark map @owner$v meta mark set meta mark | $to_second \
-            meta priority set 0 return
+        meta priority set $inner_key map @served$v meta mark set $number map @before \
+            meta mark set meta mark | $there meta priority set 0 return
+        meta priority set $inner_protocol
+        meta priority set $inner_key map @service$v meta mark set $number map @pattern \
+            meta priority set $inner_protocol meta priority set $inner_key map @served$v \
+            meta mark set $number map @owner meta mark set meta mark | $to_second meta priority set 0 return
         meta mark set 0 meta priority set 0
     }
 """)
@@ -406,6 +413,7 @@ def rules() -> str:
         "to_second": f"{SECOND:#x}",
         "protocols": names,
         "protocol": "meta l4proto map @protocols",
+        "number": "meta priority . meta mark",
         "numbers": numbers,
         "hash": f"mod 256 seed {SEED:#x}",
         "most": str(MOST_COUNTED),

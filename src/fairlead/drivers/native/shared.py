@@ -1,4 +1,5 @@
-"""What many services have in common and the kernel holds once, by a number: tables of slots, and lists of clients.
+"""What many services have in common and the kernel holds once, by a number: tables of slots, who is at their places,
+and lists of clients.
 
 10,000 services whose ten members were dealt alike have one table of 256 slots, not 10,000. Numbers are this driver's
 own affair: they are found again where the kernel has what they stand for, and those that nobody uses go.
@@ -26,6 +27,11 @@ class Plan(Generic[T]):
     numbers: Mapping[T, int] = field(default_factory=dict)
     """Of what is wanted."""
 
+    def of(self, user: Key) -> int:
+        """The number of what a service has by then; 0 if it has none."""
+        content = self.wanted[user]
+        return 0 if content is None else self.numbers[content]
+
 
 class Shared(Generic[T]):
     def __init__(self) -> None:
@@ -39,6 +45,10 @@ class Shared(Generic[T]):
     @property
     def numbers(self) -> Mapping[T, int]:
         return self._numbers
+
+    def of(self, user: Key) -> int:
+        """The number of what a service has; 0 if it has none."""
+        return self._of.get(user, 0)
 
     def found(self, content: T, number: int, user: Key) -> None:
         """In the kernel, by an agent that knows nothing yet."""

@@ -7,12 +7,23 @@ from fairlead.dataplane.native import NativeRow, Own, Service, There, Vip, Way, 
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.native.elements import Changes
-from fairlead.drivers.native.encoding import asked_key, client_elements, hairpins, pattern_elements, service_key
+from fairlead.drivers.native.encoding import (
+    Numbers,
+    Served,
+    asked_key,
+    client_elements,
+    hairpins,
+    pattern_elements,
+    served_elements,
+    service_key,
+    target_value,
+)
 from fairlead.drivers.native.found import Found, OwnRows, row_elements
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS
 from fairlead.model.owner import Owner
 
+_NONE = Numbers(0, 0, 0)
 _Change = tuple[Owner, NativeRow | None, NativeRow | None]
 
 
@@ -29,6 +40,10 @@ class Writing:
         wanted = {key: None for key, _, _ in services} | {key: after for key, _, after in services if after}
         self._slots = found.patterns.plan(
             {key: after.slots or None if after else None for key, after in wanted.items()}
+        )
+        values = dict[int, tuple[bytes, ...]]()
+        self._served = found.served.plan(
+            {key: _served(after, values) if after else None for key, after in wanted.items()}
         )
         self._clients = found.lists.plan({key: after.clients if after else None for key, after in wanted.items()})
         self._ends_asking = [
@@ -103,19 +118,27 @@ class Writing:
     def _elements(self, table: str) -> Changes:
         changes, found = Changes(table), self._found
         for owner, before, after in self._changes:
-            old = row_elements(before, owner, found.patterns.numbers, found.lists.numbers) if before else {}
-            new = row_elements(after, owner, self._slots.numbers, self._clients.numbers) if after else {}
+            old = row_elements(before, owner, found.numbers(before.key)) if before else {}
+            new = row_elements(after, owner, self._numbers(after)) if after else {}
             changes.change_all(old, new)
         for owner, rows in self._rows.items():
             changes.change_all(hairpins(found.owners.get(owner, {}).values()), hairpins(rows.values()))
         for number, (slots, others) in self._slots.changes.items():
             changes.change(PATTERNS, pattern_elements(number, slots or b""), pattern_elements(number, others or b""))
+        for number, (served, instead) in self._served.changes.items():
+            changes.change_all(served_elements(number, served), served_elements(number, instead))
         for number, (clients, other) in self._clients.changes.items():
             changes.change_all(client_elements(number, clients or ()), client_elements(number, other or ()))
         return changes
 
+    def _numbers(self, row: NativeRow) -> Numbers:
+        if not isinstance(row, Service):
+            return _NONE
+        return Numbers(self._slots.of(row.key), self._served.of(row.key), self._clients.of(row.key))
+
     def _commit(self) -> None:
         self._found.patterns.commit(self._slots)
+        self._found.served.commit(self._served)
         self._found.lists.commit(self._clients)
         for owner, before, after in self._changes:
             if isinstance(before, Way) and after is None and self._found.ways.get(before.host) == owner:
@@ -131,6 +154,16 @@ class Writing:
                 self._found.ways[after.host] = owner
             elif isinstance(after, Vip):
                 self._found.vips[after.address] = owner
+
+
+def _served(row: Service, known: dict[int, tuple[bytes, ...]]) -> Served | None:
+    """`known` are the values of targets that rows have in common: those of a pool are one object."""
+    if not row.targets:
+        return None
+    values = known.get(id(row.targets))
+    if values is None:
+        values = known[id(row.targets)] = tuple(map(target_value, row.targets))
+    return Served(values, row.before)
 
 
 def _after(before: OwnRows, diff: Diff) -> OwnRows:
