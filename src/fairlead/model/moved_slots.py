@@ -14,7 +14,7 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress
 from fairlead.model.health import HealthKey
 from fairlead.model.pool_slots import slots_of
-from fairlead.model.port_ranges import expand, targets
+from fairlead.model.port_ranges import TargetPort, expand, targets
 from fairlead.model.shares import LARGEST
 from fairlead.model.steps import Steps
 
@@ -120,12 +120,18 @@ class _Dealt:
 def _endpoints(pool: lb.Pool, version: int, numbers: tuple[int, ...], index: int, down: Set[HealthKey]) -> _Endpoints:
     gone, places = set[str](), dict[int, Endpoint]()
     for member in pool.members:
-        ports = targets(member.port, numbers)
-        if index >= len(ports) or member.id in down or (member.id, ports[index]) in down:
+        port = member.port if isinstance(member.port, int) else _port_at(member.port, numbers, index)
+        if port is None or (down and (member.id in down or (member.id, port) in down)):
             gone.add(member.id)
         else:
-            places[member.ordinal] = member.address, ports[index]
+            places[member.ordinal] = member.address, port
     return _whole(slots_of(pool, version, gone)), places
+
+
+def _port_at(port: TargetPort, numbers: tuple[int, ...], index: int) -> int | None:
+    """What is at a member's port for the one that has this index among a listener's numbers."""
+    ports = targets(port, numbers)
+    return ports[index] if index < len(ports) else None
 
 
 def remember_moved(

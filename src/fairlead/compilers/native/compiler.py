@@ -203,7 +203,7 @@ class _Places:
     def target(self, endpoint: Endpoint) -> Target:
         address, port = endpoint
         host = self._hosts[address]
-        return Here(address=address, port=port) if host.name == self._own.name else There(host=host.number)
+        return Here(address=address, port=port) if host.name == self._own.name else _there(host.number)
 
     def elsewhere(self, address: IPAddress) -> int | None:
         """The number of another host that has it."""
@@ -231,6 +231,12 @@ def _clients(listener: lb.Listener, version: int) -> tuple[IPNetwork, ...] | Non
     if not allowed:
         return None
     return tuple(sorted(outermost(each for each in allowed if each.version == version), key=str))
+
+
+@lru_cache(maxsize=1024)
+def _there(host: int) -> There:
+    """Nine of ten members are on other hosts, which are few."""
+    return There(host=host)
 
 
 @lru_cache(maxsize=1024)
