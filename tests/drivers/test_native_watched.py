@@ -15,6 +15,7 @@ from fairlead.dataplane.native import Vip
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import driver as driving
 from fairlead.drivers.native.driver import Native
+from fairlead.model.addresses import IPAddress
 from fairlead.model.slices import slice_of
 from fairlead.node.plain_host import PlainHost
 from fairlead.node.reporting import Reports
@@ -38,7 +39,6 @@ REMOVED = {
     "local addresses are first again": "ip rule add pref 0 lookup local",
     "a route": f"ip route flush table {TABLES + 0x1002}",
     "a route of IPv6": f"ip -6 route flush table {TABLES + 0x2002}",
-    "from which address the host asks": f"ip route del {ROUTES}",
     "a device": "ip link del fl-second",
     "a device is down": "ip link set fl-table down",
     "the address of a device": "ip addr flush dev fl-back",
@@ -118,15 +118,53 @@ def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, m
         routes = [f"10.77.{each}.0/24 via 10.20.0.1" for each in range(200)]
         routes += [f"fd77:{each}::/64 via fd20::1" for each in range(200)]
         lines = [f"route {verb} {each}" for each in routes for verb in ("add", "del")]
-        host.ip(*lines, *lines, "addr add 10.20.0.99/24 dev d0", "route add 10.98.0.0/16 via 10.20.0.1 table 77")
+        host.ip(*lines, *lines, "route add 10.98.0.0/16 via 10.20.0.1 table 77")
         await put(driver, OWNER, {})
         await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
         await _settled(driver)
         assert looked == []
-        host.ip("addr del 10.20.0.99/24 dev d0")
-        assert await driver.is_whole()
-        assert len(looked) == 1
+        for number, verb in enumerate(("add", "del"), 1):
+            host.ip(f"addr {verb} 10.20.0.99/24 dev d0")
+            assert await driver.is_whole()
+            assert len(looked) == number
+            await asyncio.sleep(0.3)  # looks have rests
         await driver.remove()
+
+    asyncio.run(walk())
+
+
+def _asks_from(host: Apart, vip: object) -> str:
+    shown = host.run("ip", "route", "get", str(vip)).split()
+    return shown[shown.index("src") + 1] if "src" in shown else ""
+
+
+def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> None:
+    """By DHCP, or by what a router advertises: until then it may have none but VIPs. IPv6 looks whether nobody else has
+    it first. Whatever becomes of the route is mended, and nothing else is read again."""
+
+    async def walk() -> None:
+        host.ip("addr flush dev d0", "addr del 192.0.2.77/32 dev lo")
+        driver = Native()
+        await put(driver, *way())
+        await put(driver, OWNER, SERVED)
+        await _settled(driver)
+        assert {_asks_from(host, vip) for vip in (FOUR, SIX)} <= {"", str(FOUR), str(SIX), "::1", "127.0.0.1"}
+        host.set("net/ipv6/conf/d0/accept_dad", 1)
+        host.ip("addr add 10.20.0.11/24 dev d0", "addr add fd20::12/64 dev d0")
+        assert "tentative" in host.run("ip", "-6", "addr", "show", "d0")
+        await until_it_asks_from(driver, {FOUR: "10.20.0.11", SIX: "fd20::12"})
+        host.ip("addr del 10.20.0.11/24 dev d0", "addr add 10.20.0.12/24 dev d0")
+        await until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
+        host.ip(f"route del {ROUTES}")
+        await until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
+        await driver.remove()
+
+    async def until_it_asks_from(driver: Native, wanted: dict[IPAddress, str]) -> None:
+        until = time.monotonic() + 5
+        while (found := {vip: _asks_from(host, vip) for vip in wanted}) != wanted:
+            assert time.monotonic() < until, found
+            assert await driver.is_whole()
+            await asyncio.sleep(0.05)
 
     asyncio.run(walk())
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
+from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.own_addresses import read_addresses
 from fairlead.model.addresses import IPAddress
 from fairlead.model.behind import own_among
@@ -24,7 +25,7 @@ class OwnAddresses:
     def __init__(
         self, given: Slice, reports: Reports, read: Callable[[], frozenset[IPAddress]] = read_addresses
     ) -> None:
-        """`read` holds its thread, and raises OSError."""
+        """`read` holds its thread, and raises DriverError and OSError."""
         self._given = given
         self._reports = reports
         self._read = read
@@ -39,7 +40,7 @@ class OwnAddresses:
             self._declared.clear()
             try:
                 found = await beside(self._read)
-            except OSError as error:
+            except (DriverError, OSError) as error:
                 complaints.say(error, LOOK)
             else:
                 complaints.end()

@@ -71,15 +71,15 @@ def read(ground: Ground) -> Found:
 
 
 def is_whole(found: Found, ground: Ground) -> bool:
-    """Whether the host has what rows are besides elements. Raises Unavailable, and OSError."""
+    """Whether the host has what rows are besides elements. From which address it asks VIPs itself is no row: that
+    follows its own addresses, here. Raises Unavailable, and OSError."""
     rows = [row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip | Way)]
     ways, held, taken = ground.routing.ways(), set(ground.routing.held()), set(ground.routing.taken())
+    if not ground.stands() or not all(_is_there(row, ways, held, taken) for row in rows):
+        return False
     ending = [row.address for row in rows if isinstance(row, Vip) and (row.held or row.taken)]
-    return (
-        ground.stands()
-        and all(_is_there(row, ways, held, taken) for row in rows)
-        and not ground.routing.not_led(ending, found.vips)
-    )
+    ground.routing.lead_own_anew(ending, found.vips)
+    return True
 
 
 def _is_there(

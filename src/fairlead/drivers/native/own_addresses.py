@@ -7,7 +7,7 @@ from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
 
-from fairlead.drivers.native.netlink import ROUTE, Interrupted, Message, Netlink, attributes
+from fairlead.drivers.native.netlink import ROUTE, Message, Netlink, attributes, steadily
 from fairlead.drivers.native.routing import OURS
 from fairlead.model.addresses import IPAddress
 
@@ -16,18 +16,12 @@ _ADDRESS = struct.Struct("=BBBBI")
 _PEERS, _LOCAL, _ANYCAST, _PROTOCOL = 1, 2, 5, 11
 """Attributes. Of a link between two the second one is the host's; elsewhere there may be the first one alone. The last
 one says who made the address: VIPs are ours, and may be ten thousand."""
-ATTEMPTS = 10
 
 
 def read_addresses() -> frozenset[IPAddress]:
-    """All at one moment. It holds its thread until the kernel has answered. Raises OSError."""
+    """All at one moment. It holds its thread until the kernel has answered. Raises Unavailable, and OSError."""
     with closing(Netlink(ROUTE)) as netlink:
-        for _ in range(ATTEMPTS):
-            try:
-                return frozenset(_dumped(netlink))
-            except Interrupted:
-                continue
-    raise OSError("this host's addresses change all the time")
+        return steadily(lambda: frozenset(_dumped(netlink)))
 
 
 def _dumped(netlink: Netlink) -> Iterator[IPAddress]:

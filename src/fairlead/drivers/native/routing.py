@@ -52,6 +52,8 @@ _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
 _NEWRULE, _DELRULE, _GETRULE = 32, 33, 34
 _UP = 1
+_NOT_YET = 0x40 | 0x08
+"""IFA_F_TENTATIVE and IFA_F_DADFAILED (linux/if_addr.h)."""
 _LOCAL, _KERNEL, _HOST_SCOPE, _LINK_SCOPE, _NOWHERE, _UNICAST, _LOCAL_ROUTE = 255, 2, 254, 253, 255, 1, 2
 _UDP = 17
 _LOOPBACK = 1
@@ -334,12 +336,13 @@ class Routing:
         return next((each for each in self._addresses(family) if each not in vips), None)
 
     def _addresses(self, family: int) -> Iterator[IPAddress]:
-        """That the host has for everybody, and not from us: those of loopback first, which no link takes away."""
+        """That the host has for everybody, and not from us: those of loopback first, which no link takes away. Without
+        those of which it is not known yet whether another machine has them (RFC 4862, 5.4)."""
         found = list[tuple[bool, int, IPAddress]]()
         for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, 0))):
-            _, _, _, scope, index = _ADDRESS.unpack_from(body)
+            _, _, flags, scope, index = _ADDRESS.unpack_from(body)
             its = attributes(body[8:])
-            if scope == 0 and _number(its.get(11, b"")) != OURS:
+            if scope == 0 and not flags & _NOT_YET and _number(its.get(11, b"")) != OURS:
                 found.append((index != _LOOPBACK, index, ip_address(its.get(2) or its[1])))
         return (address for *_, address in sorted(found, key=lambda each: each[:2]))
 

@@ -14,9 +14,18 @@ from fairlead.drivers.native.routing import OURS
 
 _LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6 = 1, 5, 7, 8, 9, 11, 19
 _GROUPS = sum(1 << each - 1 for each in (_LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6))
-_NEW_LINK, _DELETE_LINK, _DELETE_ADDRESS, _DELETE_ROUTE, _NEW_RULE, _DELETE_RULE = 16, 17, 21, 25, 32, 33
-_KINDS = _NEW_LINK, _DELETE_LINK, _DELETE_ADDRESS, _NEW_RULE, _DELETE_RULE
-"""Of which each may concern us. Who removes a link tells of it, and not of the routes that go with it."""
+_NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _DELETE_ADDRESS, _DELETE_ROUTE, _NEW_RULE, _DELETE_RULE = (
+    16,
+    17,
+    20,
+    21,
+    25,
+    32,
+    33,
+)
+_KINDS = _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _DELETE_ADDRESS, _NEW_RULE, _DELETE_RULE
+"""Of which each may concern us. Who removes a link tells of it, and not of the routes that go with it. An address that
+comes may be the first one from which the host can ask VIPs that it holds."""
 _KIND_AT, _SENDER_AT, _ROUTE_PROTOCOL_AT = 4, 12, 16 + 5
 _SO_ATTACH_FILTER = 26
 _WORD, _HALF, _BYTE = 0x20, 0x28, 0x30
