@@ -20,6 +20,7 @@ from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.agent import LONGEST_HEARTBEAT
 from fairlead.model.parting import LONGEST_PARTING
+from fairlead.model.port_ranges import LAST, PROXY_PORTS, PortRange
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
 from fairlead.options import (
@@ -231,6 +232,7 @@ def _check(configuration: Configuration) -> None:
         parse_names(configuration.providers.names, configuration.providers.default)
     except ValueError as error:
         raise BadConfiguration(f"providers: {error}") from None
+    host_proxy_ports(configuration)
     _check_agent(configuration.agent)
     try:
         check_url(configuration.store.where, configuration.store.access)
@@ -391,6 +393,17 @@ def _remotes(name: str, text: str) -> tuple[Remote, ...]:
         return parse_remotes(text)
     except ValueError as error:
         raise BadConfiguration(f"ovn.{name}: {error}") from None
+
+
+def host_proxy_ports(configuration: Configuration) -> PortRange:
+    """Raises BadConfiguration."""
+    said = configuration.providers.host_proxy_ports
+    ends = [int(each) for each in said.split("-") if each.isascii() and each.isdigit()]
+    if len(ends) == 2 and said.count("-") == 1 and PROXY_PORTS.first <= ends[0] <= ends[1] <= LAST:
+        return PortRange(*ends)
+    raise BadConfiguration(
+        f"providers.host_proxy_ports: '{said}' is not FIRST-LAST, from {PROXY_PORTS.first} (who is not root) to {LAST}"
+    )
 
 
 def _check_ovn(options: OvnOptions) -> None:

@@ -12,6 +12,7 @@ from fairlead.changes.proxy_places import MOST as MOST_PROXIES
 from fairlead.changes.proxy_places import MOST_OF_GUESTS as MOST_GUEST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.model.parting import LONGEST_PARTING
+from fairlead.model.port_ranges import HOST_PROXY_PORTS
 from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
 from fairlead.store.etcd_access import Access
 
@@ -363,6 +364,11 @@ class ProviderOptions:
         MOST_GUEST_PROXIES,
         "Of a project on a network of another one, where its listeners need some, for each network: they take addresses"
         " of that network. Clients on other nodes go to the nearest of them.",
+    )
+    host_proxy_ports: str = _option(
+        str(HOST_PROXY_PORTS),
+        "FIRST-LAST: ports of the VIPs at which HAProxy listens on plain hosts, one for each listener that takes it. No"
+        " daemon of a host listens at all addresses on one of them. A listener keeps the port that it has.",
     )
 
 

@@ -12,7 +12,7 @@ from fairlead.changes.balancers import replace_load_balancer
 from fairlead.changes.proxy_ports import NoProxyPort, with_proxy_ports
 from fairlead.model.kinds import claims
 from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, LoadBalancer
-from fairlead.model.proxies import FIRST_PORT, LAST_PORT
+from fairlead.model.port_ranges import HOST_PROXY_PORTS, PROXY_PORTS, PortRange
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
@@ -40,8 +40,7 @@ def test_only_what_takes_that_path_has_one():
     made = stored(world(), "lb", web, ssh, counted, pools=(asking,))
     first, none, second = numbers(made)
     assert none == 0
-    assert FIRST_PORT <= first <= LAST_PORT
-    assert FIRST_PORT <= second <= LAST_PORT
+    assert {first, second} <= set(range(PROXY_PORTS.first, PROXY_PORTS.last + 1))
     assert first != second
     assert {f"proxy-port/net/{made.project_id}/{number}" for number in (first, second)} <= claims(made)
 
@@ -62,22 +61,42 @@ def test_a_listener_keeps_its_port_whoever_says_it_again_and_loses_it_with_the_p
 
 
 def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(proxy_ports, "NUMBER", 3)
+    monkeypatch.setattr(proxy_ports, "PROXY_PORTS", PortRange(2000, 2002))
     snapshot, seen = world(), set[int]()
     for name in ("one", "two", "three"):
         made = stored(snapshot, name, listener(f"web-{name}", 80, **HTTP))
         snapshot = having_too(snapshot, made)
         seen.update(numbers(made))
-    assert seen == {FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2}
+    assert seen == {2000, 2001, 2002}
     late = replace(snapshot.load_balancers["one"], id="late", listeners=(listener("late", 80, **HTTP),))
     assert refusal(with_proxy_ports, snapshot, None, late) == NoProxyPort(place_id="net", most=3)
+
+
+def test_on_plain_hosts_the_operator_says_where_daemons_are_not():
+    """Whoever may give ids chooses where the search begins."""
+    snapshot = replace(having(replace(NETWORK, announced=True)), proxied_providers=frozenset({"fairlead"}))
+    bare = stored(having(NETWORK), "lb")
+
+    def given(snapshot: Snapshot, *names: str) -> LoadBalancer:
+        listeners = tuple(listener(name, 80 + place, **HTTP) for place, name in enumerate(names))
+        return with_proxy_ports(snapshot, None, replace(bare, listeners=listeners))
+
+    found = numbers(given(snapshot, *(f"l{each}" for each in range(50))))
+    assert len(set(found)) == 50
+    assert min(found) >= HOST_PROXY_PORTS.first > 60_999, "above those from which Linux makes connections"
+    few = replace(snapshot, host_proxy_ports=PortRange(9000, 9001))
+    made = given(few, "one", "two")
+    assert set(numbers(made)) == {9000, 9001}
+    assert with_proxy_ports(snapshot, made, made) == made, "listeners keep theirs when the range is another one"
+    third = replace(made, listeners=(*made.listeners, listener("three", 82, **HTTP)))
+    assert refusal(with_proxy_ports, few, made, third) == NoProxyPort(place_id="net", most=2)
 
 
 def test_every_change_of_a_load_balancer_comes_by_here():
     snapshot = after(world(), built(world(), listeners=(listener("web", 80),)))
     limited = replace(snapshot.load_balancers["lb"], listeners=(listener("web", 80, connection_limit=5),))
     [given] = numbers(after(snapshot, replace_load_balancer(snapshot, ASKER, limited)).load_balancers["lb"])
-    assert FIRST_PORT <= given <= LAST_PORT
+    assert PROXY_PORTS.first <= given <= PROXY_PORTS.last
 
 
 def having_too(snapshot: Snapshot, balancer: LoadBalancer) -> Snapshot:

@@ -1,7 +1,8 @@
 """The ports of proxies at which listeners take their connections: given when a load balancer is written.
 
 A port is looked for from a place that the listener's id says, so two servers seldom choose the same one for two
-listeners; the store's claims (`proxy-port/<place>/<project>/<port>`) refuse the second one.
+listeners; the store's claims (`proxy-port/<place>/<project>/<port>`) refuse the second one. A plain host's own daemons
+listen beside its proxies, and an id may be given: so there the range is the operator's, not the tenant's choice.
 """
 
 from collections.abc import Set
@@ -10,12 +11,11 @@ from hashlib import blake2b
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
+from fairlead.model.host_proxies import is_on_hosts
 from fairlead.model.paths import Path, path_of
-from fairlead.model.proxies import FIRST_PORT, LAST_PORT
+from fairlead.model.port_ranges import PROXY_PORTS, count
 from fairlead.model.proxy_place import ProxyPlace, place_of
 from fairlead.model.snapshot import Snapshot
-
-NUMBER = LAST_PORT - FIRST_PORT + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,11 @@ def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: 
 
 def _choose(snapshot: Snapshot, place: ProxyPlace, listener_id: str, taken: Set[int]) -> int:
     """One that is free there, and not among those of this load balancer."""
+    ports = snapshot.host_proxy_ports if is_on_hosts(snapshot, place) else PROXY_PORTS
+    number = count((ports,))
     first = int.from_bytes(blake2b(listener_id.encode(), digest_size=4).digest())
-    for step in range(NUMBER):
-        port = FIRST_PORT + (first + step) % NUMBER
+    for step in range(number):
+        port = ports.first + (first + step) % number
         if port not in taken and (place, port) not in snapshot.proxy_ports:
             return port
-    raise Refused(NoProxyPort(place_id=place.at, most=NUMBER))
+    raise Refused(NoProxyPort(place_id=place.at, most=number))

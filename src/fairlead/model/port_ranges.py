@@ -32,6 +32,12 @@ TargetPort: TypeAlias = int | Ports | None
 at its place; or None, the port that the client connected to."""
 
 
+PROXY_PORTS = PortRange(1024, 32_767)
+"""Of proxies in namespaces of their own: below those from which Linux connects (ip(7), ip_local_port_range)."""
+HOST_PROXY_PORTS = PortRange(61_001, 65_535)
+"""Of those beside all that a plain host runs: above them, where no daemon listens unless it is told to."""
+
+
 @lru_cache(maxsize=2**12)
 def one_port(number: int) -> Ports:
     return (PortRange(number, number),)

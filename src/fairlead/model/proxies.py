@@ -42,8 +42,6 @@ from fairlead.model.steps import at_once
 ProxyNews: TypeAlias = Mapping[str, Proxy | None]
 """By the id of the proxy's port; None for one that does not run."""
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
-FIRST_PORT, LAST_PORT = 1024, 32767
-"""Of a proxy, for listeners: below those from which Linux makes connections (ip(7), ip_local_port_range)."""
 
 
 def proxy_name(snapshot: Snapshot, place: ProxyPlace) -> str:

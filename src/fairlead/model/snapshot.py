@@ -32,6 +32,7 @@ from fairlead.model.network import (
 )
 from fairlead.model.observed_proxy import Proxy, WantedProxies
 from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
+from fairlead.model.port_ranges import HOST_PROXY_PORTS, PortRange
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.sighting import Sighting
@@ -222,6 +223,8 @@ class Snapshot:
     """Load balancers that remember members which were removed."""
     parting_seconds: int = 3600
     """For how long; the deployment's, and the same in every snapshot."""
+    host_proxy_ports: PortRange = HOST_PROXY_PORTS
+    """From which listeners with proxies on plain hosts get theirs; the deployment's."""
     vip_owner: Map[str, str] = Map()
     """Id of a part, or of the port of the VIP -> its load balancer."""
     flavor_users: Map[str, Ids] = Map()

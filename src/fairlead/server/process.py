@@ -33,7 +33,7 @@ from fairlead.compilers.providers import (
     with_advice,
     without_proxies,
 )
-from fairlead.config import BadConfiguration, check_secrets
+from fairlead.config import BadConfiguration, check_secrets, host_proxy_ports
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.garbage import frozen
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
@@ -96,12 +96,7 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         lxd, nodes = LxdServer(configuration), NodesServer(configuration)
-        empty = Snapshot(parting_seconds=configuration.ovn.parting)
-        empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
-        empty = with_facts(empty, AGENTS_PROBE, configuration.probes.by == AGENTS)
-        empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_answers == "yes")
-        empty = with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
-        model = Model(store, with_advice(checked_by(dataplanes), providers), empty)
+        model = Model(store, with_advice(checked_by(dataplanes), providers), _empty(configuration, providers))
         controls = _controls(dataplanes, model, configuration)
         for control in controls:
             stack.push_async_exit(control)
@@ -171,6 +166,16 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
             f"{proxied} load balancers lead to proxies, which agents run: set probes.by = 'agents', and providers.names"
             " to lead to 'fairlead'"
         )
+
+
+def _empty(configuration: Configuration, providers: Names) -> Snapshot:
+    """What is known before anything is read."""
+    ports = host_proxy_ports(configuration)
+    empty = Snapshot(parting_seconds=configuration.ovn.parting, host_proxy_ports=ports)
+    empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
+    empty = with_facts(empty, AGENTS_PROBE, configuration.probes.by == AGENTS)
+    empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_answers == "yes")
+    return with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
 
 
 def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:
