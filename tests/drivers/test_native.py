@@ -12,7 +12,7 @@ import pytest
 from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip, Way
 from fairlead.dataplane.rows import Diff, Rows, diff
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.driver import Kept, Native
 from fairlead.drivers.native.elements import Changes
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Netlink, nftables
@@ -388,8 +388,7 @@ def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as_ever(
         driver = Native()
         await driver.read_all()
         host.ip("rule add pref 0 lookup local proto kernel", "rule del pref 100")
-        assert not await driver.is_whole()
-        await driver.read_all()
+        assert await driver.look_after() is Kept.MENDED
         assert "lookup local" in host.run("ip", "rule", "show", "pref", "5")
         assert host.run("ip", "rule", "show", "pref", "0") == ""
         await driver.remove()

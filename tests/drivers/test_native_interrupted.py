@@ -10,7 +10,7 @@ from drivers.test_native import EVERYTHING, FOUR, ONE, as_rows, host, put, servi
 from fairlead.dataplane.native import Vip
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.driver import Kept, Native
 from fairlead.drivers.native.netlink import ATTEMPTS, Interrupted, Message, Netlink
 from harness.apart import Apart
 
@@ -54,7 +54,7 @@ def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypa
             await put(driver, ONE, EVERYTHING)
         host.ip(f"addr del {FOUR}/32 dev lo")
         await put(driver, ONE, EVERYTHING)
-        assert await driver.is_whole()
+        assert await driver.look_after() is Kept.WHOLE
         assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
         await put(driver, ONE, {})
         await driver.remove()

@@ -14,7 +14,8 @@ from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.native import Vip
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import driver as driving
-from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.driver import Kept, Native
+from fairlead.drivers.native.found import Missing
 from fairlead.model.addresses import IPAddress
 from fairlead.model.slices import slice_of
 from fairlead.node.plain_host import PlainHost
@@ -43,6 +44,7 @@ REMOVED = {
     "a device is down": "ip link set fl-table down",
     "the address of a device": "ip addr flush dev fl-back",
 }
+LOST = "the table", "all of nftables"
 STORY = """# A host with a member of its own, beside another one that answers.
 
 -- one model --
@@ -80,12 +82,15 @@ def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, remove
         await _settled(driver)
         before = _state(host)
         host.run("sh", "-c", REMOVED[removed])
-        assert not await driver.is_whole()
-        await driver.read_all()
-        await put(driver, other, its)
-        with suppress(DriverError):
-            await put(driver, OWNER, SERVED)
+        kept = await driver.look_after()
+        assert kept is (Kept.LOST if removed in LOST else Kept.MENDED)
+        if kept is Kept.LOST:
+            await driver.read_all()
+            await put(driver, other, its)
+            with suppress(DriverError):
+                await put(driver, OWNER, SERVED)
         assert _state(host)[:-1] == before[:-1]
+        assert kept is Kept.LOST or _state(host) == before, "of nftables nothing is touched"
         await _settled(driver)
         await driver.remove()
 
@@ -95,19 +100,19 @@ def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, remove
 async def _settled(driver: Native) -> None:
     """What was heard of our own changes was looked at."""
     for _ in range(3):
-        assert await driver.is_whole()
+        assert await driver.look_after() is Kept.WHOLE
         await asyncio.sleep(0.1)
 
 
 def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
-    is_whole = driving.is_whole
+    find_missing = driving.find_missing
 
-    def look(*args: object) -> bool:
+    def look(*args: object) -> Missing:
         looked.append(time.monotonic())
-        return is_whole(*args)  # type: ignore[arg-type]
+        return find_missing(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driving, "is_whole", look)
+    monkeypatch.setattr(driving, "find_missing", look)
 
     async def walk() -> None:
         driver, (other, its) = Native(), way()
@@ -125,7 +130,7 @@ def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, m
         assert looked == []
         for number, verb in enumerate(("add", "del"), 1):
             host.ip(f"addr {verb} 10.20.0.99/24 dev d0")
-            assert await driver.is_whole()
+            assert await driver.look_after() is Kept.WHOLE
             assert len(looked) == number
             await asyncio.sleep(0.3)  # looks have rests
         await driver.remove()
@@ -163,7 +168,7 @@ def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> N
         until = time.monotonic() + 5
         while (found := {vip: _asks_from(host, vip) for vip in wanted}) != wanted:
             assert time.monotonic() < until, found
-            assert await driver.is_whole()
+            assert await driver.look_after() is Kept.WHOLE
             await asyncio.sleep(0.05)
 
     asyncio.run(walk())
@@ -172,12 +177,12 @@ def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> N
 def test_looks_take_a_tenth_of_the_time_however_much_is_changed(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
 
-    def look(*_: object) -> bool:
+    def look(*_: object) -> Missing:
         time.sleep(0.02)
         looked.append(time.monotonic())
-        return True
+        return Missing(stands=True, ways=[], held=[], taken=[])
 
-    monkeypatch.setattr(driving, "is_whole", look)
+    monkeypatch.setattr(driving, "find_missing", look)
 
     async def walk() -> None:
         driver = Native()
@@ -185,7 +190,7 @@ def test_looks_take_a_tenth_of_the_time_however_much_is_changed(host: Apart, mon
         until = time.monotonic() + 1.1
         while time.monotonic() < until:
             host.ip(*("rule add pref 900 lookup 77", "rule del pref 900") * 50)
-            assert await driver.is_whole()
+            assert await driver.look_after() is Kept.WHOLE
         await driver.remove()
 
     asyncio.run(walk())
@@ -229,6 +234,27 @@ def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_o
     assert "203.0.113.5" not in "".join(_everything(host))
 
 
+def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(host: Apart) -> None:
+    """Whoever looks says that all has to be looked at; then the owner has failed, with the reason."""
+
+    async def walk() -> None:
+        driver, (other, its) = Native(), way()
+        await put(driver, other, its)
+        await put(driver, OWNER, SERVED)
+        await _settled(driver)
+        host.ip(f"addr del {FOUR}/32 dev lo", f"addr add {FOUR}/32 dev lo")
+        assert await driver.look_after() is Kept.LOST
+        await driver.read_all()
+        with pytest.raises(DriverError, match=f"this host has {FOUR} itself"):
+            await put(driver, OWNER, SERVED)
+        host.ip(f"addr del {FOUR}/32 dev lo")
+        await put(driver, OWNER, SERVED)
+        await _settled(driver)
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
 def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None:
     """Or whoever looks would have all of it made anew again and again; but what is gone besides is missed."""
 
@@ -242,7 +268,7 @@ def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None
             with pytest.raises(DriverError):
                 await put(driver, OWNER, wanted)
             host.run("sh", "-c", REMOVED[removed] if removed else "true")
-            assert await driver.is_whole() is not bool(removed)
+            assert await driver.look_after() is (Kept.LOST if removed else Kept.WHOLE)
             if removed == "an address":
                 await put(driver, OWNER, SERVED)
             host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")

@@ -6,7 +6,7 @@ import time
 
 from fairlead.compilers.native import NATIVE
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.driver import Kept, Native
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.channel import Slice
 from fairlead.node.complaints import Complaints
@@ -67,10 +67,14 @@ class PlainHost:
 
     async def _mend(self) -> float:
         """Seconds until the next look. Raises DriverError."""
-        if not self._lost.is_set() and await self._driver.is_whole():
-            return LOOK
         begun = time.monotonic()
-        LOG.warning("somebody has removed what this host serves by, or some of it: it is made anew")
-        self._lost.clear()
-        await self._keeping.resync()
+        kept = Kept.LOST if self._lost.is_set() else await self._driver.look_after()
+        if kept is Kept.WHOLE:
+            return LOOK
+        if kept is Kept.MENDED:
+            LOG.warning("somebody had removed some of what this host serves by: it was made anew")
+        else:
+            LOG.warning("somebody has removed what this host serves by: it is made anew")
+            self._lost.clear()
+            await self._keeping.resync()
         return max(LOOK, PAUSE * (time.monotonic() - begun))

@@ -10,12 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from enum import Enum, auto
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.found import Found, is_whole, read
+from fairlead.drivers.native.found import Found, find_missing, follow_addresses, mend, read
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import ReadOnly, steadily
 from fairlead.drivers.native.watching import Watch
@@ -26,6 +27,16 @@ LOG = logging.getLogger(__name__)
 TABLE = "fairlead"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class Kept(Enum):
+    """What became of what was written."""
+
+    WHOLE = auto()
+    MENDED = auto()
+    """Others had taken some of it away."""
+    LOST = auto()
+    """Every owner has to be looked at."""
 
 
 class Native:
@@ -63,10 +74,10 @@ class Native:
         """Leave the host as it was before there was anything of ours. Raises DriverError."""
         await self._in_thread(self._remove)
 
-    async def is_whole(self) -> bool:
-        """Whether what was written is there still, as far as anybody has heard of a change. It costs next to nothing
-        where nobody has changed anything. Raises DriverError."""
-        return await self._in_thread(self._is_whole)
+    async def look_after(self) -> Kept:
+        """Make anew what others took away of what was written, as far as anybody has heard of a change. It costs next
+        to nothing where nobody has changed anything. Raises DriverError."""
+        return await self._in_thread(self._look_after)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
         found = await self._in_thread(self._read_anew)
@@ -124,20 +135,23 @@ class Native:
         LOG.warning("somebody has removed our table %s of nftables: it is made anew", self._table)
         return self._read_anew()
 
-    def _is_whole(self) -> bool:
+    def _look_after(self) -> Kept:
         if self._found is None and self._doubted is not None:
-            return self._doubted.owners == self._read_anew().owners
+            return Kept.WHOLE if self._doubted.owners == self._read_anew().owners else Kept.LOST
         ground, watch, found = self._ground, self._watch, self._found
         if ground is None or watch is None or found is None:
-            return True
+            return Kept.WHOLE
         if ground.handle() != found.handle:
-            return False
+            return Kept.LOST
         if not watch.is_due():
-            return True
-        begun = time.monotonic()
-        whole = steadily(partial(is_whole, found, ground))
+            return Kept.WHOLE
+        begun, kept = time.monotonic(), Kept.WHOLE
+        missing = steadily(partial(find_missing, found, ground))
+        if missing:
+            kept = Kept.MENDED if steadily(partial(mend, missing, found, ground)) else Kept.LOST
+        steadily(partial(follow_addresses, found, ground))
         watch.looked(time.monotonic() - begun)
-        return whole
+        return kept
 
     def _install(self) -> Ground:
         ground = self._ground = self._ground or Ground(self._table)

@@ -1,6 +1,6 @@
 """All rows of ours, as the kernel has them."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairlead.dataplane.native import NativeRow, Own, Service, Vip, Way
@@ -70,26 +70,49 @@ def read(ground: Ground) -> Found:
     return found
 
 
-def is_whole(found: Found, ground: Ground) -> bool:
-    """Whether the host has what rows are besides elements. From which address it asks VIPs itself is no row: that
-    follows its own addresses, here. Raises Unavailable, and OSError."""
+@dataclass(slots=True, kw_only=True)
+class Missing:
+    """Of what rows are besides elements."""
+
+    stands: bool
+    """Whether all is there on which rows stand."""
+    ways: list[Way]
+    held: list[IPAddress]
+    taken: list[IPAddress]
+
+    def __bool__(self) -> bool:
+        return not self.stands or bool(self.ways or self.held or self.taken)
+
+
+def find_missing(found: Found, ground: Ground) -> Missing:
+    """Raises Unavailable, and OSError."""
     rows = [row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip | Way)]
     ways, held, taken = ground.routing.ways(), set(ground.routing.held()), set(ground.routing.taken())
-    if not ground.stands() or not all(_is_there(row, ways, held, taken) for row in rows):
-        return False
-    ending = [row.address for row in rows if isinstance(row, Vip) and (row.held or row.taken)]
-    ground.routing.lead_own_anew(ending, found.vips)
-    return True
+    vips = [row for row in rows if isinstance(row, Vip)]
+    return Missing(
+        stands=ground.stands(),
+        ways=[row for row in rows if isinstance(row, Way) and ways.get(row.host) != row.address],
+        held=[row.address for row in vips if row.held and row.address not in held],
+        taken=[row.address for row in vips if row.taken and row.address not in taken],
+    )
 
 
-def _is_there(
-    row: Vip | Way, ways: Mapping[int, IPAddress | None], held: Set[IPAddress], taken: Set[IPAddress]
-) -> bool:
-    match row:
-        case Way():
-            return ways.get(row.host) == row.address
-        case Vip():
-            return (row.address in held or not row.held) and (row.address in taken or not row.taken)
+def mend(missing: Missing, found: Found, ground: Ground) -> bool:
+    """By what was written: nobody has to be asked what there should be. Whether nothing is missing any more: somebody
+    may have given this host the address of a VIP. Raises DriverError, and OSError."""
+    if not missing.stands:
+        ground.install()
+    for way in missing.ways:
+        ground.routing.add_way(way.host, way.address)
+    ground.routing.take(missing.taken)
+    return not ground.routing.hold(missing.held, found.vips)
+
+
+def follow_addresses(found: Found, ground: Ground) -> None:
+    """From which address this host asks VIPs is no row: it follows what addresses the host has. Raises Unavailable, and
+    OSError."""
+    vips = (row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip))
+    ground.routing.lead_own_anew([row.address for row in vips if row.held or row.taken], found.vips)
 
 
 def _read_hosts(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -> None:
