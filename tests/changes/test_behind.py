@@ -1,15 +1,20 @@
 """Behind which host an address is, and who has members there: IPv4 and IPv6, prefixes of many lengths."""
 
+import random
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import pytest
+from immutables import Map
 
 from changes.world import OWNERS, having, subnet
+from fairlead.api.loop_lag import LONG
+from fairlead.model.addresses import IPNetwork
 from fairlead.model.affected import affected
 from fairlead.model.behind import balancers_behind, host_of
-from fairlead.model.hosts import Host, HostPrefix
+from fairlead.model.hosts import Block, Host, HostPrefix, block_of
 from fairlead.model.kinds import claims, owner_of
 from fairlead.model.loadbalancer import Algorithm, LoadBalancer, Member, MovedSlots, Pool, PoolProtocol, Vip
 from fairlead.model.network import Network
@@ -95,6 +100,48 @@ def test_most_addresses_are_behind_none(address: str):
 def test_who_has_members_behind_a_prefix(cidr: str, behind: list[str]):
     """Of those whose VIPs hosts announce: others' members are on networks where the same address is another machine."""
     assert list(balancers_behind(having(*ALL), [ip_network(cidr)])) == behind
+
+
+def test_who_is_behind_some_of_many_prefixes_wide_and_narrow():
+    chance, snapshot = random.Random(7), having(*ALL)
+    for _ in range(300):
+        members = [chance.choice((ip_address(chance.getrandbits(10) << 8), _in_six(chance, 10))) for _ in range(40)]
+        who = {each: frozenset({chance.choice(("web", "api"))}) for each in map(block_of, members)}
+        known = replace(snapshot, member_blocks=Map(who))
+        cidrs = [_any_prefix(chance) for _ in range(chance.randrange(6))]
+        blocks = {block for block in who for cidr in cidrs if _meets(block, cidr)}
+        wanted = sorted({name for block in blocks for name in who[block]})
+        assert list(balancers_behind(known, cidrs)) == wanted, (cidrs, who)
+
+
+def _in_six(chance: random.Random, bits: int) -> IPv6Address:
+    return IPv6Address(chance.getrandbits(bits) << 64)
+
+
+def _any_prefix(chance: random.Random) -> IPNetwork:
+    if chance.random() < 0.5:
+        length = chance.choice((0, 8, 14, 16, 18, 20, 22, 24, 26, 32))
+        return IPv4Network((chance.getrandbits(10) << 8 >> 32 - length << 32 - length, length))
+    length = chance.choice((0, 48, 56, 58, 60, 62, 64, 96, 128))
+    return IPv6Network((int(_in_six(chance, 10)) >> 128 - length << 128 - length, length))
+
+
+def _meets(block: Block, cidr: IPNetwork) -> bool:
+    version, number = block
+    there = IPv4Network((number << 8, 24)) if version == 4 else IPv6Network((number << 64, 64))
+    return version == cidr.version and there.overlaps(cidr)  # type: ignore[arg-type]
+
+
+def test_a_thousand_hosts_that_are_lost_together_take_no_longer_than_one():
+    """Each with a prefix of more blocks than there are, and 20,000 in which there are members."""
+    blocks = {
+        block_of(IPv6Address((number % 1000) << 80 | (number // 1000) << 64)): frozenset({"web"})
+        for number in range(20_000)
+    }
+    known = replace(having(*ALL), member_blocks=Map(blocks))
+    began = time.thread_time()
+    found = list(balancers_behind(known, [IPv6Network((host << 80, 48)) for host in range(1000)]))
+    assert (found, time.thread_time() - began < LONG) == (["web"], True)
 
 
 def changed(before: tuple[Aggregate, ...], after: tuple[Aggregate, ...]) -> set[str]:

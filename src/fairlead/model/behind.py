@@ -1,7 +1,8 @@
 """Behind which host an address is, and which load balancers have members behind one."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.hosts import (
@@ -17,6 +18,9 @@ from fairlead.model.hosts import (
 )
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.snapshot import Snapshot
+
+_AS_LONG = 8
+"""Of blocks that are gone through, as long as it takes to look for one by its number."""
 
 
 def host_of(snapshot: Snapshot, address: IPAddress) -> tuple[Host, HostPrefix] | None:
@@ -77,14 +81,37 @@ def host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
 def balancers_behind(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[str]:
     """Those with an announced VIP that have a member in one of these prefixes, or had one whose slots they remember. It
     may name too many."""
-    found = {each for cidr in cidrs for block in _blocks(snapshot, cidr) for each in snapshot.member_blocks[block]}
+    found = {each for block in _blocks(snapshot, cidrs) for each in snapshot.member_blocks[block]}
     return (each for each in sorted(found) if snapshot.load_balancers[each].vip.network_id in snapshot.announced)
 
 
-def _blocks(snapshot: Snapshot, cidr: IPNetwork) -> Iterator[Block]:
-    """Those that have members, and an address in common with it."""
-    known, (version, first) = snapshot.member_blocks, block_of(cidr.network_address)
-    number = 1 << max(0, BLOCK_LENGTH[version] - cidr.prefixlen)
-    if number > len(known):
-        return (block for block in known if block[0] == version and first <= block[1] < first + number)
-    return (block for each in range(first, first + number) if (block := (version, each)) in known)
+def _blocks(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[Block]:
+    """Those that have members, and an address in common with one of these. Those that are known are gone through once
+    at most: a thousand hosts may be lost together, and each have more blocks behind it than there are members."""
+    known = snapshot.member_blocks
+    left, wide = len(known) // _AS_LONG, list[tuple[Block, Block]]()
+    for first, number in sorted((_covered(cidr) for cidr in cidrs), key=itemgetter(1)):
+        left -= number
+        version, start = first
+        if left >= 0:
+            yield from (block for each in range(start, start + number) if (block := (version, each)) in known)
+        else:
+            wide.append((first, (version, start + number)))
+    if wide:
+        firsts, ends = zip(*_disjoint(sorted(wide)), strict=True)
+        yield from (each for each in known if (place := bisect_right(firsts, each)) and each < ends[place - 1])
+
+
+def _covered(cidr: IPNetwork) -> tuple[Block, int]:
+    """Its first block, and how many there are."""
+    first = block_of(cidr.network_address)
+    return first, 1 << max(0, BLOCK_LENGTH[cidr.version] - cidr.prefixlen)
+
+
+def _disjoint(wide: list[tuple[Block, Block]]) -> Iterator[tuple[Block, Block]]:
+    """Without those that are within another one: prefixes have nothing else in common. They are in order."""
+    last: Block = (0, 0)
+    for first, end in wide:
+        if end > last:
+            yield first, end
+            last = end
