@@ -13,6 +13,7 @@ from fairlead.dataplane.rows import diff
 from fairlead.drivers.native import connections
 from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
 from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attributes
 from fairlead.drivers.native.ruleset import SECOND
 from fairlead.drivers.native.writing import _ends_asking
@@ -100,6 +101,49 @@ def test_who_is_nobodys_for_a_moment_is_asked_about_no_more() -> None:
     assert _ends_asking(there, nobody)
     assert not _ends_asking(there, there)
     assert not _ends_asking(nobody, there)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_datagrams_of_a_host_itself_go_where_the_slot_is(site: Fabric, version: int) -> None:
+    """Whose sender never rests, such as a log's: its tracker knows the flow, so it is no new one where the slot becomes
+    the host's own. It stays with who had the slot before, for as long as that one is asked, and no longer."""
+    site.open(version)
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    flows = [site.flow(Transport.UDP, vip, site.hosts[1]) for vip in VIPS for _ in range(40)]
+    first = [flow.ask() for flow in flows]
+    assert set(first) == {"m1", "m2", "m3"}
+    for number in HOSTS:
+        site.serve(number, MOVED, before=BEFORE if number == 1 else {})
+    assert [flow.ask() for flow in flows] == first
+    site.serve(1, MOVED)
+    moved = [each if each != "m3" else "m1" for each in first]
+    assert [flow.ask() for flow in flows] == moved
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    assert [flow.ask() for flow in flows] == moved, "the host's own member knows them"
+
+
+def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) -> None:
+    """Between the change of a slot and the moment at which the tracker has forgotten who sends."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, bytes([1] * 256))
+    with site.hosts[1].inside():
+        own = [socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True)]
+        own.append(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        own[1].bind(("::", PORT))
+        own[1].setblocking(False)
+    flows = [site.flow(Transport.UDP, vip, site.hosts[1], timeout=0.5) for vip in VIPS]
+    assert [flow.ask() for flow in flows] == ["m2", "m2"]
+    with closing(own[0]), closing(own[1]), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ground, "forget_asked", lambda *_: None)
+        site.serve(1, bytes(256))
+        for flow in flows:
+            with pytest.raises(TimeoutError):
+                flow.ask()
+        with pytest.raises(BlockingIOError):
+            own[1].recv(1)
 
 
 def test_connections_are_not_looked_through_where_nobody_was_asked(

@@ -5,10 +5,13 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Container
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from fairlead.dataplane.flow_slot import PROTOCOLS, flow_slot, source_slot
+from fairlead.drivers.native.encoding import address
 from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes, be32, nested
-from fairlead.drivers.native.ruleset import SECOND
+from fairlead.drivers.native.ruleset import SECOND, THERE
 
 GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 DESTINATION_TRANSLATED = 1 << 5
@@ -16,22 +19,52 @@ _STATUS = 3
 _TUPLE, _MARK, _ID, _ZONE, _MARK_MASK = 1, 8, 12, 18, 21
 FIRST_PACKET = {socket.AF_INET: struct.Struct(">24x4s8xB15xH"), socket.AF_INET6: struct.Struct(">36x16s8xB15xH")}
 """Where to, which protocol, which port: the kernel says them first, and all that is before them has one length."""
+_CLIENT = {socket.AF_INET: struct.Struct(">16x4s24xH"), socket.AF_INET6: struct.Struct(">16x16s36xH")}
+"""Where from, and the port."""
+_TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 
 
-def forget_asked(netlink: Netlink, family: socket.AddressFamily, keys: Container[bytes]) -> None:
-    """Connections to these that others were asked about: none that is translated here, though others may have marked it
-    so. The kernel looks through all that it tracks. Raises OSError."""
-    found = list[Message]()
+class Staying(NamedTuple):
+    """Of a service, which of this host's own datagrams go on to others, who have their slots or had them before."""
+
+    by_source: bool
+    slots: frozenset[int]
+
+
+def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Staying]) -> set[bytes]:
+    """Connections to these that others were asked about, and this host's own to others: none that is translated here,
+    though others may have marked it so. Answers to which some are kept. The kernel looks through all that it tracks.
+
+    Raises OSError.
+    """
+    found, kept = list[Message](), set[bytes]()
     head = struct.pack(">BBH", family, 0, 0)
     with contextlib.suppress(Interrupted):  # connections come and go while they are listed
         for _, body in netlink.dump(Message(GET, head + be32(_MARK, SECOND) + be32(_MARK_MASK, SECOND))):
             its = attributes(body[4:])
-            is_translated = int.from_bytes(its[_STATUS]) & DESTINATION_TRANSLATED
-            if not is_translated and _key(*FIRST_PACKET[family].unpack_from(body)) in keys:
+            key = _key(*FIRST_PACKET[family].unpack_from(body))
+            staying = ending.get(key)
+            if staying is None or int.from_bytes(its[_STATUS]) & DESTINATION_TRANSLATED:
+                continue
+            if int.from_bytes(its[_MARK]) & THERE and _slot(body, family, staying) in staying.slots:
+                kept.add(key)
+            else:
                 found.append(Message(_DELETE, head + _naming(its)))
     for number in netlink.ask_all(found):
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
+    return kept
+
+
+def _slot(body: bytes, family: socket.AddressFamily, staying: Staying) -> int | None:
+    """None where no slots are asked for, which costs less than to know it."""
+    if not staying.slots:
+        return None
+    source, source_port = _CLIENT[family].unpack_from(body)
+    to, number, port = FIRST_PACKET[family].unpack_from(body)
+    if staying.by_source:
+        return source_slot(address(source), address(to))
+    return flow_slot((address(source), source_port), (address(to), port), _TRANSPORTS[number])
 
 
 def _key(to: bytes, number: int, port: int) -> bytes:

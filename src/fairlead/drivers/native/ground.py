@@ -6,11 +6,11 @@ So a host that was begun by one agent is left as it was by another.
 
 import os
 import socket
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.connections import forget_asked
+from fairlead.drivers.native.connections import Staying, forget_asked
 from fairlead.drivers.native.elements import Changes, read_elements
 from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, steadily
 from fairlead.drivers.native.renewal import handle, remove, renew, said_about
@@ -88,16 +88,16 @@ class Ground:
         if changes:
             self.netlink.transact(changes.messages())
 
-    def forget_asked(self, family: Family, keys: Set[bytes]) -> None:
+    def forget_asked(self, family: Family, ending: Mapping[bytes, Staying]) -> None:
         """Connections to these services that others were asked about, so that this host translates them if they are its
         own now. Where nobody was asked nothing is looked at. Raises DriverError, OSError."""
         noted = steadily(partial(read_elements, self.netlink, self.table, family.asked)).keys()
-        due = keys if len(noted) >= MOST_COUNTED else keys & noted
+        due = ending if len(noted) >= MOST_COUNTED else {key: ending[key] for key in ending.keys() & noted}
         if not due:
             return
-        forget_asked(self.netlink, socket.AF_INET if family.version == 4 else socket.AF_INET6, due)
+        kept = forget_asked(self.netlink, socket.AF_INET if family.version == 4 else socket.AF_INET6, due)
         changes = Changes(self.table)
-        changes.remove(family.asked, due & noted)
+        changes.remove(family.asked, (due.keys() & noted) - kept)
         self.transact(changes)
 
     def remove(self) -> None:

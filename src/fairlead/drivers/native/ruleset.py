@@ -44,6 +44,10 @@ mark of the connection (`keep`), with one bit of ours if that had none, and two 
 What is in a tunnel has no mark of ours outside: somebody else's rule may have it routed again, without its ports.
 Where others have taken the way to that host away, it ends here and is dropped: the host's own sockets are not meant.
 
+A host's own datagrams to another one are known to its tracker too, and their sender may never rest. So that they are
+new ones when their slot is this host's, they are noted as those are about which others were asked, with one more bit.
+Until they are forgotten they are dropped, and do not get to the host's own sockets.
+
 Whoever opens an association of SCTP gives up where its protocol is unreachable (RFC 9260, section 10), and Linux tries
 again for minutes where only the port is. nftables cannot say the same over IPv6, nor send an ABORT.
 
@@ -170,6 +174,7 @@ _SHARED = Template("""\
         meta mark & $kinds != 0 ct status & dnat == 0 jump unled
         ct direction original ct status & dnat == dnat jump ending
         ct status & dnat == 0 tcp flags & (syn | ack) == syn socket wildcard { 0, 1 } jump untranslated
+        ct status & dnat == 0 meta l4proto { $datagrams } jump unled
     }
     chain unled {
         ip daddr @vips4 drop
@@ -196,6 +201,8 @@ _SHARED = Template("""\
         $plainly ip6 daddr @vips6 ct state != new jump second6
         $plainly ip daddr @vips4 tcp flags & (syn | ack) != syn jump second4
         $plainly ip6 daddr @vips6 tcp flags & (syn | ack) != syn jump second6
+        ip daddr @vips4 meta l4proto { $datagrams } meta mark & $kinds == $there ct state new jump sent4
+        ip6 daddr @vips6 meta l4proto { $datagrams } meta mark & $kinds == $there ct state new jump sent6
     }
     chain own-nat {
         type nat hook output priority -100; policy accept;
@@ -338,6 +345,10 @@ _FAMILY = Template("""
         ct mark set ct mark | $to_second
         add @asked$v { $ip daddr . meta l4proto . th dport }
     }
+    chain sent$v {
+        ct mark set ct mark | $kinds
+        add @asked$v { $ip daddr . meta l4proto . th dport }
+    }
     chain inner$v {
         meta priority set $inner_protocol
         meta mark set jhash $inner_flow $hash
@@ -412,6 +423,7 @@ def rules() -> str:
         "back": TUNNELS[2],
         "to_second": f"{SECOND:#x}",
         "protocols": names,
+        "datagrams": ", ".join(name for name in _PROTOCOLS if name != "tcp"),
         "protocol": "meta l4proto map @protocols",
         "number": "meta priority . meta mark",
         "numbers": numbers,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from fairlead.dataplane.native import NativeRow, Own, Service, There, Vip, Way, led_to, vip_key
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.drivers.native.connections import Staying
 from fairlead.drivers.native.elements import Changes
 from fairlead.drivers.native.encoding import (
     Numbers,
@@ -47,7 +48,9 @@ class Writing:
         )
         self._clients = found.lists.plan({key: after.clients if after else None for key, after in wanted.items()})
         self._ends_asking = [
-            row for _, before, after in services if (row := after or before) and _ends_asking(before, after)
+            (row, _staying(after))
+            for _, before, after in services
+            if (row := after or before) and _ends_asking(before, after)
         ]
 
     def _compare(self) -> Iterator[_Change]:
@@ -108,9 +111,13 @@ class Writing:
         ground.routing.leave([each for each in released if each not in has])
         ground.routing.lead_own(sorted(taken, key=str), vips)
         for family in FAMILIES.values():
-            its = {asked_key(service_key(row)) for row in self._ends_asking if row.vip.version == family.version}
-            if its:
-                ground.forget_asked(family, its)
+            ending = {
+                asked_key(service_key(row)): staying
+                for row, staying in self._ends_asking
+                if row.vip.version == family.version
+            }
+            if ending:
+                ground.forget_asked(family, ending)
         self._commit()
         if refused:
             raise DriverError(f"this host has {', '.join(map(str, refused))} itself, and not for a load balancer")
@@ -179,11 +186,21 @@ def _services(changes: list[_Change]) -> Iterator[tuple[Key, Service | None, Ser
             yield row.key, old, new
 
 
+def _staying(after: Service | None) -> Staying:
+    """With those that others have."""
+    if after is None:
+        return Staying(False, frozenset())
+    theirs = {slot for slot, place in enumerate(after.slots) if isinstance(after.targets[place], There)}
+    return Staying(after.by_source, frozenset(theirs.union(slot for slot, _ in after.before)))
+
+
 def _ends_asking(before: Service | None, after: Service | None) -> bool:
-    """Whether slots of other hosts become this one's, or it is no service any more."""
+    """Whether slots of other hosts become this one's, or it is no service any more; or who had some before this host is
+    asked no more."""
     if before is None or after is None:
         return after is None
     theirs = {slot for slot, place in enumerate(before.slots) if isinstance(before.targets[place], There)}
+    theirs |= {slot for slot, _ in before.before} - {slot for slot, _ in after.before}
     if not after.slots:  # nobody's in between: who asked then is not found by the next change
         return bool(theirs)
     return any(not isinstance(after.targets[place], There) for slot, place in enumerate(after.slots) if slot in theirs)
