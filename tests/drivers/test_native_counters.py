@@ -267,6 +267,23 @@ with socket.create_connection(("{0}", {1}), timeout=3) as asked:
 """
 
 
+def test_what_somebody_writes_by_hand_among_what_is_counted_is_removed(site: Fabric) -> None:
+    site.open()
+    serve(site)
+    site.lead(1)
+    site.hosts[1].nft(
+        f"add element inet fairlead counted4 {{ original . {VIPS[0]} . tcp . 81 }}\n"
+        f"add element inet fairlead counted4 {{ original . {VIPS[0]} . 77 . 80 counter }}\n"
+        f"add element inet fairlead opened6 {{ {VIPS[1]} . udp . 81 }}"
+    )
+    assert read(site, 1, lambda _: True) == {}
+    left = site.hosts[1].run("nft", "list", "table", "inet", "fairlead")
+    assert [each for each in (". 81", ". 77 .") if each in left] == []
+    for _ in range(20):
+        site.flow(Transport.TCP, VIPS[0]).ask()
+    assert len(read(site, 1)) == 1
+
+
 def test_who_finds_no_room_is_served_and_not_counted(site: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ruleset, "MOST_COUNTED", 1)
     site.open()

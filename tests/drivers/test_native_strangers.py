@@ -114,6 +114,8 @@ ODD = (
     f'{TABLE} own4 {{ 10.77.0.1 comment "x" }}',
     f"{TABLE} service4 {{ {VIPS[0]} . 77 . 80 : 1 }}",
     f"{TABLE} owner {{ 0:77 . 0x1 : 0x1001 }}",
+    f'{TABLE} served4 {{ {VIPS[0]} . 0:6 . 81 comment "somebody" : 0:77 }}',
+    f'{TABLE} sourced6 {{ {VIPS[1]} . 0:6 . 81 comment "some" }}',
     f"{TABLE} member6 {{ 0:77 . 0x2 : 2001:db8::77 . 80 }}",
     f"{TABLE} before {{ 0:77 . 0xff : 0x2001, 0:78 . 0x0 : 0x2001 }}",
 )

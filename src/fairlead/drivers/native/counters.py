@@ -68,10 +68,10 @@ class Counters:
         strays = Changes(self._table)
         for family in FAMILIES.values():
             for shape in family.counting:
-                for key, (packets, octets) in read_counters(ground.netlink, self._table, shape).items():
+                for key, figures in read_counters(ground.netlink, self._table, shape).items():
                     service, name = _meaning(family, shape, key)
-                    if is_ours(service):
-                        value = octets if shape == family.counted else packets
+                    if figures is not None and service is not None and is_ours(service):
+                        value = figures[shape == family.counted]
                         counts.setdefault(service, {})[name] = Count(value=value, cookie=since, created=0.0)
                     else:
                         strays.remove(shape, [key])
@@ -108,14 +108,15 @@ def _since(ground: Ground, boot: str) -> int:
     return begun
 
 
-def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService, str]:
-    """Whose counter it is, and of what."""
+def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService | None, str]:
+    """Whose counter it is, and of what. Nobody's is one of a protocol that there is not."""
     size = 4 if family.version == 4 else 16
     if shape == family.counted:
         name, key = "bytes_out" if key[0] else "bytes_in", key[4:]
     else:
         name = "connections" if shape == family.opened else "errors"
-    return _service(key[:size], key[size], int.from_bytes(key[size + 4 : size + 6])), name
+    is_known = key[size] in _TRANSPORTS
+    return _service(key[:size], key[size], int.from_bytes(key[size + 4 : size + 6])) if is_known else None, name
 
 
 def _service(to: bytes, number: int, port: int) -> CountedService:

@@ -172,15 +172,17 @@ def read_shape(netlink: Netlink, table: str, shape: Shape) -> Shape | None:
     return replace(shape, key=2 * key if shape.ranges else key, data=data)
 
 
-def read_counters(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, tuple[int, int]]:
-    """Of each element of a set what it has counted: packets and bytes. Raises Interrupted, and OSError."""
-    found: dict[bytes, tuple[int, int]] = {}
+def read_counters(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, tuple[int, int] | None]:
+    """Of each element of a set what it has counted: packets and bytes. None of one that counts nothing: no rule of ours
+    has made it. Raises Interrupted, and OSError."""
+    found: dict[bytes, tuple[int, int] | None] = {}
     asked = nftables(_GET, text(_TABLE, table), text(_SET, shape.name))
     for _, body in netlink.dump(asked):
         for _, element in each_attribute(attributes(body[4:]).get(_ELEMENTS, b"")):
             parts = attributes(element)
-            counted = attributes(attributes(parts[_EXPRESSION])[_EXPRESSION_DATA])
-            figures = int.from_bytes(counted[_PACKETS]), int.from_bytes(counted[_BYTES])
+            counted = attributes(attributes(parts.get(_EXPRESSION, b"")).get(_EXPRESSION_DATA, b""))
+            is_counter = counted.keys() >= {_PACKETS, _BYTES}
+            figures = (int.from_bytes(counted[_PACKETS]), int.from_bytes(counted[_BYTES])) if is_counter else None
             found[attributes(parts[_KEY])[_VALUE]] = figures
     return found
 
@@ -190,11 +192,20 @@ def flushed(table: str, shape: Shape) -> Message:
     return nftables(_DELETE, text(_TABLE, table), text(_SET, shape.name))
 
 
-def _read_framed(listed: bytes, shape: Shape) -> Iterator[tuple[bytes, bytes]]:
-    """All have one length, so they are read without a look at each."""
+def _read_framed(listed: bytes, shape: Shape) -> Iterable[tuple[bytes, bytes]]:
+    """All have one length, so they are read without a look at each; unless somebody has written one by hand that says
+    more, as a comment."""
+    size = 12 + shape.key + (8 + shape.data if shape.data else 0)
+    low, high = (bytes([each]) * (len(listed) // size) for each in struct.pack("=H", size))
+    if len(listed) % size or (listed[::size], listed[1::size]) != (low, high):
+        return [_read_plain(attributes(element), shape) for _, element in each_attribute(listed)]
     if not shape.data:
         return ((key, b"") for (key,) in struct.iter_unpack(f"=12x{shape.key}s", listed))
     return struct.iter_unpack(f"=12x{shape.key}s8x{shape.data}s", listed)
+
+
+def _read_plain(parts: Mapping[int, bytes], shape: Shape) -> tuple[bytes, bytes]:
+    return attributes(parts[_KEY])[_VALUE], attributes(parts[_DATA])[_VALUE] if shape.data else b""
 
 
 def _read(element: bytes, shape: Shape) -> tuple[bytes, bytes]:
