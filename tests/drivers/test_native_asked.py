@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.dataplane.native import Service
+from fairlead.dataplane.native import TUNNEL_PORTS, Service
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.native import connections
 from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
@@ -24,6 +24,7 @@ from harness.fabric import HOSTS, OWNER, PORT, VIPS, Fabric, fabric, member_addr
 
 pytestmark = pytest.mark.slow
 
+BOTH = Transport.TCP, Transport.UDP
 EVEN = bytes(slot % 3 for slot in range(256))
 MOVED = bytes(0 if place == 2 else place for place in EVEN)
 BEFORE = {slot: 3 for slot, place in enumerate(EVEN) if place == 2}
@@ -47,15 +48,36 @@ def site() -> Iterator[Fabric]:
 
 def tracked(host: Apart) -> set[tuple[bytes, int, int, bool]]:
     """Where those go that have the mark, and whether they are translated."""
+    return {
+        (to, number, port, bool(status & DESTINATION_TRANSLATED)) for to, number, port, status in entries(host, SECOND)
+    }
+
+
+def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
+    """Where all go, or those that have a bit of this mark, and their status."""
     found = set()
     with host.inside(), closing(Netlink(NETFILTER)) as netlink:
         for family, first in FIRST_PACKET.items():
             for _, body in netlink.dump(Message(GET, struct.pack(">BBH", family, 0, 0))):
                 its = attributes(body[4:])
-                if int.from_bytes(its.get(8, b"")) & SECOND:
-                    to, number, port = first.unpack_from(body)
-                    found.add((to, number, port, bool(int.from_bytes(its[3]) & DESTINATION_TRANSLATED)))
+                if not mark or int.from_bytes(its.get(8, b"")) & mark:
+                    found.add((*first.unpack_from(body), int.from_bytes(its[3])))
     return found
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_tunnels_are_not_tracked(site: Fabric, version: int) -> None:
+    """Each flow in them would be one more of what both hosts track. What others send to such a port is tracked."""
+    site.open(version)
+    site.lead(1)
+    for number in HOSTS:
+        site.serve(number, bytes([1] * 256))
+    flows = [site.flow(each, vip, where) for each in BOTH for vip in VIPS for where in (site.client, site.hosts[1])]
+    assert {flow.ask() for flow in flows} == {"m2"}
+    with site.client.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(b"x", (str(member_address(1, 4)), min(TUNNEL_PORTS)))
+    found = {(host, to) for host in HOSTS for to, _, port, _ in entries(site.hosts[host]) if port in TUNNEL_PORTS}
+    assert found == {(1, member_address(1, 4).packed)}
 
 
 def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(site: Fabric) -> None:

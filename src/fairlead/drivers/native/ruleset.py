@@ -41,7 +41,8 @@ host sends it. Packets make the elements that count them, of services that there
 Others mark packets and connections too. What is led to another host has a mark of ours, and what is not has whatever
 others gave it. While a new connection is translated its packet's mark is ours for some rules; meanwhile it is in the
 mark of the connection (`keep`), with one bit of ours if that had none, and two if it had: then its bits are taken.
-What is in a tunnel has no mark of ours outside: somebody else's rule may have it routed again, without its ports.
+What is in a tunnel has no mark of ours outside: somebody else's rule may have it routed again, without its ports. Nor
+is it tracked there: each flow in it would be one more entry on both hosts.
 Where others have taken the way to that host away, it ends here and is dropped: the host's own sockets are not meant.
 
 A host's own datagrams to another one are known to its tracker too, and their sender may never rest. So that they are
@@ -137,6 +138,8 @@ _SHARED = Template("""\
     chain raw {
         type filter hook prerouting priority raw; policy accept;
         iifname "lo" ct status & dnat == dnat accept
+        udp dport $ports ip daddr != @vips4 fib daddr type local notrack accept
+        udp dport $ports ip6 daddr != @vips6 fib daddr type local notrack accept
         ip daddr @vips4 jump vip4
         ip6 daddr @vips6 jump vip6
         iifname { $tunnels } jump tunnelled
@@ -190,7 +193,7 @@ _SHARED = Template("""\
     }
     chain outside {
         type filter hook output priority raw; policy accept;
-        meta mark & $kinds != 0 udp dport $ports meta mark set meta mark & $unled
+        meta mark & $kinds != 0 udp dport $ports meta mark set meta mark & $unled notrack
     }
     chain own {
         type route hook output priority mangle; policy accept;
