@@ -103,7 +103,7 @@ MUTANTS = (
         "nowhere",
         HOSTS,
     ),
-    Mutant("a lost host serves", "compilers/native/compiler.py", " and host.name not in view.lost_hosts", "", HOSTS),
+    Mutant("a lost host serves", "compilers/native/compiler.py", " or host.name in view.lost_hosts", "", HOSTS),
     Mutant(
         "on hosts slots that moved are forgotten",
         "compilers/native/compiler.py",
@@ -339,8 +339,8 @@ MUTANTS = (
     Mutant(
         "backups serve first",
         "model/pool_slots.py",
-        "in (False, True):\n        weights",
-        "in (True, False):\n        weights",
+        "in (False, True):\n        if living",
+        "in (True, False):\n        if living",
     ),
     Mutant(
         "additional VIPs without listeners",
@@ -397,7 +397,7 @@ MUTANTS = (
         "before = None if old is None else index.take(old)",
         "before = None",
     ),
-    Mutant("health ignored", "model/pool_slots.py", " and m.id not in down}", "}"),
+    Mutant("health ignored", "model/pool_slots.py", " and m.id not in down\n", "\n"),
     Mutant(
         "one family's members are the other's",
         "model/pool_slots.py",

@@ -64,6 +64,8 @@ def own_among(snapshot: Snapshot, name: str, addresses: Iterable[IPAddress]) -> 
 
 
 def _prefix_at(host: Host, first: tuple[int, int]) -> HostPrefix:
+    if len(host.prefixes) == 1:
+        return host.prefixes[0]
     return host.prefixes[bisect_left(host.prefixes, first, key=sort_key)]
 
 

@@ -39,9 +39,7 @@ def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tu
     The ordinary ones serve, and the backups when none of these does (Octavia API reference, member `backup`).
     """
     for backup in (False, True):
-        weights = _weights(pool, version, backup)
-        living = {m.ordinal: m.weight for m in pool.members if m.ordinal in weights and m.id not in down}
-        if living:
+        if living := _weights(pool, version, backup, down):
             return lend(_table(pool, version, backup), living)
     return ()
 
@@ -59,18 +57,22 @@ def slots_near(
         return ()
     backup = next(member.backup for member in pool.members if member.ordinal == everywhere[0])
     for members in near:
-        living = {
-            m.ordinal: m.weight
-            for m in members
-            if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
-        }
-        if living:
+        if living := _weights_of(members, version, backup, down):
             return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
     return everywhere
 
 
-def _weights(pool: Pool, version: int, backup: bool) -> dict[int, int]:
-    return {m.ordinal: m.weight for m in _tier(pool, version, backup) if m.takes_connections}
+def _weights(pool: Pool, version: int, backup: bool, down: Container[str] = frozenset()) -> dict[int, int]:
+    return _weights_of(pool.members, version, backup, down)
+
+
+def _weights_of(members: Iterable[Member], version: int, backup: bool, down: Container[str]) -> dict[int, int]:
+    """By the ordinals of those of a tier that take connections."""
+    return {
+        m.ordinal: m.weight
+        for m in members
+        if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
+    }
 
 
 def _away(pool: Pool, version: int, backup: bool) -> frozenset[int]:

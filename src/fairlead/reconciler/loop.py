@@ -17,6 +17,7 @@ from fairlead.drivers.interface import BulkDriver, Driver, Standby, Unheard
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.model.steps import at_once
 from fairlead.reconciler.looking import Looking, MassDelete, brake
 from fairlead.reconciler.memory import Memory, Wanted, Work
 from fairlead.reconciler.outcomes import Outcomes
@@ -29,7 +30,7 @@ STALLED = 1.0
 """Seconds without a success after which an owner is no longer waited for: nobody answers, or nobody writes."""
 TOGETHER = 0.05
 """Seconds for which owners are compiled that are applied together: a change that comes meanwhile waits for them."""
-MOST_TOGETHER = 256
+MOST_TOGETHER = 1024
 """Owners of one transaction."""
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """The id of the request that is being served: owners that it makes dirty remember it until they are applied."""
@@ -314,7 +315,7 @@ class Reconciler:
             change = diff(wanted.desired, believed)
             if change or owner in self._memory.postponed:
                 await self._apply(owner, change, wanted.applied.generation)
-            self._outcomes.succeeded([(wanted, change)], self._clock() - began)
+            at_once(self._outcomes.succeeded([(wanted, change)], self._clock() - began))
         except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
             self._outcomes.failed(owner, error, wanted.awaited_since)
 
@@ -324,13 +325,16 @@ class Reconciler:
         unknown = [owner for owner, rows in found.items() if rows is None]
         if unknown:
             found.update(await driver.read_some(unknown))
-        changes = [(each, diff(each.desired, found[each.owner] or NO_ROWS)) for each in some]
+        changes, rests = list[tuple[Wanted, Diff]](), Rests()
+        for each in some:
+            changes.append((each, diff(each.desired, found[each.owner] or NO_ROWS)))
+            await rests.rest()
         postponed = self._memory.postponed
         wanted = {each.owner: change for each, change in changes if change or each.owner in postponed}
         if wanted:
             await driver.apply_all(wanted)
             self.statistics.applied += len(wanted)
-        self._outcomes.succeeded(changes, self._clock() - began)
+        await in_steps(self._outcomes.succeeded(changes, self._clock() - began))
 
     async def _apply(self, owner: Owner, change: Diff, generation: int) -> None:
         try:

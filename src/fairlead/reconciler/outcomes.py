@@ -11,6 +11,7 @@ from fairlead.drivers.interface import DriverError, Later, Standby, Unavailable,
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.model.steps import Steps
 from fairlead.reconciler.contention import Contention
 from fairlead.reconciler.memory import Memory, Statistics, Wanted, Work
 from fairlead.reconciler.queue import Queue
@@ -49,7 +50,7 @@ class Outcomes:
         for follower in self.followers:
             follower(owner)
 
-    def succeeded(self, some: Sequence[tuple[Wanted, Diff]], applying: float) -> None:
+    def succeeded(self, some: Sequence[tuple[Wanted, Diff]], applying: float) -> Steps[None]:
         """What each has by now, and what was changed. `applying` is the time that all of them took together."""
         told = list[Told]()
         for wanted, change in some:
@@ -62,6 +63,7 @@ class Outcomes:
                 told.append(Told(work=work, generation=generation, causes=causes))
             for watcher in self.watchers:
                 watcher(work)
+            yield
         self.telling.applied(told)
 
     def _remember_success(self, wanted: Wanted) -> None:

@@ -82,9 +82,9 @@ def _balancer_rows(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Native
 
 def _led_straight(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
     straight = without_proxied(balancer)
-    hosts = _hosts(view, straight)
-    places = _Places(own, hosts)
-    return (_service(slots, places) for slots in _dealt(view, straight, hosts))
+    behind = _behind(view, straight)
+    places = _Places(own, behind.by_address)
+    return (_service(slots, places) for slots in _dealt(view, straight, behind))
 
 
 def _led_to_proxies(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
@@ -118,12 +118,30 @@ def proxied(balancer: lb.LoadBalancer) -> Iterator[lb.Listener]:
     return (listener for listener in listeners if listener.admin_state_up)
 
 
-def _hosts(view: Snapshot, balancer: lb.LoadBalancer) -> Mapping[IPAddress, Host]:
-    """Behind which each address is that has slots or had some, if it is reached from here."""
-    addresses = {member.address for pool in balancer.pools for member in pool.members}
-    addresses.update(each.before for each in balancer.moved)
-    found = ((address, may_be_behind(view, balancer, address)) for address in addresses)
-    return {address: host for address, host in found if host is not None and host.name not in view.lost_hosts}
+class _Behind(NamedTuple):
+    """Behind which host who is, if it is reached from here."""
+
+    members: list[tuple[str, Host | None]]
+    """By their ids."""
+    by_address: Mapping[IPAddress, Host]
+    """Of whoever has slots or had some."""
+
+
+def _behind(view: Snapshot, balancer: lb.LoadBalancer) -> _Behind:
+    members, found = list[tuple[str, Host | None]](), dict[IPAddress, Host]()
+
+    def reached(address: IPAddress) -> Host | None:
+        host = may_be_behind(view, balancer, address)
+        if host is None or host.name in view.lost_hosts:
+            return None
+        found[address] = host
+        return host
+
+    for pool in balancer.pools:
+        members += [(member.id, reached(member.address)) for member in pool.members]
+    for address in {each.before for each in balancer.moved}:
+        reached(address)
+    return _Behind(members, found)
 
 
 def dealt(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
@@ -133,15 +151,14 @@ def dealt(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
     Those who are up again, or behind hosts that are drained no more, serve again; what others got meanwhile is others'.
     """
     straight = without_proxied(balancer)
-    return _dealt(view, straight, _hosts(view, straight))
+    return _dealt(view, straight, _behind(view, straight))
 
 
-def _dealt(view: Snapshot, balancer: lb.LoadBalancer, hosts: Mapping[IPAddress, Host]) -> Iterator[Slots]:
-    behind = [(member.id, hosts.get(member.address)) for pool in balancer.pools for member in pool.members]
-    nowhere = {member_id for member_id, host in behind if host is None}
+def _dealt(view: Snapshot, balancer: lb.LoadBalancer, behind: _Behind) -> Iterator[Slots]:
+    nowhere = {member_id for member_id, host in behind.members if host is None}
     gone = view.down.get(balancer.id, frozenset()) | nowhere
-    leaving = {member_id for member_id, host in behind if host is not None and host.draining}
-    back = {member_id for member_id, host in behind if host is not None and host.returning_until is not None}
+    leaving = {member_id for member_id, host in behind.members if host is not None and host.draining}
+    back = {member_id for member_id, host in behind.members if host is not None and host.returning_until is not None}
     returning = back | view.returned.get(balancer.id, frozenset())
     whole = services_of(balancer, gone)
     if not leaving and not returning:

@@ -141,7 +141,8 @@ class Writing:
     def _numbers(self, row: NativeRow) -> Numbers:
         if not isinstance(row, Service):
             return _NONE
-        return Numbers(self._slots.of(row.key), self._served.of(row.key), self._clients.of(row.key))
+        key = row.key
+        return Numbers(self._slots.of(key), self._served.of(key), self._clients.of(key))
 
     def _commit(self) -> None:
         self._found.patterns.commit(self._slots)
