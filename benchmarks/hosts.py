@@ -34,7 +34,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.dataplane.native import Here, Service
 from fairlead.drivers.native.driver import Native
 from fairlead.garbage import frozen
+from fairlead.model.behind import balancers_behind
 from fairlead.model.facts import LOST_HOSTS, with_facts
 from fairlead.model.loadbalancer import LoadBalancer, Transport
 from fairlead.model.owner import Kind, Owner
@@ -233,6 +234,7 @@ async def measure_inside(options: argparse.Namespace, size: int, folder: Path, m
         found |= await change(given, told)
         if options.hosts > 1:
             found |= await lose(made, given, told)
+            found |= await drain(given, told)
     found |= await restart(given, told, owners)
     await Native().remove()
     return found
@@ -288,6 +290,22 @@ async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
         timed = Timed(told, owners)
         made.outside.ip(f"addr {words} 10.20.0.2/16 dev outer")
         found |= await timed.end(f"another host {name}")
+    return found
+
+
+async def drain(given: Given, told: Told) -> dict[str, str]:
+    """Another host is to give its slots away, and keeps what was begun: each of those that are this host's now has
+    somebody who had it before. Then it may have slots again."""
+    known, kernel, found = given.now, kernel_memory(), dict[str, str]()
+    host = known.hosts["h2"]
+    for name, changed in (("is drained", replace(host, draining=True)), ("may serve again", host)):
+        after = apply_changes(given.now, Changes(puts=(changed,)), given.now.revision + 1)
+        owners = [Owner(Kind.LOAD_BALANCER, each) for each in balancers_behind(after, [p.cidr for p in host.prefixes])]
+        timed = Timed(told, owners)
+        given.become(after, *owners)
+        found |= await timed.end(f"another host {name}")
+        if changed.draining:
+            found["another host is drained, kernel, MB more"] = f"{(kernel_memory() - kernel) / 1e6:.0f}"
     return found
 
 

@@ -107,15 +107,15 @@ MUTANTS = (
     Mutant(
         "on hosts slots that moved are forgotten",
         "compilers/native/compiler.py",
-        "if had is not None and is_here:",
+        "if is_here and (had := self.elsewhere(address)) is not None:",
         "if False:",
         HOSTS,
     ),
     Mutant(
         "every host asks who had a slot before",
         "compilers/native/compiler.py",
-        " and is_here:",
-        ":",
+        "if is_here and (had",
+        "if (had",
         HOSTS,
     ),
     Mutant("hosts let everybody in", "compilers/native/compiler.py", "    if not allowed:", "    if True:", HOSTS),

@@ -95,6 +95,13 @@ def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple
 
 def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
     """The table in which each slot leads to the first of its list that lives: as wide as it has to be to say so."""
+    return _lend(table, frozenset(living.items()))
+
+
+@lru_cache(maxsize=1024)
+def _lend(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, ...]:
+    """Thousands of pools are dealt alike, and lose the same ones when a host dies."""
+    living = dict(weights)
     slots: Sequence[int] = table.ranks[0] if table.ranks else ()
     if not living:
         return ()

@@ -179,8 +179,8 @@ def _before(three: tuple[Slots, Slots, Slots]) -> dict[int, IPAddress]:
 
 def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
     """Slot -> whose it was, of those that are another's now. What nobody served nobody had."""
-    both = enumerate(zip(was.slots, now.slots, strict=False))
-    return {slot: before[0] for slot, (before, after) in both if before != after}
+    both = enumerate(zip(was.order, now.order, strict=False))
+    return {slot: was.members[before][0] for slot, (before, after) in both if before != after}
 
 
 class _Served(NamedTuple):
@@ -209,11 +209,11 @@ class _Places:
         return numbered, tuple(self.target(slots.members[ordinal]) for ordinal in ordinals)
 
     def _who_had(self, slots: Slots) -> tuple[tuple[int, int], ...]:
+        here = {ordinal for ordinal, (address, _) in slots.members.items() if self.elsewhere(address) is None}
         before = []
         for slot, address in sorted(slots.before.items()):
-            had = self.elsewhere(address)
-            is_here = bool(slots.order) and self.elsewhere(slots.members[slots.order[slot]][0]) is None
-            if had is not None and is_here:
+            is_here = bool(slots.order) and slots.order[slot] in here
+            if is_here and (had := self.elsewhere(address)) is not None:
                 before.append((slot, had))
         return tuple(before)
 

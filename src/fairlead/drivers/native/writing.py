@@ -22,6 +22,7 @@ from fairlead.drivers.native.encoding import (
 from fairlead.drivers.native.found import Found, OwnRows, row_elements
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS
+from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Owner
 
 _NONE = Numbers(0, 0, 0)
@@ -188,11 +189,16 @@ def _services(changes: list[_Change]) -> Iterator[tuple[Key, Service | None, Ser
 
 
 def _staying(after: Service | None) -> Staying:
-    """With those that others have."""
-    if after is None:
+    """With those that others have. A packet of TCP says itself whether it is the first."""
+    if after is None or after.transport is Transport.TCP:
         return Staying(False, frozenset())
-    theirs = {slot for slot, place in enumerate(after.slots) if isinstance(after.targets[place], There)}
-    return Staying(after.by_source, frozenset(theirs.union(slot for slot, _ in after.before)))
+    return Staying(after.by_source, frozenset(_theirs(after).union(slot for slot, _ in after.before)))
+
+
+def _theirs(row: Service) -> set[int]:
+    """Slots of other hosts."""
+    there = {place for place, target in enumerate(row.targets) if isinstance(target, There)}
+    return {slot for slot, place in enumerate(row.slots) if place in there}
 
 
 def _ends_asking(before: Service | None, after: Service | None) -> bool:
@@ -200,8 +206,7 @@ def _ends_asking(before: Service | None, after: Service | None) -> bool:
     asked no more."""
     if before is None or after is None:
         return after is None
-    theirs = {slot for slot, place in enumerate(before.slots) if isinstance(before.targets[place], There)}
-    theirs |= {slot for slot, _ in before.before} - {slot for slot, _ in after.before}
+    theirs = _theirs(before) | ({slot for slot, _ in before.before} - {slot for slot, _ in after.before})
     if not after.slots:  # nobody's in between: who asked then is not found by the next change
         return bool(theirs)
-    return any(not isinstance(after.targets[place], There) for slot, place in enumerate(after.slots) if slot in theirs)
+    return not theirs <= _theirs(after)
