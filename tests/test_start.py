@@ -8,12 +8,15 @@ import sqlite3
 from pathlib import Path
 
 import httpx
+import pytest
 
 from fairlead.api.enrolment import read_token
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import enrol
 from harness.ports import free_port
 from harness.supervised import supervised
+
+pytestmark = pytest.mark.slow
 
 PATIENCE = 30.0
 

@@ -10,6 +10,8 @@ import pytest
 from harness.caller import Caller
 from harness.etcd import Etcd, started
 
+pytestmark = pytest.mark.slow
+
 NETWORKS, BALANCERS = "/network/v2.0/networks", "/load-balancer/v2.0/lbaas/loadbalancers"
 SMALL = 2**14
 QUOTA = 2**22

@@ -21,6 +21,8 @@ from fairlead.store.interface import StoreUnavailable
 from harness.api import Inside, inside, kept_by
 from harness.etcd import Etcd, started
 
+pytestmark = pytest.mark.slow
+
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
 LXD = {"type": "ovn", "config": {"network": "none"}}

@@ -133,7 +133,7 @@ def _meets(block: Block, cidr: IPNetwork) -> bool:
 
 
 def test_a_thousand_hosts_that_are_lost_together_take_no_longer_than_one():
-    """Each with a prefix of more blocks than there are, and 20,000 in which there are members."""
+    """Each with a prefix of more blocks than there are, and 5,000 in which there are members."""
     blocks = {
         block_of(IPv6Address((number % 1000) << 80 | (number // 1000) << 64)): frozenset({"web"})
         for number in range(20_000)

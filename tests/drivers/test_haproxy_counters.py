@@ -18,7 +18,7 @@ from harness.haproxy_site import NET, NETWORK, Site, at_work, until
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
-pytestmark = [needs_haproxy]
+pytestmark = [needs_haproxy, pytest.mark.slow]
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 

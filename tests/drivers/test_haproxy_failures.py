@@ -29,7 +29,7 @@ from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows,
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
 
-pytestmark = [needs_haproxy]
+pytestmark = [needs_haproxy, pytest.mark.slow]
 
 
 @at_work

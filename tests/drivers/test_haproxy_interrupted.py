@@ -25,7 +25,7 @@ from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, at_work, get
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 
-pytestmark = [needs_haproxy]
+pytestmark = [needs_haproxy, pytest.mark.slow]
 
 
 def ends_here(*_: object, **__: object) -> Any:

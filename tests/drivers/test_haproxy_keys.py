@@ -26,7 +26,7 @@ from harness.haproxy_site import NET, NETWORK, Site, at_work, get, until
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
-pytestmark = [needs_haproxy]
+pytestmark = [needs_haproxy, pytest.mark.slow]
 CA = Authority()
 OLD, NEW = CA.issue("web.example", "127.0.0.1"), CA.issue("web.example", "127.0.0.1")
 MEMORY = Path("/dev/shm")

@@ -19,7 +19,7 @@ from harness.haproxy_site import NET, NETWORK, Site, at_work, get
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
-pytestmark = [needs_haproxy]
+pytestmark = [needs_haproxy, pytest.mark.slow]
 ONE = 'octavia_listener_http_requests_total{listener="one"}'
 OTHER = Owner(Kind.LOAD_BALANCER, "other")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, until
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+
+pytestmark = pytest.mark.slow
 
 OTHER, OTHER_NET = Owner(Kind.LOAD_BALANCER, "other"), Owner(Kind.NETWORK, "net2")
 

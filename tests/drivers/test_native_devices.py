@@ -12,6 +12,8 @@ from fairlead.drivers.native.routing import read_sysctl
 from fairlead.drivers.native.ruleset import TUNNELS
 from harness.apart import Apart
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["host"]
 ACCEPT_LOCAL = "net/ipv4/conf/all/accept_local"
 VXLAN = "type vxlan external gpe dstport"

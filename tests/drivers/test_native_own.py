@@ -17,6 +17,8 @@ from fairlead.model.owner import Kind, Owner
 from harness.apart import require_root
 from harness.fabric import PORT, VIPS, Fabric, fabric, host_address, member_address
 
+pytestmark = pytest.mark.slow
+
 OWN, OTHER = Owner(Kind.HOST, "host1"), Owner(Kind.HOST, "successor")
 PRIVATE = 22
 

@@ -23,6 +23,8 @@ from fairlead.model.owner import Owner
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, Flow, fabric
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["host"]
 EVEN = bytes(slot % 3 for slot in range(256))
 WHOLE = {way()[0]: way()[1], ONE: EVERYTHING}

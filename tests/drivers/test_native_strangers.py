@@ -14,6 +14,8 @@ from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import CLIENT, HOSTS, PORT, VIPS, Fabric, answering, fabric, host_address, member_address
 
+pytestmark = pytest.mark.slow
+
 SERVED = bytes(256)
 """All slots are the first host's."""
 PRIVATE = 9000

@@ -22,6 +22,8 @@ from fairlead.model.steps import Steps
 from fairlead.reconciler.loop import Reconciler
 from harness.apart import Apart, apart, require_root
 
+pytestmark = pytest.mark.slow
+
 Rows = Mapping[Key, NativeRow]
 MANY = 300
 EVEN = bytes(slot % 2 for slot in range(256))

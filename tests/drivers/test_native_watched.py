@@ -24,6 +24,8 @@ from harness.apart import Apart
 from harness.given import Given
 from harness.story import read_story
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["host"]
 SERVED = as_rows(Vip(address=FOUR, held=True), Vip(address=SIX, held=True), service())
 TABLES = 0xFA1E0000

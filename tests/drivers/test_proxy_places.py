@@ -30,6 +30,8 @@ from harness.haproxy_site import NET, Asking, asked, get, rows, until
 from harness.machines import machine
 from harness.proxied import PROGRAM, WEB, member
 
+pytestmark = pytest.mark.slow
+
 SERVER, SCHEMA = "/usr/sbin/ovsdb-server", "/usr/share/openvswitch/vswitch.ovsschema"
 BRIDGE, PREFIX, NETWORK, PORT = "br-places", f"fl-places-{os.getpid()}", "net1", 2000
 DEVICE = device_name(NETWORK)

@@ -29,6 +29,8 @@ from harness.etcd import Etcd, started
 from model.test_probes import FIRST, SECOND, SIX
 from node.test_channel import AGENT, DOCUMENTS, DOWN, ONE, TWO, UP, WEB
 
+pytestmark = pytest.mark.slow
+
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 (LISTENER,) = (each.id for each in WEB.listeners)
 (VIP, *_) = WEB.vips

@@ -23,6 +23,8 @@ from harness.agents import running, until
 from harness.nodes import Deployed, play
 from server.test_nodes import REPORT
 
+pytestmark = pytest.mark.slow
+
 SEEN = {"health": "refuses connections or does not answer", "chassis": "two", "since": "2026-01-01T12:00:00+00:00"}
 THEIRS = [["vm2", "10.0.0.12", 80, "tcp", ""], SEEN]
 OWN = [["vm1", "10.0.0.11", 80, "tcp", ""], SEEN]

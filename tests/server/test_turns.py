@@ -23,6 +23,8 @@ from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
 
+pytestmark = pytest.mark.slow
+
 KEY = "network/net9"
 PATIENCE = 30.0
 NEWER = NewerDocument(KEY, "format 2")

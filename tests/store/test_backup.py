@@ -17,6 +17,8 @@ from fairlead.store.opening import open_store
 from harness.etcd import started
 from harness.filled import fill, with_store, write_something
 
+pytestmark = pytest.mark.slow
+
 _NUMBERS = count()
 
 

@@ -31,6 +31,8 @@ from fairlead.store.seal import Seal, State
 from harness.certificates import Authority, key_pem
 from harness.etcd import Etcd, started
 
+pytestmark = pytest.mark.slow
+
 _NUMBERS = count()
 SEAL = Seal(state=State.FILLING, other="sqlite:///x", since="now", id="1")
 

@@ -21,6 +21,8 @@ from fairlead.store.whole import Refused
 from harness.etcd import Etcd, started
 from harness.filled import GONE, fill, mtu, with_store, write_something
 
+pytestmark = pytest.mark.slow
+
 _NUMBERS = count()
 PAIRS = ["sqlite-etcd", "etcd-sqlite", "etcd-etcd", "sqlite-sqlite"]
 NET = Owner(Kind.NETWORK, "net1")
