@@ -401,7 +401,7 @@ MUTANTS = (
     Mutant(
         "one family's members are the other's",
         "model/pool_slots.py",
-        "if member.address.version == version and ",
+        "if m.address.version == version and ",
         "if ",
     ),
     Mutant("nobody has a home", "model/slots.py", "home if home in away and slot not in self.taken else ", ""),
