@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 warnings.simplefilter("ignore")
 
 from dataplane import await_listening, connections, forget_connections, haproxy, render_server, running  # noqa: E402
-from lab.site import Site, open_site  # noqa: E402 - the tests are not installed
+from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "benchbytes"
 HTTP, IPERF = 8100, 5201

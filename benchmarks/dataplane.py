@@ -43,7 +43,7 @@ from fairlead.lab import Lab, LabError, take_down
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 warnings.simplefilter("ignore")
 
-from lab.site import Site, open_site  # noqa: E402 - the tests are not installed
+from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "bench"
 WAYS = ("direct", "plain", "vip", "proxy")

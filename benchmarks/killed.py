@@ -22,10 +22,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fairlead.model.quota import BALANCING, NETWORKING
-from ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
-from ha.load import CLIENTS, RATE, Client, Town, adapter
-from ha.nemesis import HOWS, Step, disturb
-from ha.place import HOSTS, Place, three_hosts
+from harness.ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
+from harness.ha.load import CLIENTS, RATE, Client, Town, adapter
+from harness.ha.nemesis import HOWS, Step, disturb
+from harness.ha.place import HOSTS, Place, three_hosts
 
 BEGAN = monotonic()
 APART = "KILLED_APART"

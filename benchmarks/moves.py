@@ -22,8 +22,8 @@ from fairlead.lab import LabError
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 warnings.simplefilter("ignore")
 
-from lab.local_ips import open_wood  # noqa: E402 - the tests are not installed
-from lab.moving import moved_under_load, table  # noqa: E402
+from harness.lab.local_ips import open_wood  # noqa: E402 - the tests are not installed
+from harness.lab.moving import moved_under_load, table  # noqa: E402
 
 LAB = "benchmoves"
 MODES = ("translate", "passthrough")

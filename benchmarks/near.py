@@ -45,7 +45,7 @@ from dataplane import (
 )
 from fairlead.lab import Lab, LabError, take_down
 from fairlead.lab.databases import until
-from lab.site import Site, open_site
+from harness.lab.site import Site, open_site
 
 LAB = "benchnear"
 HTTP, IPERF = 8100, 5201

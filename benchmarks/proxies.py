@@ -40,7 +40,7 @@ from dataplane import DEFAULTS, await_listening, endpoint, haproxy, spread
 from fairlead.drivers.haproxy.network import folder_name
 from fairlead.lab import Lab, LabError, agents, take_down
 from fairlead.lab.databases import until
-from lab.site import Site, open_site
+from harness.lab.site import Site, open_site
 
 LAB = "benchproxies"
 OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}

@@ -44,7 +44,7 @@ from fairlead.lab.processes import MARK
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from lab.site import free_port
+from harness.lab.site import free_port
 
 LAB = "scale"
 PROBES, LISTS, RESYNCS, COUNTED = 100, 20, 3, 20

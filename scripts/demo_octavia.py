@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fairlead.lab import Lab, LabError, Protocol, take_down  # noqa: E402
-from neutron_lab.cloud import PORT, Cloud, cloud  # noqa: E402
-from neutron_lab.services import missing  # noqa: E402
+from harness.neutron_lab.cloud import PORT, Cloud, cloud  # noqa: E402
+from harness.neutron_lab.services import missing  # noqa: E402
 
 LAB = "openstack"
 NETWORKS = {"blue": ("10.0.0.0/24", "fd00:a::/64"), "green": ("10.0.1.0/24", "fd00:b::/64")}

@@ -1,18 +1,28 @@
-"""What holds for all tests."""
+"""Options, hooks and fixtures of every test."""
 
+import asyncio
 import gc
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("patient", deadline=None)  # a machine that has other things to do is no defect
+from harness import step_counter
+
+step_counter.install()
+
+from harness.hold import max_steps_of  # noqa: E402 - what follows imports modules that are counted
+from harness.virtual_clock import VirtualClockLoop, time_of_loop  # noqa: E402
+
+settings.register_profile("patient", deadline=None)
 settings.register_profile("brief", deadline=None, max_examples=30)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
-sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]  # httpx asks for it, in vain, at each request
+sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]  # httpx looks for it at each request, in vain
 
 LONGEST_FIRST = (
     "test_traffic_under_change",
@@ -25,7 +35,7 @@ LONGEST_FIRST = (
     "test_image",
     "test_three_hosts",
 )
-"""Files that take a minute or several: whoever begins with one of them at the end keeps all others waiting."""
+"""Files that take a minute or more: started last, one of them would keep the other workers waiting."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -34,15 +44,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(Path(item.path).stem, len(places)))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why a test was tried once more: whoever passes then may still have found a defect."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"tried again: {report.nodeid}")
-        terminalreporter.line(report.longreprtext)
-
-
 def pytest_collection_finish() -> None:
-    """All tests and what they import live to the end: looking through them for garbage was a fifth of the time."""
+    """Tests and what they import live to the end: garbage collection of them took a fifth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    is_virtual = item.get_closest_marker("virtual_clock") is not None
+    return {"virtual": VirtualClockLoop} if is_virtual else {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _virtual_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("virtual_clock") is not None:
+        monkeypatch.setattr(time, "monotonic", time_of_loop)
+
+
+@pytest.fixture(autouse=True)
+def _steps_are_bounded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test makes the product hold its event loop: `max_steps(N)` gives a test another bound, with the reason."""
+    bound = max_steps_of(request.path)
+    if (marker := request.node.get_closest_marker("max_steps")) is not None:
+        bound = marker.args[0]
+    if bound is None:
+        yield
+        return
+    with step_counter.counted() as longest:
+        yield
+    if (log := os.environ.get("STEPS_LOG")) is not None:
+        with open(log, "a") as file:
+            file.write(f"{longest.steps} {request.node.nodeid} {longest.where}\n")
+    where = longest.where
+    assert longest.steps <= bound, f"{longest.steps} steps, more than {bound}, without a return to the loop: {where}"

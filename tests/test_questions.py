@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from api.keystone.recorded import OF_SHOP, Playing, playing, token
 from fairlead import questions
 from fairlead.questions import LARGEST_ANSWER, Answer, NoAnswer, NotTrusted, Place, ask
+from harness.front_ends.keystone_recorded import OF_SHOP, Playing, playing, token
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,

@@ -87,36 +87,30 @@ def test_what_leads_to_proxies_needs_agents_that_run_them():
     ],
     ids=["nobody", "the port of a VIP", "a port that waits for a node", "a monitor"],
 )
-def test_silence_counts_while_somebody_waits_for_what_is_observed(
+async def test_silence_counts_while_somebody_waits_for_what_is_observed(
     tmp_path: Path, documents: tuple[str, ...], what: str
 ):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, compile_owner)
-        found, _ = parse_model("\n".join(documents), {})
-        await model.write(lambda _: Changes(puts=tuple(found.values())))
-        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
-        now = OvnControl(OVN, model, options).condition()
-        assert (now.unheard > 0, now.unheard_of) == (bool(what), what)
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = await Model.load(store, compile_owner)
+    found, _ = parse_model("\n".join(documents), {})
+    await model.write(lambda _: Changes(puts=tuple(found.values())))
+    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+    now = OvnControl(OVN, model, options).condition()
+    assert (now.unheard > 0, now.unheard_of) == (bool(what), what)
+    await store.close()
 
 
 @pytest.mark.parametrize(("follow", "what"), [("yes", NETWORKS_UNHEARD), ("no", "")])
-def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: str, what: str):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda snapshot, owner: None)
-        whole = some_balancer("0", "p")
-        balancer = replace(whole, pools=(), listeners=())
-        await model.write(lambda _: Changes(puts=(balancer,)))
-        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", follow=follow))
-        now = OvnControl(OVN, model, options).condition()
-        assert (now.unheard > 0, now.unheard_of, now.follows) == (bool(what), what, False)
-        await store.close()
-
-    asyncio.run(run())
+async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: str, what: str):
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda snapshot, owner: None)
+    whole = some_balancer("0", "p")
+    balancer = replace(whole, pools=(), listeners=())
+    await model.write(lambda _: Changes(puts=(balancer,)))
+    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", follow=follow))
+    now = OvnControl(OVN, model, options).condition()
+    assert (now.unheard > 0, now.unheard_of, now.follows) == (bool(what), what, False)
+    await store.close()
 
 
 class UnreadableModel(Model):
@@ -131,22 +125,19 @@ class UnreadableModel(Model):
         await super().catch_up()
 
 
-def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Who takes over must know what the last one stored; the next look would be an hour later."""
     monkeypatch.setattr("fairlead.server.central.STORE_PAUSE", 0.01)
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = UnreadableModel(store, compile_owner)
-        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
-        async with OvnControl(OVN, model, options) as control:
-            control.central.look_again()
-            async with asyncio.timeout(5):
-                while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
-                    await asyncio.sleep(0.01)
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = UnreadableModel(store, compile_owner)
+    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+    async with OvnControl(OVN, model, options) as control:
+        control.central.look_again()
+        async with asyncio.timeout(5):
+            while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
+                await asyncio.sleep(0.01)
+    await store.close()
 
 
 class BrokenModel(Model):
@@ -161,7 +152,7 @@ class BrokenModel(Model):
         await super().catch_up()
 
 
-def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
+async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
     """After the pause of a task that begins again, and without waiting once more for what is observed."""
     first_hears = 0
 
@@ -169,18 +160,15 @@ def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: P
         nonlocal first_hears
         first_hears += 1
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = BrokenModel(store, compile_owner)
-        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
-        driver = OvnControl(OVN, model, options).driver
-        central = CentralDataplane(OVN, model, driver, first_hear=first_hear)
-        async with central:
-            central.look_again()
-            async with asyncio.timeout(10):
-                while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
-                    await asyncio.sleep(0.01)
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = BrokenModel(store, compile_owner)
+    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+    driver = OvnControl(OVN, model, options).driver
+    central = CentralDataplane(OVN, model, driver, first_hear=first_hear)
+    async with central:
+        central.look_again()
+        async with asyncio.timeout(10):
+            while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
+                await asyncio.sleep(0.01)
+    await store.close()
     assert first_hears == 1

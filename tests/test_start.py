@@ -3,7 +3,6 @@
 Whatever is tested in parts besides: a name that the start alone imports, or a part that it forgets, is seen here.
 """
 
-import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
     return path
 
 
-def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
+async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
     """OVN is away: the doors are open nevertheless."""
     where, for_nodes, for_lxd = (f"127.0.0.1:{free_port()}" for _ in range(3))
     options = write_options(
@@ -50,7 +49,7 @@ def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
             assert client.get("/load-balancer/v2/lbaas/loadbalancers").json()["loadbalancers"] == []
             assert "fairlead_loop_longest_hold_seconds" in client.get("/metrics").text
             token = client.post("/operator/chassis/one/token").json()["token"]
-        asyncio.run(come_in(token, tmp_path))
+        await come_in(token, tmp_path)
         server.wait_for("WATCHDOG=1")
         assert server.end() == 0, server.log.read_text()
     assert "Traceback" not in server.log.read_text()

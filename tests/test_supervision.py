@@ -47,7 +47,7 @@ def test_for_whom_the_sign_of_life_is(monkeypatch: pytest.MonkeyPatch, asked: st
     assert watchdog_seconds() == seconds
 
 
-def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     async def run() -> int:
         living = asyncio.create_task(keep_alive())
         await asyncio.sleep(0.3)
@@ -63,7 +63,7 @@ def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path
         hears.bind(f"{tmp_path}/notify")
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
         monkeypatch.setenv("WATCHDOG_USEC", "100000")
-        assert 2 <= asyncio.run(run()) <= 7
+        assert 2 <= (await run()) <= 7
 
 
 @pytest.mark.parametrize("name", ["agent", "server"])

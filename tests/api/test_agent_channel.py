@@ -123,8 +123,8 @@ def spread(state: State) -> dict[str, Chassis]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_what_an_agent_was_told_is_its_slice_after_each_state_of_each_story(path: Path, tmp_path: Path):
-    asyncio.run(walk(read_story(path), tmp_path))
+async def test_what_an_agent_was_told_is_its_slice_after_each_state_of_each_story(path: Path, tmp_path: Path):
+    await walk(read_story(path), tmp_path)
 
 
 async def walk(story: Story, tmp_path: Path) -> None:
@@ -163,36 +163,35 @@ def ports(number: int) -> str:
     return "".join(f"port p{each} net2 10.2.{each // 200 + 1}.{each % 200 + 2}\n" for each in range(number))
 
 
-def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """One that is larger than all that is kept, and one of several that bear a number."""
     monkeypatch.setattr(agent_channel, "LARGEST_LOG", 500)
 
-    async def story() -> None:
-        async with scene(tmp_path, "one", "two") as stage:
-            await stage.put(*documents(MODEL).values())
-            for name, listener in stage.listeners.items():
-                stage.observe(CHASSIS, {name: Chassis(name=name, ports=Map({"vm": True}))})
-                listener.listen()
-            await stage.check()
-            for listener in stage.listeners.values():
-                listener.hang_up()
-            stage.observe(
-                CHASSIS, {name: Chassis(name=name, host="x" * 300, ports=Map({"vm": True})) for name in stage.listeners}
-            )
-            for listener in stage.listeners.values():
-                listener.listen()
-            await stage.check()
-            for listener in stage.listeners.values():
-                listener.hang_up()
-            big = Chassis(name="one", host="y" * 600, ports=Map({"vm": True}))
-            stage.observe(CHASSIS, {"one": big})
-            stage.listeners["one"].listen()
-            await stage.check()
-
-    asyncio.run(story())
+    async with scene(tmp_path, "one", "two") as stage:
+        await stage.put(*documents(MODEL).values())
+        for name, listener in stage.listeners.items():
+            stage.observe(CHASSIS, {name: Chassis(name=name, ports=Map({"vm": True}))})
+            listener.listen()
+        await stage.check()
+        for listener in stage.listeners.values():
+            listener.hang_up()
+        stage.observe(
+            CHASSIS, {name: Chassis(name=name, host="x" * 300, ports=Map({"vm": True})) for name in stage.listeners}
+        )
+        for listener in stage.listeners.values():
+            listener.listen()
+        await stage.check()
+        for listener in stage.listeners.values():
+            listener.hang_up()
+        big = Chassis(name="one", host="y" * 600, ports=Map({"vm": True}))
+        stage.observe(CHASSIS, {"one": big})
+        stage.listeners["one"].listen()
+        await stage.check()
 
 
-def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_change_it(tmp_path: Path):
+async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_change_it(tmp_path: Path):
     async def story() -> None:
         async with scene(tmp_path, "one") as stage:
             there = documents(MODEL + ports(3000))
@@ -234,7 +233,7 @@ def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_chan
                 assert (len(listener.slice.snapshot.ports) > 1000) is joins
 
     with as_in_a_server():
-        asyncio.run(story())
+        await story()
 
 
 POOL = "network pool announced 203.0.113.0/24 2001:db8:5::/64\n"
@@ -255,38 +254,32 @@ STEPS = {
 }
 
 
-def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
+async def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
     """As an operator declares them and takes them back, step by step and in one go; none of them is known to OVN."""
 
-    async def story() -> None:
-        async with scene(tmp_path, "one", "two", "three") as stage:
-            for listener in stage.listeners.values():
-                listener.listen()
-            for name in [*STEPS, "one drained", "none", "one gone", "none"]:
-                text, told = STEPS[name]
-                wanted = documents(text)
-                gone = [owner for owner in stage.model.snapshot.generations if owner not in wanted]
-                await stage.put(*wanted.values(), deletes=tuple(gone))
-                await stage.settle()
-                for who, listener in stage.listeners.items():
-                    wanted_there = slice_of(stage.model.snapshot, who).generations
-                    assert listener.slice.snapshot.generations == wanted_there, (name, who)
-                    assert set(map(str, wanted_there)) == told.get(who, set()), (name, who)
-            assert {listener.lists for listener in stage.listeners.values()} == {1}
-            assert Owner(Kind.LOAD_BALANCER, "shop") not in stage.listeners["three"].concerned
-
-    asyncio.run(story())
-
-
-def test_a_host_that_is_drained_concerns_the_load_balancers_behind_it(tmp_path: Path):
-    async def story() -> None:
-        async with scene(tmp_path, "two") as stage:
-            await stage.put(*documents(POOL + ONE + TWO + SHOP).values())
-            listener = stage.listeners["two"]
+    async with scene(tmp_path, "one", "two", "three") as stage:
+        for listener in stage.listeners.values():
             listener.listen()
-            listener.concerned.clear()
-            await stage.put(replace(stage.model.snapshot.hosts["one"], draining=True))
-            await stage.check()
-            assert listener.concerned == [Owner(Kind.HOST, "one"), Owner(Kind.LOAD_BALANCER, "shop")]
+        for name in [*STEPS, "one drained", "none", "one gone", "none"]:
+            text, told = STEPS[name]
+            wanted = documents(text)
+            gone = [owner for owner in stage.model.snapshot.generations if owner not in wanted]
+            await stage.put(*wanted.values(), deletes=tuple(gone))
+            await stage.settle()
+            for who, listener in stage.listeners.items():
+                wanted_there = slice_of(stage.model.snapshot, who).generations
+                assert listener.slice.snapshot.generations == wanted_there, (name, who)
+                assert set(map(str, wanted_there)) == told.get(who, set()), (name, who)
+        assert {listener.lists for listener in stage.listeners.values()} == {1}
+        assert Owner(Kind.LOAD_BALANCER, "shop") not in stage.listeners["three"].concerned
 
-    asyncio.run(story())
+
+async def test_a_host_that_is_drained_concerns_the_load_balancers_behind_it(tmp_path: Path):
+    async with scene(tmp_path, "two") as stage:
+        await stage.put(*documents(POOL + ONE + TWO + SHOP).values())
+        listener = stage.listeners["two"]
+        listener.listen()
+        listener.concerned.clear()
+        await stage.put(replace(stage.model.snapshot.hosts["one"], draining=True))
+        await stage.check()
+        assert listener.concerned == [Owner(Kind.HOST, "one"), Owner(Kind.LOAD_BALANCER, "shop")]

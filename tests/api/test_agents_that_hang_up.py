@@ -59,40 +59,34 @@ async def hearing(folder: Path) -> AsyncIterator[Heard]:
         await store.close()
 
 
-def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_speaks(tmp_path: Path):
-    async def story() -> None:
-        async with hearing(tmp_path) as it:
-            await it.agents.hear(report(), "first")
-            assert not await it.is_away(1)
-            it.agents.hang_up("one", "another")
-            assert not await it.is_away(1)
-            it.agents.hang_up("one", "first")
-            assert not await it.is_away()
-            assert await it.is_away(COMES_BACK + 0.1)
-            assert it.model.snapshot.agents["one"].heard  # what it has seen of members holds
-            await it.agents.hear(report(SINCE + timedelta(hours=1)), "second")
-            assert not await it.is_away(1)
-            it.agents.hang_up("one", "second")
-            assert await it.is_away(COMES_BACK + 0.1)
-
-    asyncio.run(story())
+async def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_speaks(tmp_path: Path):
+    async with hearing(tmp_path) as it:
+        await it.agents.hear(report(), "first")
+        assert not await it.is_away(1)
+        it.agents.hang_up("one", "another")
+        assert not await it.is_away(1)
+        it.agents.hang_up("one", "first")
+        assert not await it.is_away()
+        assert await it.is_away(COMES_BACK + 0.1)
+        assert it.model.snapshot.agents["one"].heard  # what it has seen of members holds
+        await it.agents.hear(report(SINCE + timedelta(hours=1)), "second")
+        assert not await it.is_away(1)
+        it.agents.hang_up("one", "second")
+        assert await it.is_away(COMES_BACK + 0.1)
 
 
 @pytest.mark.parametrize("is_host", [True, False])
-def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_host: bool):
+async def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_host: bool):
     """In the place of a plain host nobody probes, and nobody serves: its kernel goes on."""
 
-    async def story() -> None:
-        async with hearing(tmp_path) as it:
-            if is_host:
-                hosts, _ = parse_model("host one 1 10.20.0.21 10.1.0.0/24", {})
-                await it.model.write(lambda _: Changes(puts=tuple(hosts.values())))
-            await it.agents.hear(report(), "first")
-            it.agents.hang_up("one", "first")
-            assert await it.is_away(COMES_BACK + 0.1)
-            await it.is_away(60)
-
-    asyncio.run(story())
+    async with hearing(tmp_path) as it:
+        if is_host:
+            hosts, _ = parse_model("host one 1 10.20.0.21 10.1.0.0/24", {})
+            await it.model.write(lambda _: Changes(puts=tuple(hosts.values())))
+        await it.agents.hear(report(), "first")
+        it.agents.hang_up("one", "first")
+        assert await it.is_away(COMES_BACK + 0.1)
+        await it.is_away(60)
     stays = "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         f"the agent of chassis one has hung up: {stays if is_host else 'clients are led to proxies of others'}",
@@ -100,24 +94,21 @@ def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.Lo
     ]
 
 
-def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: Path):
+async def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: Path):
     """Somebody between it and this server ends connections, again and again."""
 
-    async def story() -> None:
-        async with hearing(tmp_path) as it:
-            await it.agents.hear(report(), "first")
-            it.agents.hang_up("one", "first")
-            assert await it.is_away(1)
-            await it.agents.hear(report(), "second")
-            it.agents.hang_up("one", "second")
-            assert not await it.is_away(1)
-            await it.agents.hear(report(), "third")
-            it.clock.now += MISTAKEN
-            await it.agents.hear(report(), "third")
-            it.agents.hang_up("one", "third")
-            assert await it.is_away(1)
-
-    asyncio.run(story())
+    async with hearing(tmp_path) as it:
+        await it.agents.hear(report(), "first")
+        it.agents.hang_up("one", "first")
+        assert await it.is_away(1)
+        await it.agents.hear(report(), "second")
+        it.agents.hang_up("one", "second")
+        assert not await it.is_away(1)
+        await it.agents.hear(report(), "third")
+        it.clock.now += MISTAKEN
+        await it.agents.hear(report(), "third")
+        it.agents.hang_up("one", "third")
+        assert await it.is_away(1)
 
 
 # Over a connection
@@ -157,20 +148,17 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_is_not(tmp_path: Path):
-    async def story() -> None:
-        async with serving(tmp_path) as server:
-            process = await speak(server.url)
-            try:
-                await server.hang_up()
-                await asyncio.sleep(1.0)
-                assert not server.model.snapshot.agents["one"].away
-            finally:
-                await kill(process)
-            await kill(await speak(server.url))
-            await until(lambda: server.model.snapshot.agents["one"].away, 2.0)
-
-    asyncio.run(story())
+async def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_is_not(tmp_path: Path):
+    async with serving(tmp_path) as server:
+        process = await speak(server.url)
+        try:
+            await server.hang_up()
+            await asyncio.sleep(1.0)
+            assert not server.model.snapshot.agents["one"].away
+        finally:
+            await kill(process)
+        await kill(await speak(server.url))
+        await until(lambda: server.model.snapshot.agents["one"].away, 2.0)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

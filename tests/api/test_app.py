@@ -1,6 +1,5 @@
 """What monitoring sees, and who may not call."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +72,8 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Conditio
         ),
     ],
 )
-def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condition, code: int, words: str):
-    answer = asyncio.run(get(tmp_path, "/readyz", caller=None, now=now))
+async def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condition, code: int, words: str):
+    answer = await get(tmp_path, "/readyz", caller=None, now=now)
     assert (answer.status_code, answer.text) == (code, words + "\n")
 
 
@@ -89,9 +88,9 @@ def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condition, 
         ("http://door", 200),
     ],
 )
-def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
+async def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
     now = Condition(connected=True, writes=True)
-    answer = asyncio.run(get(tmp_path, "/metrics", caller=ADMIN, now=now, origin=origin))
+    answer = await get(tmp_path, "/metrics", caller=ADMIN, now=now, origin=origin)
     assert answer.status_code == code
 
 
@@ -119,7 +118,7 @@ FORMATS = {
         (SpeaksForNone(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
     ],
 )
-def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
+async def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
     tmp_path: Path, path: str, error: Exception, status: int, kinds: set[str], words: str
 ):
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
@@ -133,7 +132,7 @@ def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return await client.get(path, headers={"x-auth-token": "t"})
 
-    answer = asyncio.run(story())
+    answer = await story()
     kind, said = FORMATS[path](answer.json())
     assert (answer.status_code, kind in kinds) == (status, True)
     assert said.startswith(words)
@@ -141,7 +140,7 @@ def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
     assert answer.headers["x-openstack-request-id"] == "req-1"
 
 
-def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
+async def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
     async def nobody(_: LoginAttempt) -> Identity | None:
         return None
 
@@ -152,19 +151,19 @@ def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return await client.get("/network/v2.0/networks")
 
-    assert asyncio.run(story()).headers["www-authenticate"] == 'Basic realm="fairlead"'
+    assert (await story()).headers["www-authenticate"] == 'Basic realm="fairlead"'
     challenge = 'Keystone uri="http://k:5000/v3"'
-    answer = asyncio.run(story(challenge=challenge))
+    answer = await story(challenge=challenge)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
     assert answer.json()["error"]["code"] == 401
 
 
-def test_figures_are_for_administrators(tmp_path: Path):
+async def test_figures_are_for_administrators(tmp_path: Path):
     now = Condition(connected=True, writes=True)
-    assert asyncio.run(get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
+    assert (await get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
     member = Identity(user="m", project_id="p", roles=frozenset({"member"}))
-    assert asyncio.run(get(tmp_path / "2", "/metrics", caller=member, now=now)).status_code == 403
-    text = asyncio.run(get(tmp_path / "3", "/metrics", caller=ADMIN, now=now)).text
+    assert (await get(tmp_path / "2", "/metrics", caller=member, now=now)).status_code == 403
+    text = (await get(tmp_path / "3", "/metrics", caller=ADMIN, now=now)).text
     for line in (
         'fairlead_owners{kind="network",status="ACTIVE"} 1.0',
         'fairlead_applied_total{dataplane="ovn"} 1.0',
@@ -182,10 +181,10 @@ def test_figures_are_for_administrators(tmp_path: Path):
     assert 'kind="quota"' not in text
 
 
-def test_what_is_followed_of_others_is_counted(tmp_path: Path):
+async def test_what_is_followed_of_others_is_counted(tmp_path: Path):
     followed = {("neutron", "port"): 24, ("neutron", "network"): 6, ("lxd", "network"): 2}
     now = Condition(connected=True, writes=True, follows=True, followed=followed, unreadable=3, hindrances=("no",))
-    text = asyncio.run(get(tmp_path / "1", "/metrics", caller=ADMIN, now=now)).text
+    text = (await get(tmp_path / "1", "/metrics", caller=ADMIN, now=now)).text
     for line in (
         'fairlead_following{dataplane="ovn"} 1.0',
         'fairlead_followed{dataplane="ovn",kind="port",writer="neutron"} 24.0',
@@ -193,7 +192,7 @@ def test_what_is_followed_of_others_is_counted(tmp_path: Path):
         'fairlead_hindrances{dataplane="ovn"} 1.0',
     ):
         assert line in text
-    figures = asyncio.run(get(tmp_path / "2", "/operator/statistics", caller=ADMIN, now=now)).json()
+    figures = (await get(tmp_path / "2", "/operator/statistics", caller=ADMIN, now=now)).json()
     assert figures["dataplanes"]["ovn"]["followed"] == {
         "heard": True,
         "unreadable": 3,
@@ -202,25 +201,25 @@ def test_what_is_followed_of_others_is_counted(tmp_path: Path):
     }
 
 
-def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
+async def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
     now = Condition(connected=True, writes=True)
-    answer = asyncio.run(get(tmp_path / "1", "/operator/owners/quota/n", caller=ADMIN, now=now))
+    answer = await get(tmp_path / "1", "/operator/owners/quota/n", caller=ADMIN, now=now)
     assert (answer.status_code, "has no rows" in answer.text) == (404, True)
-    answer = asyncio.run(get(tmp_path / "2", "/operator/owners/n", caller=ADMIN, now=now))
+    answer = await get(tmp_path / "2", "/operator/owners/n", caller=ADMIN, now=now)
     assert answer.json()["owner"].startswith("network/")
 
 
-def test_a_project_is_whatever_is_called_so(tmp_path: Path):
+async def test_a_project_is_whatever_is_called_so(tmp_path: Path):
     """What the stock client asks Keystone before it speaks of a project's quota."""
     now = Condition(connected=True, writes=True)
     shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):
-        answer = asyncio.run(get(tmp_path / str(number), path, caller=ADMIN, now=now))
+        answer = await get(tmp_path / str(number), path, caller=ADMIN, now=now)
         assert answer.json() == {"project": shop}
-    answer = asyncio.run(get(tmp_path / "2", "/v3/projects?name=shop", caller=ADMIN, now=now))
+    answer = await get(tmp_path / "2", "/v3/projects?name=shop", caller=ADMIN, now=now)
     assert answer.json()["projects"] == [shop]
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop", "/v3/projects"), 3):
-        assert asyncio.run(get(tmp_path / str(number), path, caller=None, now=now)).status_code == 401
+        assert (await get(tmp_path / str(number), path, caller=None, now=now)).status_code == 401
 
 
 def test_projects_are_listed_for_those_who_may_see_them():
@@ -232,7 +231,7 @@ def test_projects_are_listed_for_those_who_may_see_them():
     assert known_projects(snapshot, replace(member, project_id="new")) == ["new"]
 
 
-def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
+async def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
     async def run() -> str:
         async with inside(make_door, tmp_path, "") as place:
             reconciler = Reconciler(dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: clock[0])
@@ -243,10 +242,10 @@ def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_p
                 return (await client.get("/readyz")).text
 
     clock = [0.0]
-    assert asyncio.run(run()) == "not ready: another server has the lock; a change waits for 31 s\n"
+    assert (await run()) == "not ready: another server has the lock; a change waits for 31 s\n"
 
 
-def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
+async def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
     async def deleted() -> frozenset[Owner]:
         raise StoreUnavailable("the disk is gone")
 
@@ -261,10 +260,10 @@ def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
 
-    assert asyncio.run(run()) == (503, {"error": "the store cannot be read: the disk is gone"})
+    assert (await run()) == (503, {"error": "the store cannot be read: the disk is gone"})
 
 
-def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
+async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
     """Neither paths nor methods of their own invention: each would be kept for ever."""
 
     async def run() -> tuple[str, str]:
@@ -280,7 +279,7 @@ def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
                     await client.request(f"BREW{number}", f"/nothing{number}/x")
                 return before, (await client.get("/metrics")).text
 
-    before, after = asyncio.run(run())
+    before, after = await run()
     assert 'door="other",method="GET"' in after
     assert "nothing" not in after
     assert "BREW" not in after

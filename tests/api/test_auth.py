@@ -7,7 +7,6 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from api.lxd.keys import make_certificate
 from fairlead.api import auth, pace
 from fairlead.api.auth import (
     FAILURES,
@@ -22,6 +21,7 @@ from fairlead.api.auth import (
     read_password_file,
 )
 from fairlead.store.fair_semaphore import Gone
+from harness.front_ends.lxd_keys import make_certificate
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 
@@ -40,14 +40,14 @@ def users(tmp_path: Path):
     return read_password_file(path)
 
 
-def test_a_right_password_is_a_user_with_project_and_roles(users):
+async def test_a_right_password_is_a_user_with_project_and_roles(users):
     check = HttpBasic(users)
     for _ in range(2):
-        ann = asyncio.run(check(LoginAttempt(authorization=basic(b"ann:secret"), project_id="other")))
+        ann = await check(LoginAttempt(authorization=basic(b"ann:secret"), project_id="other"))
         assert ann is not None
         assert (ann.user, ann.project_id, ann.roles) == ("ann", "shop", frozenset({"member", "reader"}))
         assert not ann.is_admin
-    bob = asyncio.run(check(LoginAttempt(authorization=basic(b"bob:secret"))))
+    bob = await check(LoginAttempt(authorization=basic(b"bob:secret")))
     assert bob is not None
     assert bob.roles == {"load-balancer_observer", "service"}
     assert bob.chassis == frozenset()
@@ -73,8 +73,8 @@ def test_chassis_are_for_agents_and_have_names(tmp_path: Path, end: str):
     [None, "", "Bearer x", "Basic", "Basic ???", basic(b"ann"), basic(b"ann:wrong"), basic(b"eve:secret"),
      basic(b"ann:"), basic(b"\xff:x"), "Basic \x80", basic(b"ann:secret\0"), basic(b"ann:" + b"x" * 500)],
 )  # fmt: skip
-def test_anything_else_is_nobody(users, header):
-    assert asyncio.run(HttpBasic(users)(LoginAttempt(authorization=header))) is None
+async def test_anything_else_is_nobody(users, header):
+    assert (await HttpBasic(users)(LoginAttempt(authorization=header))) is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_bad_line_is_told_with_its_number_and_without_its_hash(tmp_path: Path,
     assert HASH not in str(caught.value)
 
 
-def test_without_authentication_everybody_is_administrator_of_the_project_he_names():
-    who = asyncio.run(anybody(LoginAttempt(project_id="p1")))
+async def test_without_authentication_everybody_is_administrator_of_the_project_he_names():
+    who = await anybody(LoginAttempt(project_id="p1"))
     assert who is not None
     assert (who.project_id, who.is_admin) == ("p1", True)
     for header, project in ((None, "default"), ("\0\x85", "default"), ("p\0" * 40, "p" * 36)):
-        who = asyncio.run(anybody(LoginAttempt(project_id=header)))
+        who = await anybody(LoginAttempt(project_id=header))
         assert who is not None
         assert who.project_id == project
 
@@ -111,38 +111,32 @@ async def outcome(check: HttpBasic, who: LoginAttempt) -> str:
         return type(error).__name__
 
 
-def test_an_address_fails_so_often_and_others_are_not_held_back_nor_who_was_right_before(users):
-    async def story() -> None:
-        check = HttpBasic(users)
-        assert await outcome(check, attempt("ann", "secret")) == "right"
-        found = [await outcome(check, attempt("ann", f"wrong {number}")) for number in range(FAILURES + 5)]
-        assert found == ["wrong"] * FAILURES + ["TooManyChecks"] * 5
-        assert await outcome(check, attempt("ann", "secret")) == "right"
-        assert await outcome(check, attempt("root", "secret")) == "TooManyChecks"
-        assert await outcome(check, attempt("root", "secret", "10.0.0.2")) == "right"
-        assert await outcome(check, attempt("root", "secret")) == "right"
-
-    asyncio.run(story())
+async def test_an_address_fails_so_often_and_others_are_not_held_back_nor_who_was_right_before(users):
+    check = HttpBasic(users)
+    assert await outcome(check, attempt("ann", "secret")) == "right"
+    found = [await outcome(check, attempt("ann", f"wrong {number}")) for number in range(FAILURES + 5)]
+    assert found == ["wrong"] * FAILURES + ["TooManyChecks"] * 5
+    assert await outcome(check, attempt("ann", "secret")) == "right"
+    assert await outcome(check, attempt("root", "secret")) == "TooManyChecks"
+    assert await outcome(check, attempt("root", "secret", "10.0.0.2")) == "right"
+    assert await outcome(check, attempt("root", "secret")) == "right"
 
 
-def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monkeypatch: pytest.MonkeyPatch):
+async def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monkeypatch: pytest.MonkeyPatch):
     """2,000 wrong passwords of one address, hung up on: another address is let in at once."""
 
-    async def story() -> None:
-        check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
-        right = bcrypt.checkpw
-        monkeypatch.setattr(auth.bcrypt, "checkpw", lambda *found: checked.append(found[0]) or right(*found))
-        crowd = [asyncio.create_task(outcome(check, attempt("ann", f"{n}", gone=gone))) for n in range(2000)]
-        await asyncio.sleep(0)
-        patient = asyncio.create_task(outcome(check, attempt("ann", "secret", "10.0.0.2")))
-        gone.set()
-        found = [await each for each in crowd]
-        assert found.count("Gone") == WAITING
-        assert found.count("TooManyChecks") == 2000 - WAITING - auth.CHECKS_AT_ONCE
-        assert await patient == "right"
-        assert len(checked) == auth.CHECKS_AT_ONCE + 1
-
-    asyncio.run(story())
+    check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
+    right = bcrypt.checkpw
+    monkeypatch.setattr(auth.bcrypt, "checkpw", lambda *found: checked.append(found[0]) or right(*found))
+    crowd = [asyncio.create_task(outcome(check, attempt("ann", f"{n}", gone=gone))) for n in range(2000)]
+    await asyncio.sleep(0)
+    patient = asyncio.create_task(outcome(check, attempt("ann", "secret", "10.0.0.2")))
+    gone.set()
+    found = [await each for each in crowd]
+    assert found.count("Gone") == WAITING
+    assert found.count("TooManyChecks") == 2000 - WAITING - auth.CHECKS_AT_ONCE
+    assert await patient == "right"
+    assert len(checked) == auth.CHECKS_AT_ONCE + 1
 
 
 def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.MonkeyPatch):
@@ -159,30 +153,27 @@ def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.Monke
     assert failures.wait("a") == 0
 
 
-def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
-    async def story() -> None:
-        check = HttpBasic(users)
-        assert await outcome(check, attempt("ann", "secret")) == "right"
-        await check.replace({name: user for name, user in users.items() if name != "ann"})
-        assert await outcome(check, attempt("ann", "secret")) == "wrong"
-        assert await outcome(check, attempt("root", "secret")) == "right"
-
-    asyncio.run(story())
+async def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
+    check = HttpBasic(users)
+    assert await outcome(check, attempt("ann", "secret")) == "right"
+    await check.replace({name: user for name, user in users.items() if name != "ann"})
+    assert await outcome(check, attempt("ann", "secret")) == "wrong"
+    assert await outcome(check, attempt("root", "secret")) == "right"
 
 
-def test_who_shows_a_certificate_has_no_password(tmp_path: Path):
+async def test_who_shows_a_certificate_has_no_password(tmp_path: Path):
     der, _ = make_certificate()
     name = common_name(der)
     path = tmp_path / "users"
     path.write_text(f"{name}:certificate:shop:member\nann:{HASH}:shop:member\n")
     check = HttpBasic(read_password_file(path))
-    found = asyncio.run(check(LoginAttempt(certificate=der)))
+    found = await check(LoginAttempt(certificate=der))
     assert found is not None
     assert found.user == name
     for password in (b"", b"certificate", b"nobody"):
         said = basic(name.encode() + b":" + password)
-        assert asyncio.run(check(LoginAttempt(authorization=said, certificate=der))) is None
+        assert (await check(LoginAttempt(authorization=said, certificate=der))) is None
     path.write_text(f"{name}:{HASH}:shop:member\n")
     with_password = HttpBasic(read_password_file(path))
-    assert asyncio.run(with_password(LoginAttempt(certificate=der))) is None, "a certificate is not their way in"
-    assert asyncio.run(check(LoginAttempt(certificate=b"none"))) is None
+    assert (await with_password(LoginAttempt(certificate=der))) is None, "a certificate is not their way in"
+    assert (await check(LoginAttempt(certificate=b"none"))) is None

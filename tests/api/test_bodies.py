@@ -148,16 +148,16 @@ def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
 
 @FEWER
 @given(header=st.one_of(st.text(), st.binary().map(lambda value: value.decode("latin-1")), NEARLY))
-def test_any_authorization_is_somebody_or_nobody(header: str):
+async def test_any_authorization_is_somebody_or_nobody(header: str):
     check = HttpBasic({})
     for text in (header, f"Basic {header}", f"basic {header}"):
-        assert asyncio.run(check(LoginAttempt(authorization=text, project_id=header))) is None
-    caller = asyncio.run(anybody(LoginAttempt(authorization=header, project_id=header)))
+        assert (await check(LoginAttempt(authorization=text, project_id=header))) is None
+    caller = await anybody(LoginAttempt(authorization=header, project_id=header))
     assert isinstance(caller, Identity)
     assert len(caller.project_id) <= 36
 
 
-def test_large_bodies_of_one_project_keep_nobody_else_waiting():
+async def test_large_bodies_of_one_project_keep_nobody_else_waiting():
     """One is being read and one is next; then it is another project's turn, whatever else the first one asks for."""
     body, order = json.dumps(["x" * 100] * (LONG_BODY // 100)).encode(), list[str]()
 
@@ -169,8 +169,5 @@ def test_large_bodies_of_one_project_keep_nobody_else_waiting():
         await read_json(Request({"type": "http", "headers": []}, receive), lambda value: value)
         order.append(project)
 
-    async def story() -> None:
-        await asyncio.gather(*(asyncio.create_task(read(project)) for project in ["greedy"] * 8 + ["other"]))
-
-    asyncio.run(story())
+    await asyncio.gather(*(asyncio.create_task(read(project)) for project in ["greedy"] * 8 + ["other"]))
     assert order.index("other") <= 2

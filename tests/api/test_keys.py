@@ -228,21 +228,18 @@ async def check(keys: Keys, document: LoadBalancer) -> None:
     trial.check(Snapshot(), changes)
 
 
-def test_a_key_store_that_does_not_answer_is_asked_once():
-    async def story() -> None:
-        store, document = Away(), secured("one", "two", "three")
-        keys = Keys(store, patience=0.01)
-        async with asyncio.timeout(10):
-            with pytest.raises(Refused) as refused:
-                await check(keys, document)
-            with pytest.raises(Unreadable, match="does not answer"):
-                await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
-        assert isinstance(refused.value.why, NotRetrieved)
-        assert refused.value.why.references == ("one", "two", "three")
-        assert set(refused.value.why.why) == {"the key-store does not answer"}
-        assert store.asked == ["one", "one"]
-
-    asyncio.run(story())
+async def test_a_key_store_that_does_not_answer_is_asked_once():
+    store, document = Away(), secured("one", "two", "three")
+    keys = Keys(store, patience=0.01)
+    async with asyncio.timeout(10):
+        with pytest.raises(Refused) as refused:
+            await check(keys, document)
+        with pytest.raises(Unreadable, match="does not answer"):
+            await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
+    assert isinstance(refused.value.why, NotRetrieved)
+    assert refused.value.why.references == ("one", "two", "three")
+    assert set(refused.value.why.why) == {"the key-store does not answer"}
+    assert store.asked == ["one", "one"]
 
 
 def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
@@ -298,7 +295,7 @@ def test_what_was_lent_is_opened_once(tmp_path: Path):
     play(tmp_path, story)
 
 
-def test_a_change_waits_once_however_many_references_it_names():
+async def test_a_change_waits_once_however_many_references_it_names():
     """Each is answered in time, and all of them together are not."""
 
     @dataclass
@@ -313,7 +310,7 @@ def test_a_change_waits_once_however_many_references_it_names():
     store = Slow()
     document = secured("one", *(f"more{number}" for number in range(50)))
     with pytest.raises(Refused) as refused:
-        asyncio.run(check(Keys(store, patience=0.1), document))
+        await check(Keys(store, patience=0.1), document)
     assert isinstance(refused.value.why, NotRetrieved)
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked < 5

@@ -6,7 +6,7 @@ import time
 from fairlead.api.loop_lag import LONG, LoopLag
 
 
-def test_work_that_holds_the_loop_is_noticed_and_a_pause_is_not():
+async def test_work_that_holds_the_loop_is_noticed_and_a_pause_is_not():
     async def run() -> LoopLag:
         loop_lag = LoopLag()
         beating = asyncio.create_task(loop_lag.beat())
@@ -21,6 +21,6 @@ def test_work_that_holds_the_loop_is_noticed_and_a_pause_is_not():
         beating.cancel()
         return loop_lag
 
-    loop_lag = asyncio.run(run())
+    loop_lag = await run()
     assert loop_lag.long == 1
     assert loop_lag.longest > LONG

@@ -5,7 +5,7 @@ import asyncio
 from fairlead.api.loop_turns import LoopTurns
 
 
-def test_each_turn_of_the_loop_is_for_one():
+async def test_each_turn_of_the_loop_is_for_one():
     async def run() -> list[int]:
         turns, loop, done = LoopTurns(), asyncio.get_running_loop(), []
         passed = 0
@@ -24,19 +24,16 @@ def test_each_turn_of_the_loop_is_for_one():
         await asyncio.gather(*(work() for _ in range(10)))
         return done
 
-    found = asyncio.run(run())
+    found = await run()
     assert len(set(found)) == 10, "two worked in the same turn"
 
 
-def test_who_has_hung_up_has_no_turn():
-    async def run() -> None:
-        turns = LoopTurns()
-        gone = [asyncio.create_task(turns.take()) for _ in range(100)]
-        await asyncio.sleep(0)
-        for each in gone:
-            each.cancel()
-        async with asyncio.timeout(5):
-            await turns.take()
-            await turns.take()
-
-    asyncio.run(run())
+async def test_who_has_hung_up_has_no_turn():
+    turns = LoopTurns()
+    gone = [asyncio.create_task(turns.take()) for _ in range(100)]
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+    async with asyncio.timeout(5):
+        await turns.take()
+        await turns.take()

@@ -1,6 +1,5 @@
 """What the operator's door says of members that are down."""
 
-import asyncio
 from ipaddress import IPv4Address
 
 from fairlead.api.loop_lag import LONG
@@ -51,14 +50,14 @@ def test_replicas_are_shown_by_their_ports():
     assert _unknown(snapshot, lip) == {"vm2 10.0.0.12": Health.UNPROBED.value}
 
 
-def test_nobody_waits_for_a_plan_of_ten_thousand_load_balancers():
+async def test_nobody_waits_for_a_plan_of_ten_thousand_load_balancers():
     rows = [Vip(address=IPv4Address(0x0A000000 + number), held=True) for number in range(60_000)]
     changes = {
         Owner(Kind.LOAD_BALANCER, str(number)): diff({row.key: row for row in rows[number::10_000]}, NO_ROWS)
         for number in range(10_000)
     }
     with as_in_a_server(), held() as hold:
-        found = asyncio.run(in_steps(plans(Snapshot(), {"ovn": changes, "other": {}})))
+        found = await in_steps(plans(Snapshot(), {"ovn": changes, "other": {}}))
     assert (len(found), hold.longest < LONG) == (10_000, True), hold
     assert found["loadbalancer/0"]["create"][0] == "Vip 10.0.0.0 held"
     assert set(found["loadbalancer/0"]["dataplanes"]) == {"ovn"}

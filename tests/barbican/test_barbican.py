@@ -15,16 +15,16 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from barbican import cloud as barbican_cloud
-from barbican.cloud import Barbican, barbican
 from fairlead.api.keystone.asking import Keystone, ServiceUser
 from fairlead.keystores import barbican as keystore
 from fairlead.keystores.barbican import ANONYMOUS, NO_URL, NOTHING
 from fairlead.keystores.interface import LARGEST, Asker, Content, Silent, Unreadable
 from fairlead.questions import Place as Where
-from fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.barbican import cloud as barbican_cloud
+from harness.barbican.cloud import Barbican, barbican
 from harness.certificates import Authority, key_pem, new_key
-from keystone.cloud import INSTALLED, Cloud, keystone, password_of
+from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.keystone.cloud import INSTALLED, Cloud, keystone, password_of
 from keystone.test_keystone import options
 
 pytestmark = pytest.mark.client

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from barbican.nodes import Place, on_a_node
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.ports import Placement, workload_of_port
+from harness.barbican.nodes import Place, on_a_node
 from harness.certificates import Authority, Issued, key_pem
+from harness.lab.site import PATIENCE, PORT
 from harness.pools import upper_half
-from lab.site import PATIENCE, PORT
 
 pytestmark = [pytest.mark.client, pytest.mark.lab]
 

@@ -10,13 +10,13 @@ import bcrypt
 import httpx
 import pytest
 
-from barbican import cloud as barbican_cloud
-from barbican.cloud import Barbican, barbican
-from fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.barbican import cloud as barbican_cloud
+from harness.barbican.cloud import Barbican, barbican
 from harness.certificates import Authority, key_pem
-from keystone.cloud import INSTALLED, Cloud, keystone, password_of
-from lab.servers import until
-from neutron_lab.services import OCTAVIA, PATIENCE, octavia
+from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.keystone.cloud import INSTALLED, Cloud, keystone, password_of
+from harness.lab.servers import until
+from harness.neutron_lab.services import OCTAVIA, PATIENCE, octavia
 
 pytestmark = [pytest.mark.client, pytest.mark.tempest]
 

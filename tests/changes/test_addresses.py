@@ -2,7 +2,6 @@
 
 from ipaddress import ip_address, ip_network
 
-from changes.world import OWNERS, fixed, having, refusal, subnet
 from fairlead.changes.addresses import (
     AddressIsAutomatic,
     AddressOutsideSubnet,
@@ -21,6 +20,7 @@ from fairlead.changes.addresses import (
 )
 from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
 from fairlead.model.snapshot import Snapshot
+from harness.changes.world import OWNERS, fixed, having, refusal, subnet
 
 MAC = "fa:16:3e:00:00:01"
 MADE_OF_MAC = ip_address("fd00::f816:3eff:fe00:1")

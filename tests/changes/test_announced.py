@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import ASKER, listener, member, pool
-from changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, having, refusal, subnet
 from fairlead.changes.access import NotAllowed, NotFound, Verb
 from fairlead.changes.balancers import create_load_balancer
 from fairlead.changes.identity import Identity
@@ -41,6 +39,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
+from harness.changes.balancing import ASKER, listener, member, pool
+from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, having, refusal, subnet
 
 DECLARED = AskedSegment(announced=True)
 FOUR, SIX = subnet("four", "203.0.113.0/24"), subnet("six", "2001:db8:5::/64")

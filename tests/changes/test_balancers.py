@@ -4,21 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from changes.balancing import (
-    ARRIVED,
-    ASKER,
-    LATER,
-    after,
-    built,
-    listener,
-    member,
-    pool,
-    refusal_of,
-    stored,
-    whole,
-    with_pool,
-)
-from changes.world import GUEST, GUESTS, NETWORK, OWNERS, PORT, having, subnet
 from fairlead.changes.access import NotFound
 from fairlead.changes.balancer_checks import TooMany
 from fairlead.changes.balancers import (
@@ -49,6 +34,21 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied, ProvisioningStatus
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.balancing import (
+    ARRIVED,
+    ASKER,
+    LATER,
+    after,
+    built,
+    listener,
+    member,
+    pool,
+    refusal_of,
+    stored,
+    whole,
+    with_pool,
+)
+from harness.changes.world import GUEST, GUESTS, NETWORK, OWNERS, PORT, having, subnet
 
 THEIRS = Network(id="theirs", mtu=1442, subnets=(subnet("theirs-four", "10.7.0.0/24", **GUESTS),), **GUESTS)
 PATH = L7Rule(id="r", type=L7RuleType.PATH, compare_type=L7Comparison.STARTS_WITH, value="/", **OWNERS)

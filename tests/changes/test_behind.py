@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from changes.world import OWNERS, having, subnet
 from fairlead.model.addresses import IPNetwork
 from fairlead.model.affected import affected
 from fairlead.model.behind import balancers_behind, host_of
@@ -21,6 +20,7 @@ from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.world import OWNERS, having, subnet
 
 POOL = Network(id="pool", mtu=1500, announced=True, subnets=(subnet("four", "203.0.113.0/24"),), **OWNERS)
 PLAIN = replace(POOL, id="plain", announced=False)

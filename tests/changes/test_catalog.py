@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from changes.world import ADMIN, OWNER, having
 from fairlead.changes.catalog import (
     InUse,
     NameTaken,
@@ -36,6 +35,7 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import DEFAULT
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.owner import Kind, Owner
+from harness.changes.world import ADMIN, OWNER, having
 
 SMALL = FlavorProfile(id="small", name="small", provider="ovn", metadata="{}")
 NORTH = AvailabilityZoneProfile(id="north", name="north", provider="ovn", metadata='{"valid_vip_networks": ["net"]}')

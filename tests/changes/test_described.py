@@ -5,9 +5,6 @@ from ipaddress import ip_address
 
 import pytest
 
-from changes.balancing import ASKER, after
-from changes.described_world import WORLD, asked, backend, balancer, described, port, ranges, refused
-from changes.world import refusal
 from fairlead.changes import balancer_checks
 from fairlead.changes import described_checks as checks
 from fairlead.changes.balancers import DescribedAsAWhole, replace_load_balancer
@@ -26,6 +23,9 @@ from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PoolProto
 from fairlead.model.port_ranges import PortRange, one_port
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
+from harness.changes.balancing import ASKER, after
+from harness.changes.described_world import WORLD, asked, backend, balancer, described, port, ranges, refused
+from harness.changes.world import refusal
 
 WHOLE = asked(
     backend("a", "10.0.0.11", 8080),

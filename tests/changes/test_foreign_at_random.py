@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from changes.balancing import ASKER
 from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
 from fairlead.changes.refusal import Refused
 from fairlead.changes.vips import AskedVip, choose_vip
@@ -28,6 +27,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
+from harness.changes.balancing import ASKER
 from harness.story import parse_model
 
 PROJECTS, NETWORKS = ("p", "q", "r"), ("n1", "n2", "n3", "n4")

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from changes.balancing import ASKER, after, member, pool, refusal_of, stored
-from changes.world import GUEST, OWNERS, fixed, refusal, subnet
 from fairlead.changes.access import NotFound, find_network, find_port, find_subnet
 from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
 from fairlead.changes.vips import AlsoAsked, AskedVip, PortHasDevice, VipNeedsPort, choose_vip
@@ -23,6 +21,8 @@ from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Snapshot, member_network
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes
+from harness.changes.balancing import ASKER, after, member, pool, refusal_of, stored
+from harness.changes.world import GUEST, OWNERS, fixed, refusal, subnet
 
 THEIRS = {"writer": Writer.NEUTRON, "row": "neutron-net@0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11"}
 NETWORK = ForeignNetwork(id="net", mtu=1442, subnets=(subnet("four", "10.0.0.0/24"),), **THEIRS, **OWNERS)

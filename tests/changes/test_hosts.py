@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from changes.balancing import ASKER, listener, member, pool
 from changes.test_announced import NAMES, POOL, balancer
-from changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, having, refusal, subnet
 from fairlead.changes.host_checks import (
     HostAddressBehind,
     HostAddressTaken,
@@ -50,6 +48,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
+from harness.changes.balancing import ASKER, listener, member, pool
+from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, having, refusal, subnet
 
 HOUR = timedelta(hours=1)
 

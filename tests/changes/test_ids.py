@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from changes.balancing import ASKER, built, listener, member, pool, refusal_of
 from changes.test_catalog import GOLD, NORTH, OFFERED, SMALL
 from changes.test_parts import rule, with_policy
 from changes.test_routers import FOUR, ROUTER, WORLD, floating, joined, led
-from changes.world import ADMIN, GUEST, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet
 from fairlead.changes.catalog import create_offer, create_profile
 from fairlead.changes.floatingips import create_floating_ip
 from fairlead.changes.ids import IdTaken
@@ -23,6 +21,8 @@ from fairlead.model.l7 import L7Policy, L7Rule, Reject
 from fairlead.model.loadbalancer import MonitorType, PlainMonitor
 from fairlead.model.network import Network
 from harness.api import NOON
+from harness.changes.balancing import ASKER, built, listener, member, pool, refusal_of
+from harness.changes.world import ADMIN, GUEST, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet
 
 GUESTS_NETWORK = Network(id="theirs", mtu=1442, **GUESTS)
 

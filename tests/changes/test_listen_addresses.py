@@ -5,20 +5,6 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from changes.balancing import ASKER, after
-from changes.described_world import (
-    ADMINS,
-    OWN,
-    RANGE,
-    ROUTER,
-    UPLINK,
-    WORLD,
-    asked,
-    balancer,
-    described,
-    refused,
-)
-from changes.world import ADMIN, fixed, having, subnet
 from fairlead.changes import listen_addresses as listening
 from fairlead.changes.asker import Asker
 from fairlead.changes.described import create_described
@@ -30,6 +16,20 @@ from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Rout
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.balancing import ASKER, after
+from harness.changes.described_world import (
+    ADMINS,
+    OWN,
+    RANGE,
+    ROUTER,
+    UPLINK,
+    WORLD,
+    asked,
+    balancer,
+    described,
+    refused,
+)
+from harness.changes.world import ADMIN, fixed, having, subnet
 
 
 def with_(*documents: Aggregate) -> Snapshot:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from changes.world import ADMIN, GUEST, NETWORK, OWNER, PORT, STRANGER, fixed, having, refusal, subnet
 from fairlead.changes.access import NotAllowed, NotFound, Verb
 from fairlead.changes.addresses import AddressOutsideNetwork, AddressTaken, AskedAddress, NoFreeAddress
 from fairlead.changes.associations import (
@@ -64,6 +63,7 @@ from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
+from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, PORT, STRANGER, fixed, having, refusal, subnet
 
 BOTH = replace(NETWORK, subnets=(*NETWORK.subnets, subnet("six", "fd00::/64")))
 """The owner's, on which guests are."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import listener, member, pool
-from changes.world import OWNERS
 from fairlead.api.door import LARGEST_DOCUMENT
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.loadbalancer import ListenerProtocol, LoadBalancer, Member, MovedSlots, PoolProtocol, Transport, Vip
@@ -20,6 +18,8 @@ from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import encode
 from harness.api import NOON
+from harness.changes.balancing import listener, member, pool
+from harness.changes.world import OWNERS
 from harness.pools import with_members
 
 HOUR = timedelta(hours=1)

@@ -5,7 +5,6 @@ from ipaddress import ip_address
 
 import pytest
 
-from changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet
 from fairlead.changes.access import NotAllowed, NotFound, Verb
 from fairlead.changes.networks import (
     AskedSegment,
@@ -37,6 +36,7 @@ from fairlead.changes.subnets import (
 from fairlead.model.network import Ipv6Mode, Network, PortUse, Segment, SegmentType
 from fairlead.model.snapshot import Snapshot
 from harness.api import NOON
+from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet
 
 FOUR = NETWORK.subnets[0]
 NOTHING = AskedSegment()

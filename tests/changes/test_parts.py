@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
-from changes.world import OWNERS
 from fairlead.changes.finding import NoSuch
 from fairlead.changes.l7 import create_policy, create_rule, update_policy
 from fairlead.changes.l7_checks import RuleProblem, TooManyRules, WrongRule
@@ -41,6 +39,8 @@ from fairlead.model.loadbalancer import (
 from fairlead.model.quota import Counted
 from fairlead.model.sizes import RULES
 from fairlead.model.snapshot import Snapshot
+from harness.changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
+from harness.changes.world import OWNERS
 
 TIMES = {"delay": 5, "timeout": 3, "max_retries": 2}
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import listener, pool
-from changes.world import OWNERS
 from fairlead.model.addresses import parse_address
 from fairlead.model.l7 import L7Policy, RedirectToPool, Reject
 from fairlead.model.loadbalancer import (
@@ -24,6 +22,8 @@ from fairlead.model.loadbalancer import (
     Vip,
 )
 from fairlead.model.paths import Path, path_of
+from harness.changes.balancing import listener, pool
+from harness.changes.world import OWNERS
 
 VIP = Vip(address=parse_address("10.0.0.10"), port_id="p", subnet_id="s", network_id="n")
 SWITCHED: list[dict[str, Any]] = [

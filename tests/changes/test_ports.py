@@ -5,7 +5,6 @@ from ipaddress import ip_address
 
 import pytest
 
-from changes.world import ADMIN, CIDR, GUEST, NETWORK, OWNER, PORT, STRANGER, having, refusal
 from fairlead.changes.access import NotAllowed, NotFound, Verb
 from fairlead.changes.addresses import AskedAddress
 from fairlead.changes.identity import Identity
@@ -25,6 +24,7 @@ from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from harness.api import NOON
+from harness.changes.world import ADMIN, CIDR, GUEST, NETWORK, OWNER, PORT, STRANGER, having, refusal
 
 
 def world(network: Network = NETWORK, port: Port = PORT) -> Snapshot:

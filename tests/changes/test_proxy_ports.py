@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import ASKER, after, built, listener, pool
-from changes.world import NETWORK, having, refusal
 from fairlead.changes import proxy_ports
 from fairlead.changes.balancers import replace_load_balancer
 from fairlead.changes.proxy_ports import NoProxyPort, with_proxy_ports
@@ -15,6 +13,8 @@ from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, LoadBalance
 from fairlead.model.port_ranges import HOST_PROXY_PORTS, PROXY_PORTS, PortRange
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.balancing import ASKER, after, built, listener, pool
+from harness.changes.world import NETWORK, having, refusal
 
 HTTP: dict[str, Any] = {"protocol": ListenerProtocol.HTTP}
 

@@ -1,10 +1,10 @@
 """Limits: who says how much a project may have."""
 
-from changes.world import ADMIN, OWNER, having, refusal
 from fairlead.api.octavia.policy import GRANTS, Permit, Rule
 from fairlead.changes.identity import NotAnAdministrator
 from fairlead.changes.quotas import set_limits, take_limits_away
 from fairlead.model.quota import NETWORKING, Counted, Quota
+from harness.changes.world import ADMIN, OWNER, having, refusal
 
 OWN = Quota(project_id="owner", port=3)
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
 from fairlead.changes.access import NotAllowed, NotFound, Verb
 from fairlead.changes.addresses import AskedAddress
 from fairlead.changes.floatingips import (
@@ -44,6 +43,7 @@ from fairlead.model.network import Network, Port, PortUse, Route, Router
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import apply_changes
 from harness.api import NOON
+from harness.changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
 
 OUTSIDE = Network(
     id="out", mtu=1500, external=True, subnets=(subnet("world", "203.0.113.0/24"),), project_id="admin", created_at=NOON

@@ -2,11 +2,11 @@
 
 import pytest
 
-from changes.world import refusal
 from fairlead.changes.takeovers import ClientsLeft, check_clients
 from fairlead.model.domain import Places
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.world import refusal
 from harness.story import EMPTY, parse_model
 
 NOBODY = frozenset[str]()

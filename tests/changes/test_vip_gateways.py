@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import ASKER, after
-from changes.world import ADMIN, OWNERS, having, refusal, subnet
 from fairlead.changes.addresses import choose_mac
 from fairlead.changes.balancers import create_load_balancer
 from fairlead.changes.gateways import GatewayHasVips, GatewayRequest, set_gateway
@@ -22,6 +20,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes
 from harness.api import NOON
+from harness.changes.balancing import ASKER, after
+from harness.changes.world import ADMIN, OWNERS, having, refusal, subnet
 
 OUTSIDE = replace(subnet("outside", "203.0.113.0/24"), project_id="provider")
 PUBLIC = Network(id="public", mtu=1500, subnets=(OUTSIDE,), external=True, project_id="provider", created_at=NOON)

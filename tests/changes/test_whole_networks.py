@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from changes.balancing import ARRIVED, ASKER, LATER, after
-from changes.world import ADMIN, OWNER, STRANGER, refusal
 from fairlead.changes import uplinks
 from fairlead.changes.access import NotAllowed
 from fairlead.changes.addresses import NoFreeAddress
@@ -54,6 +52,8 @@ from fairlead.model.steps import Steps, at_once
 from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
+from harness.changes.balancing import ARRIVED, ASKER, LATER, after
+from harness.changes.world import ADMIN, OWNER, STRANGER, refusal
 
 OPERATOR = Asker(identity=ADMIN, now=LATER, applied=lambda _: ARRIVED, providers=providers.DEFAULT)
 OTHER = replace(ASKER, identity=STRANGER)

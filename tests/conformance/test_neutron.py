@@ -12,13 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conformance.cloud import on_ovn, write_configuration
-from conformance.keystone import KEYSTONE_ROLES, PASSWORD
-from conformance.running import HERE, summary, tempest
-from fuzz.machine import SCHEMA, SERVER
+from harness.conformance.cloud import on_ovn, write_configuration
+from harness.conformance.keystone import KEYSTONE_ROLES, PASSWORD
+from harness.conformance.running import summary, tempest
+from harness.fuzz.machine import SCHEMA, SERVER
 
 pytestmark = pytest.mark.client
 
+HERE = Path(__file__).parent
 ENVIRONMENT = HERE.parents[1] / ".venv-neutron"
 INSTALLED = ENVIRONMENT / ".installed"
 MODULE = "api.test_local_ip"

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cloud import DESCRIBED, PROXIED, on_anything, on_ovn, write_configuration
-from conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
-from conformance.node import PROXIES_ALONE, WITH_PROXIES
-from conformance.octavia_cloud import on_octavia
-from conformance.running import Outcome, summary, tempest
-from fuzz.machine import SCHEMA, SERVER
-from octavia_plugin.cloud import PROVIDERS
+from harness.conformance.cloud import DESCRIBED, PROXIED, on_anything, on_ovn, write_configuration
+from harness.conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
+from harness.conformance.node import PROXIES_ALONE, WITH_PROXIES
+from harness.conformance.octavia_cloud import on_octavia
+from harness.conformance.running import Outcome, summary, tempest
+from harness.fuzz.machine import SCHEMA, SERVER
+from harness.octavia_plugin.cloud import PROVIDERS
 
 pytestmark = pytest.mark.client
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from barbican.nodes import AGENT, Place, on_a_node
 from barbican.test_through_octavia import MORE
-from conformance.cloud import PROXIED, write_configuration
-from conformance.keystone import OCTAVIA_ROLES
-from conformance.running import summary, tempest
-from keystone.cloud import REGION, password_of
-from neutron_lab.services import octavia
-from octavia_plugin.cloud import PROVIDERS
+from harness.barbican.nodes import AGENT, Place, on_a_node
+from harness.conformance.cloud import PROXIED, write_configuration
+from harness.conformance.keystone import OCTAVIA_ROLES
+from harness.conformance.running import summary, tempest
+from harness.keystone.cloud import REGION, password_of
+from harness.neutron_lab.services import octavia
+from harness.octavia_plugin.cloud import PROVIDERS
 
 pytestmark = [pytest.mark.client, pytest.mark.tempest]
 

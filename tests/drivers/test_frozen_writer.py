@@ -17,8 +17,8 @@ import pytest
 
 from drivers.conftest import Server as Database
 from harness.etcd import Etcd, started
+from harness.lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving, until
 from harness.ports import free_port
-from lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving, until
 
 pytestmark = pytest.mark.slow
 REPLACED_WITHIN = 5.0

@@ -281,13 +281,13 @@ async def test_folders_of_others_stay(site: Site):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_who_serves_may_write_nothing_but_its_sockets(machines: tuple[int, int]):
+async def test_who_serves_may_write_nothing_but_its_sockets(machines: tuple[int, int]):
     """Or whoever gets hold of it would have the agent follow its links, and end processes that it names."""
     with TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         before = os.umask(0o077)
         try:
-            asyncio.run(_serve_as_another(Path(name) / "run" / "p", machines[0]))
+            await _serve_as_another(Path(name) / "run" / "p", machines[0])
         finally:
             os.umask(before)
 

@@ -269,18 +269,15 @@ async def test_the_list_of_a_listener_that_is_gone_is_gone_too(site: Site, machi
     assert lists(site) == []
 
 
-def test_a_disk_gets_no_key(tmp_path: Path, lender: Lender):
+async def test_a_disk_gets_no_key(tmp_path: Path, lender: Lender):
     if is_in_memory(tmp_path):
         pytest.skip("tests' own folder is in memory")
 
-    async def run() -> None:
-        site = Site(tmp_path, fetch=lender.fetch)
-        await site.put(NET, NETWORK)
-        await site.put(WEB, rows(9, secure(free_port(), "old")))
-        with pytest.raises(DriverError, match="on no tmpfs"):
-            await site.driver.renew()
-        assert (files(site), lender.asked) == ([], [])
-        await site.put(WEB, {})
-        await site.put(NET, {})
-
-    asyncio.run(run())
+    site = Site(tmp_path, fetch=lender.fetch)
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(9, secure(free_port(), "old")))
+    with pytest.raises(DriverError, match="on no tmpfs"):
+        await site.driver.renew()
+    assert (files(site), lender.asked) == ([], [])
+    await site.put(WEB, {})
+    await site.put(NET, {})

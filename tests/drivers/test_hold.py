@@ -40,28 +40,25 @@ def _collector() -> Iterator[None]:
         yield
 
 
-def test_the_northbound_database_is_read(server: Server):
+async def test_the_northbound_database_is_read(server: Server):
     backends = tuple(f"10.0.{number}.1:8080" for number in range(128))
     services = (VirtualService(vip="10.1.0.1:80", backends=backends),)
     settings = OvnSettings(remotes=parse_remotes(server.remote), mark="test")
 
-    async def story() -> None:
+    async with OvnDriver(settings) as driver:
+        await driver.wait_ready(10)
+        for number in range(OWNERS):
+            row = LoadBalancer(name=f"lb{number}", protocol="tcp", services=services)
+            owner = Owner(Kind.LOAD_BALANCER, f"lb{number}")
+            await driver.apply(owner, diff(by_key([row]), NO_ROWS))
+    with held() as hold:
         async with OvnDriver(settings) as driver:
-            await driver.wait_ready(10)
-            for number in range(OWNERS):
-                row = LoadBalancer(name=f"lb{number}", protocol="tcp", services=services)
-                owner = Owner(Kind.LOAD_BALANCER, f"lb{number}")
-                await driver.apply(owner, diff(by_key([row]), NO_ROWS))
-        with held() as hold:
-            async with OvnDriver(settings) as driver:
-                await asyncio.create_task(driver.wait_ready(20))
-                assert len(await driver.read_all()) == OWNERS
-        assert hold.longest < LONG
-
-    asyncio.run(story())
+            await asyncio.create_task(driver.wait_ready(20))
+            assert len(await driver.read_all()) == OWNERS
+    assert hold.longest < LONG
 
 
-def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
+async def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
     subprocess.run(["ovsdb-tool", "create", tmp_path / "db", SCHEMA.with_name("ovn-sb.ovsschema")], check=True)
     servers.append(Server(tmp_path))
     servers[0].start()
@@ -94,7 +91,7 @@ def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
         assert hold.longest < LONG
 
     client: Client
-    asyncio.run(story())
+    await story()
 
 
 def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
@@ -218,7 +215,7 @@ def test_no_look_for_garbage_is_long_after_many_steps():
 
 
 @pytest.mark.parametrize("before", ["nothing", "others"])
-def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
+async def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
     """Of eight pools: as many as one load balancer may have members near each of its clients."""
 
     def values(port: int) -> Rows:
@@ -230,10 +227,7 @@ def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before
     change = diff(values(80), values(81) if before == "others" else NO_ROWS)
     encoder = Encoder(mark=Mark("test"), lock="test", owner=Owner(Kind.LOAD_BALANCER, "lb"), uuid_of=str)
 
-    async def story() -> None:
-        with as_in_a_server(), held() as hold:  # the rows are as old as the model
-            transaction = await asyncio.create_task(in_steps(encoder.encode_in_steps(change)))
-        assert len(transaction.operations) > 1000
-        assert hold.longest < LONG
-
-    asyncio.run(story())
+    with as_in_a_server(), held() as hold:  # the rows are as old as the model
+        transaction = await asyncio.create_task(in_steps(encoder.encode_in_steps(change)))
+    assert len(transaction.operations) > 1000
+    assert hold.longest < LONG

@@ -104,51 +104,45 @@ async def put(driver: Native, owner: Owner, rows: Rows) -> None:
     await driver.apply(owner, diff(rows, await driver.read(owner)))
 
 
-def test_rows_are_found_again_by_another_process_which_writes_nothing(host: Apart) -> None:
-    async def walk() -> None:
-        driver, (owner, its) = Native(), way()
-        await driver.open()
-        assert await driver.read_all() == {}
-        await put(driver, owner, its)
-        await put(driver, ONE, EVERYTHING)
-        assert await driver.read(ONE) == EVERYTHING
-        await driver.close()
-        before = host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()
-        again = Native()
-        assert await again.read_all() == {owner: its, ONE: EVERYTHING}
-        assert await again.read(ONE) == EVERYTHING
-        await again.apply(ONE, diff(EVERYTHING, EVERYTHING))
-        assert (host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()) == before
-        await put(again, ONE, {})
-        await put(again, owner, {})
-        assert await again.read_all() == {}
-        await again.close()
-
-    asyncio.run(walk())
+async def test_rows_are_found_again_by_another_process_which_writes_nothing(host: Apart) -> None:
+    driver, (owner, its) = Native(), way()
+    await driver.open()
+    assert await driver.read_all() == {}
+    await put(driver, owner, its)
+    await put(driver, ONE, EVERYTHING)
+    assert await driver.read(ONE) == EVERYTHING
+    await driver.close()
+    before = host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()
+    again = Native()
+    assert await again.read_all() == {owner: its, ONE: EVERYTHING}
+    assert await again.read(ONE) == EVERYTHING
+    await again.apply(ONE, diff(EVERYTHING, EVERYTHING))
+    assert (host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()) == before
+    await put(again, ONE, {})
+    await put(again, owner, {})
+    assert await again.read_all() == {}
+    await again.close()
 
 
-def test_random_walk_is_always_found_as_it_was_written(host: Apart) -> None:
+async def test_random_walk_is_always_found_as_it_was_written(host: Apart) -> None:
     chance = random.Random(7)
 
-    async def walk() -> None:
-        driver, reader, wanted = Native(), Native(), dict[Owner, dict[tuple[str, ...], NativeRow]]()
-        for number in (2, 3):
-            owner, its = way(number)
-            await put(driver, owner, its)
-            wanted[owner] = dict(its)
-        for _ in range(60):
-            changes = dict[Owner, Diff]()
-            for owner, vip in ((ONE, FOUR), (OTHER, SIX)):
-                rows = _chosen(chance, vip)
-                changes[owner] = diff(rows, wanted.get(owner, {}))
-                wanted[owner] = rows
-            await driver.apply_all(changes)
-            assert await reader.read_all() == {owner: rows for owner, rows in wanted.items() if rows}
-        assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(":") <= 256 * 8 + 10
-        await driver.close()
-        await reader.close()
-
-    asyncio.run(walk())
+    driver, reader, wanted = Native(), Native(), dict[Owner, dict[tuple[str, ...], NativeRow]]()
+    for number in (2, 3):
+        owner, its = way(number)
+        await put(driver, owner, its)
+        wanted[owner] = dict(its)
+    for _ in range(60):
+        changes = dict[Owner, Diff]()
+        for owner, vip in ((ONE, FOUR), (OTHER, SIX)):
+            rows = _chosen(chance, vip)
+            changes[owner] = diff(rows, wanted.get(owner, {}))
+            wanted[owner] = rows
+        await driver.apply_all(changes)
+        assert await reader.read_all() == {owner: rows for owner, rows in wanted.items() if rows}
+    assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(":") <= 256 * 8 + 10
+    await driver.close()
+    await reader.close()
 
 
 def _chosen(chance: random.Random, vip: object) -> dict[tuple[str, ...], NativeRow]:
@@ -179,7 +173,7 @@ def _chosen(chance: random.Random, vip: object) -> dict[tuple[str, ...], NativeR
     return as_rows(*rows) if chance.random() < 0.9 else {}
 
 
-def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     transact = Ground.transact
 
@@ -189,29 +183,26 @@ def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Ground, "transact", count)
 
-    async def walk() -> None:
-        driver, base = Native(), service()
-        await put(driver, *way())
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
-        written.clear()
-        moved = bytes([1, *base.slots[1:]])
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), replace(base, slots=moved)))
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
-        assert written == [2, 2], "a slot goes and comes"
-        both = as_rows(Vip(address=FOUR, held=False), base, replace(base, port=81))
-        await put(driver, ONE, both)
-        assert written[2] == 2, "a service: its slots and places are there"
-        await put(driver, ONE, as_rows(*both.values(), replace(base, port=81, slots=moved)))
-        assert written[3] == 256 + 2, "another one goes on with its slots"
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), base))
-        assert written[4] == 2 + 256
-        await driver.close()
-
-    asyncio.run(walk())
+    driver, base = Native(), service()
+    await put(driver, *way())
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
+    written.clear()
+    moved = bytes([1, *base.slots[1:]])
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), replace(base, slots=moved)))
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
+    assert written == [2, 2], "a slot goes and comes"
+    both = as_rows(Vip(address=FOUR, held=False), base, replace(base, port=81))
+    await put(driver, ONE, both)
+    assert written[2] == 2, "a service: its slots and places are there"
+    await put(driver, ONE, as_rows(*both.values(), replace(base, port=81, slots=moved)))
+    assert written[3] == 256 + 2, "another one goes on with its slots"
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), base))
+    assert written[4] == 2 + 256
+    await driver.close()
 
 
 @pytest.mark.parametrize("vips", [(FOUR, SIX), (FOUR, FOUR + 1)], ids=["both versions", "two of one"])
-def test_ports_of_a_pool_have_who_serves_them_once(
+async def test_ports_of_a_pool_have_who_serves_them_once(
     host: Apart, monkeypatch: pytest.MonkeyPatch, vips: tuple[IPAddress, ...]
 ) -> None:
     """Two hundred ports at two VIPs, of a pool of 256 members; each slot moves, and is remembered."""
@@ -235,224 +226,192 @@ def test_ports_of_a_pool_have_who_serves_them_once(
             rows += (replace(these, port=1000 + port) for port in range(ports))
         return as_rows(*rows)
 
-    async def walk() -> None:
-        driver = Native()
-        for owner, rows in (way(2), way(3)):
-            await put(driver, owner, rows)
-        for second in (False, True):
-            rows = of(200, second)
-            await put(driver, ONE, rows)
-            assert await driver.read_all() == {way(2)[0]: way(2)[1], way(3)[0]: way(3)[1], ONE: rows}
-        assert max(written) < 200 * 2 * 2 + 256 * 2 * 4
-        written.clear()
-        await put(driver, ONE, of(100, True))
-        assert written[0] == 100 * 2 * 2, "the others go on"
-        await put(driver, ONE, {})
-        left = host.run("nft", "list", "table", "inet", "fairlead")
-        assert [each for each in ("10.30.", "fd30::", " . 0x000000ff : ") if each in left] == []
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    for owner, rows in (way(2), way(3)):
+        await put(driver, owner, rows)
+    for second in (False, True):
+        rows = of(200, second)
+        await put(driver, ONE, rows)
+        assert await driver.read_all() == {way(2)[0]: way(2)[1], way(3)[0]: way(3)[1], ONE: rows}
+    assert max(written) < 200 * 2 * 2 + 256 * 2 * 4
+    written.clear()
+    await put(driver, ONE, of(100, True))
+    assert written[0] == 100 * 2 * 2, "the others go on"
+    await put(driver, ONE, {})
+    left = host.run("nft", "list", "table", "inet", "fairlead")
+    assert [each for each in ("10.30.", "fd30::", " . 0x000000ff : ") if each in left] == []
+    await driver.remove()
 
 
-def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
+async def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
     """Somebody has put an element into our map that is in the way."""
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
-        before = host.run("nft", "list", "ruleset")
-        host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
-        wanted = as_rows(Vip(address=FOUR, held=False), service(), service(port=82), service(port=81))
-        with pytest.raises(DriverError):
-            await put(driver, ONE, wanted)
-        host.nft("delete element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
-        assert host.run("nft", "list", "ruleset") == before
-        host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
-        assert await driver.read(ONE) == as_rows(Vip(address=FOUR, held=False), service()), (
-            "what is of no row is removed"
-        )
+    driver = Native()
+    await put(driver, *way())
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+    before = host.run("nft", "list", "ruleset")
+    host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
+    wanted = as_rows(Vip(address=FOUR, held=False), service(), service(port=82), service(port=81))
+    with pytest.raises(DriverError):
         await put(driver, ONE, wanted)
-        assert await driver.read(ONE) == wanted
-        await driver.close()
+    host.nft("delete element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
+    assert host.run("nft", "list", "ruleset") == before
+    host.nft("add element inet fairlead served4 { 203.0.113.5 . 0:6 . 81 : 0:63 }")
+    assert await driver.read(ONE) == as_rows(Vip(address=FOUR, held=False), service()), "what is of no row is removed"
+    await put(driver, ONE, wanted)
+    assert await driver.read(ONE) == wanted
+    await driver.close()
 
-    asyncio.run(walk())
 
-
-def test_what_is_referred_to_has_to_be_there_and_nobody_takes_what_is_anothers(host: Apart) -> None:
-    async def walk() -> None:
-        driver = Native()
-        with pytest.raises(MissingReference, match="no Way 2"):
-            await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
-        with pytest.raises(MissingReference, match="no Vip"):
-            await put(driver, ONE, as_rows(service(bytes(256))))
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), service(bytes(256))))
-        with pytest.raises(DriverError, match=str(ONE)):
-            await put(driver, OTHER, as_rows(Vip(address=FOUR, held=True)))
-        own = Vip(address=ip_address("192.0.2.77"), held=True)
-        with pytest.raises(DriverError, match=r"192\.0\.2\.77"):
-            await put(driver, OTHER, as_rows(own))
-        assert await driver.read(OTHER) == as_rows(replace(own, held=False))
-        await put(driver, ONE, {})
+async def test_what_is_referred_to_has_to_be_there_and_nobody_takes_what_is_anothers(host: Apart) -> None:
+    driver = Native()
+    with pytest.raises(MissingReference, match="no Way 2"):
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+    with pytest.raises(MissingReference, match="no Vip"):
+        await put(driver, ONE, as_rows(service(bytes(256))))
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), service(bytes(256))))
+    with pytest.raises(DriverError, match=str(ONE)):
         await put(driver, OTHER, as_rows(Vip(address=FOUR, held=True)))
-        await driver.remove()
-        assert "192.0.2.77" in host.run("ip", "addr", "show", "lo")
-
-    asyncio.run(walk())
+    own = Vip(address=ip_address("192.0.2.77"), held=True)
+    with pytest.raises(DriverError, match=r"192\.0\.2\.77"):
+        await put(driver, OTHER, as_rows(own))
+    assert await driver.read(OTHER) == as_rows(replace(own, held=False))
+    await put(driver, ONE, {})
+    await put(driver, OTHER, as_rows(Vip(address=FOUR, held=True)))
+    await driver.remove()
+    assert "192.0.2.77" in host.run("ip", "addr", "show", "lo")
 
 
 @pytest.mark.parametrize("order", ["together", "old first", "new first"])
-def test_host_that_has_the_number_of_one_that_is_gone_is_led_to_itself(host: Apart, order: str) -> None:
+async def test_host_that_has_the_number_of_one_that_is_gone_is_led_to_itself(host: Apart, order: str) -> None:
     """Whichever of both is told first: a packet for the new one never goes to where the old one was, once it is
     written."""
     (old, its), new = way(), Owner(Kind.HOST, "successor")
     wanted = as_rows(Way(host=2, address=ip_address("10.20.0.99")))
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, old, its)
-        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
-        gone, comes = diff({}, its), diff(wanted, {})
-        if order == "together":
-            await driver.apply_all({old: gone, new: comes})
-        elif order == "old first":
-            await driver.apply(old, gone)
+    driver = Native()
+    await put(driver, old, its)
+    await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+    gone, comes = diff({}, its), diff(wanted, {})
+    if order == "together":
+        await driver.apply_all({old: gone, new: comes})
+    elif order == "old first":
+        await driver.apply(old, gone)
+        await driver.apply(new, comes)
+    else:
+        with pytest.raises(DriverError, match=str(old)):
             await driver.apply(new, comes)
-        else:
-            with pytest.raises(DriverError, match=str(old)):
-                await driver.apply(new, comes)
-            assert await driver.read(old) == its
-            await driver.apply(old, gone)
-            await driver.apply(new, comes)
-        other = Native()
-        for reader in (driver, other):
-            found = await reader.read_all()
-            assert (found.get(old), found[new]) == (None, wanted)
-            assert found[ONE] == as_rows(Vip(address=FOUR, held=False), service())
-        await other.close()
-        routes = host.run("ip", "route", "show", "table", "all", "proto", "250")
-        assert routes.count("10.20.0.99") == 2 * len(TUNNELS), "of both IP versions"
-        assert "10.20.0.12" not in routes
-        await driver.remove()
-
-    asyncio.run(walk())
+        assert await driver.read(old) == its
+        await driver.apply(old, gone)
+        await driver.apply(new, comes)
+    other = Native()
+    for reader in (driver, other):
+        found = await reader.read_all()
+        assert (found.get(old), found[new]) == (None, wanted)
+        assert found[ONE] == as_rows(Vip(address=FOUR, held=False), service())
+    await other.close()
+    routes = host.run("ip", "route", "show", "table", "all", "proto", "250")
+    assert routes.count("10.20.0.99") == 2 * len(TUNNELS), "of both IP versions"
+    assert "10.20.0.12" not in routes
+    await driver.remove()
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])
-def test_host_is_left_as_it_was(host: Apart, is_fresh: bool) -> None:
+async def test_host_is_left_as_it_was(host: Apart, is_fresh: bool) -> None:
     before = _everything(host)
 
-    async def walk() -> None:
+    driver = Native()
+    for number in (2, 3):
+        await put(driver, *way(number))
+    await put(driver, ONE, EVERYTHING)
+    theirs = [each for each in _everything(host)[0].splitlines() if "theirs" in each]
+    assert theirs == [each for each in before[0].splitlines() if "theirs" in each]
+    if is_fresh:
+        await driver.close()
         driver = Native()
-        for number in (2, 3):
-            await put(driver, *way(number))
-        await put(driver, ONE, EVERYTHING)
-        theirs = [each for each in _everything(host)[0].splitlines() if "theirs" in each]
-        assert theirs == [each for each in before[0].splitlines() if "theirs" in each]
-        if is_fresh:
-            await driver.close()
-            driver = Native()
-        await driver.remove()
-
-    asyncio.run(walk())
+    await driver.remove()
     for now, then in zip(_everything(host), before, strict=True):
         assert now == then
 
 
-def test_removing_what_was_never_there_changes_nothing(host: Apart) -> None:
+async def test_removing_what_was_never_there_changes_nothing(host: Apart) -> None:
     before = _everything(host)
-    asyncio.run(Native().remove())
+    await Native().remove()
     assert _everything(host) == before
 
 
-def test_local_rule_that_somebody_has_moved_stays_where_it_is(host: Apart) -> None:
+async def test_local_rule_that_somebody_has_moved_stays_where_it_is(host: Apart) -> None:
     host.ip("rule add pref 100 lookup local", "rule del pref 0")
     before = _everything(host)
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        assert "lookup local" in host.run("ip", "rule", "show", "pref", "100")
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    await put(driver, *way())
+    assert "lookup local" in host.run("ip", "rule", "show", "pref", "100")
+    await driver.remove()
     assert _everything(host) == before
 
 
-def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as_ever(host: Apart) -> None:
+async def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as_ever(host: Apart) -> None:
     before = _everything(host)
     host.ip("rule add pref 100 lookup local", "rule del pref 0")
 
-    async def walk() -> None:
-        driver = Native()
-        await driver.read_all()
-        host.ip("rule add pref 0 lookup local proto kernel", "rule del pref 100")
-        assert await driver.look_after() is Kept.MENDED
-        assert "lookup local" in host.run("ip", "rule", "show", "pref", "5")
-        assert host.run("ip", "rule", "show", "pref", "0") == ""
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    await driver.read_all()
+    host.ip("rule add pref 0 lookup local proto kernel", "rule del pref 100")
+    assert await driver.look_after() is Kept.MENDED
+    assert "lookup local" in host.run("ip", "rule", "show", "pref", "5")
+    assert host.run("ip", "rule", "show", "pref", "0") == ""
+    await driver.remove()
     assert _everything(host) == before
 
 
-def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) -> None:
-    async def walk() -> None:
-        driver, lost = Native(), asyncio.Event()
-        driver.follow(lost.set)
-        await put(driver, *way())
-        await put(driver, ONE, EVERYTHING)
-        host.run("nft", "flush", "ruleset")
-        with pytest.raises(DriverError, match="removed our table"):
-            await driver.apply(ONE, diff({}, EVERYTHING))
-        await asyncio.wait_for(lost.wait(), 5)
-        assert await driver.read_all() == {}
-        assert str(FOUR) not in host.run("ip", "addr", "show", "lo"), "announced is what is led"
-        await put(driver, *way())
-        await put(driver, ONE, EVERYTHING)
-        assert await driver.read(ONE) == EVERYTHING
-        await driver.remove()
-
-    asyncio.run(walk())
+async def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) -> None:
+    driver, lost = Native(), asyncio.Event()
+    driver.follow(lost.set)
+    await put(driver, *way())
+    await put(driver, ONE, EVERYTHING)
+    host.run("nft", "flush", "ruleset")
+    with pytest.raises(DriverError, match="removed our table"):
+        await driver.apply(ONE, diff({}, EVERYTHING))
+    await asyncio.wait_for(lost.wait(), 5)
+    assert await driver.read_all() == {}
+    assert str(FOUR) not in host.run("ip", "addr", "show", "lo"), "announced is what is led"
+    await put(driver, *way())
+    await put(driver, ONE, EVERYTHING)
+    assert await driver.read(ONE) == EVERYTHING
+    await driver.remove()
 
 
-def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
+async def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
     """As operators do with all tables of a host at once: one that nft cannot read would keep out all others."""
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        await put(driver, ONE, EVERYTHING)
-        saved = host.run("nft", "list", "ruleset")
-        host.nft(f"flush ruleset\n{saved}")
-        assert host.run("nft", "list", "ruleset") == saved
-        assert await driver.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
-        await driver.close()
-
-    asyncio.run(walk())
+    driver = Native()
+    await put(driver, *way())
+    await put(driver, ONE, EVERYTHING)
+    saved = host.run("nft", "list", "ruleset")
+    host.nft(f"flush ruleset\n{saved}")
+    assert host.run("nft", "list", "ruleset") == saved
+    assert await driver.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
+    await driver.close()
 
 
 @pytest.mark.slow
-def test_ten_thousand_load_balancers_hold_nobody_up(host: Apart) -> None:
+async def test_ten_thousand_load_balancers_hold_nobody_up(host: Apart) -> None:
     """All of them in one transaction; and then one that changes among them."""
 
-    async def walk() -> None:
-        driver, changes = Native(), dict[Owner, Diff]()
-        for place in range(10_000):
-            vip = ip_address("198.18.0.0") + place
-            rows = as_rows(Vip(address=vip, held=False), service(vip=vip, targets=_here(place)))
-            changes[Owner(Kind.LOAD_BALANCER, f"{place:08d}-1111-4111-8111-111111111111")] = diff(rows, {})
-        await driver.open()
-        await driver.apply_all(changes)
-        assert len(await driver.read_all()) == 10_000
-        assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(" : ") == 256 + 1
-        owner, change = next(iter(changes.items()))
-        await driver.apply(owner, diff({}, change.creates))
-        assert len(await driver.read_all()) == 9_999
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, changes = Native(), dict[Owner, Diff]()
+    for place in range(10_000):
+        vip = ip_address("198.18.0.0") + place
+        rows = as_rows(Vip(address=vip, held=False), service(vip=vip, targets=_here(place)))
+        changes[Owner(Kind.LOAD_BALANCER, f"{place:08d}-1111-4111-8111-111111111111")] = diff(rows, {})
+    await driver.open()
+    await driver.apply_all(changes)
+    assert len(await driver.read_all()) == 10_000
+    assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(" : ") == 256 + 1
+    owner, change = next(iter(changes.items()))
+    await driver.apply(owner, diff({}, change.creates))
+    assert len(await driver.read_all()) == 9_999
+    await driver.remove()
 
 
 def _here(place: int) -> tuple[Target, ...]:

@@ -1,7 +1,5 @@
 """Devices that an agent did not come to the end of, and those that somebody has removed."""
 
-import asyncio
-
 import pytest
 
 from drivers.test_native import _everything, host, put, way
@@ -25,7 +23,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("device", range(len(TUNNELS)))
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_device_of_an_agent_that_was_killed_is_ours(
+async def test_device_of_an_agent_that_was_killed_is_ours(
     host: Apart, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made, and says nothing of itself yet."""
@@ -54,47 +52,41 @@ def test_device_of_an_agent_that_was_killed_is_ours(
         assert await driver.read_all() == dict([way()])
         await driver.remove()
 
-    asyncio.run(walk())
+    await walk()
     assert _everything(host) == before
 
 
 @pytest.mark.parametrize(
     "theirs", [f"{VXLAN} 4790 up", "type bridge", f"{VXLAN} 4999"], ids=["up", "another kind", "another port"]
 )
-def test_device_of_somebody_else_is_left_alone(host: Apart, theirs: str) -> None:
+async def test_device_of_somebody_else_is_left_alone(host: Apart, theirs: str) -> None:
     host.ip(f"link add fl-table {theirs.removesuffix(' up')}")
     if theirs.endswith(" up"):
         host.ip("link set fl-table up")
     before = _everything(host)
 
-    async def walk() -> None:
-        driver = Native()
-        with pytest.raises(DriverError, match="somebody else's"):
-            await driver.open()
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    with pytest.raises(DriverError, match="somebody else's"):
+        await driver.open()
+    await driver.remove()
     assert _everything(host) == before
 
 
 @pytest.mark.parametrize("removed", [TUNNELS[:1], TUNNELS[1:], TUNNELS])
 @pytest.mark.parametrize("was", [0, 1])
-def test_what_the_host_had_is_known_though_devices_were_removed(
+async def test_what_the_host_had_is_known_though_devices_were_removed(
     host: Apart, removed: tuple[str, ...], was: int
 ) -> None:
     host.set(ACCEPT_LOCAL, was)
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        if removed != TUNNELS:
-            await driver.close()
-            driver = Native()
-        host.ip(*(f"link del {name}" for name in removed))
-        await driver.read_all()
-        assert read_sysctl(ACCEPT_LOCAL) == "1"
+    driver = Native()
+    await put(driver, *way())
+    if removed != TUNNELS:
         await driver.close()
-        await Native().remove()
-
-    asyncio.run(walk())
+        driver = Native()
+    host.ip(*(f"link del {name}" for name in removed))
+    await driver.read_all()
+    assert read_sysctl(ACCEPT_LOCAL) == "1"
+    await driver.close()
+    await Native().remove()
     assert read_sysctl(ACCEPT_LOCAL) == str(was)

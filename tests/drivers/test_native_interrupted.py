@@ -1,6 +1,5 @@
 """Others change addresses, rules and routes while a driver reads them: what it read then is of no one moment."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -42,27 +41,26 @@ def at_first(often: int) -> Callable[[Message], bool]:
     return comes
 
 
-def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without a way to anywhere looks for an address of its own among all."""
     host.ip("route del default via 10.20.0.1", f"addr add {FOUR}/32 dev lo")
     come_between(monkeypatch, at_first(3))
 
-    async def walk() -> None:
-        driver, (owner, its) = Native(), way()
-        await put(driver, owner, its)
-        with pytest.raises(DriverError, match="itself"):
-            await put(driver, ONE, EVERYTHING)
-        host.ip(f"addr del {FOUR}/32 dev lo")
+    driver, (owner, its) = Native(), way()
+    await put(driver, owner, its)
+    with pytest.raises(DriverError, match="itself"):
         await put(driver, ONE, EVERYTHING)
-        assert await driver.look_after() is Kept.WHOLE
-        assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
-        await put(driver, ONE, {})
-        await driver.remove()
+    host.ip(f"addr del {FOUR}/32 dev lo")
+    await put(driver, ONE, EVERYTHING)
+    assert await driver.look_after() is Kept.WHOLE
+    assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
+    await put(driver, ONE, {})
+    await driver.remove()
 
-    asyncio.run(walk())
 
-
-def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
+    host: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was written before is not forgotten: it is read before anything else is written."""
     host.ip("route del default via 10.20.0.1")
     asked, is_there = list[Message](), [True]
@@ -73,22 +71,19 @@ def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(host: Apart, m
         asked.append(message)
         return True
 
-    async def walk() -> None:
-        driver, (owner, its) = Native(), way()
-        await put(driver, owner, its)
-        come_between(monkeypatch, comes)
-        with pytest.raises(Unavailable):
-            await driver.apply(ONE, diff(EVERYTHING, {}))
-        assert len(asked) == ATTEMPTS
-        is_there[0] = False
-        await put(driver, ONE, EVERYTHING)
-        assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, (owner, its) = Native(), way()
+    await put(driver, owner, its)
+    come_between(monkeypatch, comes)
+    with pytest.raises(Unavailable):
+        await driver.apply(ONE, diff(EVERYTHING, {}))
+    assert len(asked) == ATTEMPTS
+    is_there[0] = False
+    await put(driver, ONE, EVERYTHING)
+    assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
+    await driver.remove()
 
 
-def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
+async def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
     host: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody keeps changing nftables, so notes of connections cannot be read: elements have been written by then."""
@@ -98,17 +93,14 @@ def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
     def comes(message: Message) -> bool:
         return is_there[0] and b"asked4" in message.body
 
-    async def walk() -> None:
-        driver, (owner, its) = Native(), way()
-        await put(driver, owner, its)
-        await put(driver, ONE, ASKING)
-        come_between(monkeypatch, comes)
-        with pytest.raises(Unavailable):
-            await put(driver, ONE, elsewhere)
-        is_there[0] = False
-        assert await driver.read(ONE) == elsewhere
-        await put(driver, ONE, ASKING)
-        assert await driver.read_all() == {owner: its, ONE: ASKING}
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, (owner, its) = Native(), way()
+    await put(driver, owner, its)
+    await put(driver, ONE, ASKING)
+    come_between(monkeypatch, comes)
+    with pytest.raises(Unavailable):
+        await put(driver, ONE, elsewhere)
+    is_there[0] = False
+    assert await driver.read(ONE) == elsewhere
+    await put(driver, ONE, ASKING)
+    assert await driver.read_all() == {owner: its, ONE: ASKING}
+    await driver.remove()

@@ -1,6 +1,5 @@
 """What systemd-networkd does when it begins: all rules of routing go that do not say they are the kernel's."""
 
-import asyncio
 from collections.abc import Iterator
 from itertools import product
 
@@ -50,26 +49,23 @@ def test_hosts_are_reached_and_serve_as_before(site: Fabric) -> None:
         site.client.run("ping", "-c1", "-W2", f"10.20.0.1{number}")
 
 
-def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart) -> None:
+async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart) -> None:
     before = _everything(host)
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        await put(driver, ONE, EVERYTHING)
-        await driver.close()
-        rules = _rules(host)
-        for version in ("-4", "-6"):
-            _age(host, version)
-        begun = Native()
-        assert await begun.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
-        assert _rules(host) == rules
-        await begun.close()
-        for version in ("-4", "-6"):
-            _age(host, version)
-        await Native().remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    await put(driver, *way())
+    await put(driver, ONE, EVERYTHING)
+    await driver.close()
+    rules = _rules(host)
+    for version in ("-4", "-6"):
+        _age(host, version)
+    begun = Native()
+    assert await begun.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
+    assert _rules(host) == rules
+    await begun.close()
+    for version in ("-4", "-6"):
+        _age(host, version)
+    await Native().remove()
     assert _everything(host) == before
 
 

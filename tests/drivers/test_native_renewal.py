@@ -1,6 +1,5 @@
 """A newer release's rules in place of an older one's, under traffic: no packet is lost, and what was there stays."""
 
-import asyncio
 import socket
 import threading
 import time
@@ -168,50 +167,44 @@ def _heard(sock: socket.socket, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("rules", [other_rules, other_types])
-def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release(
+async def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release(
     host: Apart, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def walk() -> None:
-        driver = Native()
-        for owner, rows in WHOLE.items():
-            await put(driver, owner, rows)
-        await driver.close()
-        before = host.run("nft", "list", "ruleset")
-        with release(rules, monkeypatch):
-            await renewed()
-            other = host.run("nft", "list", "ruleset")
-        assert other != before
-        assert "fairlead-next" not in other
-        if rules is other_types:
-            assert await Native().look() == {}, "what its elements mean is not known"
-        assert await found() == WHOLE
-        assert sorted(host.run("nft", "list", "ruleset").splitlines()) == sorted(before.splitlines())
-        await Native().remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    for owner, rows in WHOLE.items():
+        await put(driver, owner, rows)
+    await driver.close()
+    before = host.run("nft", "list", "ruleset")
+    with release(rules, monkeypatch):
+        await renewed()
+        other = host.run("nft", "list", "ruleset")
+    assert other != before
+    assert "fairlead-next" not in other
+    if rules is other_types:
+        assert await Native().look() == {}, "what its elements mean is not known"
+    assert await found() == WHOLE
+    assert sorted(host.run("nft", "list", "ruleset").splitlines()) == sorted(before.splitlines())
+    await Native().remove()
 
 
 @pytest.mark.parametrize("calls", range(12))
-def test_agent_that_is_killed_meanwhile_is_gone_on_for(
+async def test_agent_that_is_killed_meanwhile_is_gone_on_for(
     host: Apart, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After so many transactions."""
 
-    async def walk() -> None:
-        driver = Native()
-        for owner, rows in WHOLE.items():
-            await put(driver, owner, rows)
-        await driver.close()
-        with release(other_types, monkeypatch):
-            await renewed()
-        with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(Netlink, "transact", _Killing(calls))
-            await renewed()
-        assert await found() == WHOLE
-        assert "fairlead-next" not in host.run("nft", "list", "ruleset")
-        await Native().remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    for owner, rows in WHOLE.items():
+        await put(driver, owner, rows)
+    await driver.close()
+    with release(other_types, monkeypatch):
+        await renewed()
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(Netlink, "transact", _Killing(calls))
+        await renewed()
+    assert await found() == WHOLE
+    assert "fairlead-next" not in host.run("nft", "list", "ruleset")
+    await Native().remove()
 
 
 class Killed(Exception):
@@ -233,11 +226,8 @@ class _Killing:
         return transact
 
 
-def test_both_tables_go_where_an_agent_was_killed_meanwhile(host: Apart) -> None:
-    async def walk() -> None:
-        await renewed()
-        host.nft("table inet fairlead-next { flags dormant; }")
-        await Native().remove()
-        assert "inet fairlead" not in host.run("nft", "list", "tables")
-
-    asyncio.run(walk())
+async def test_both_tables_go_where_an_agent_was_killed_meanwhile(host: Apart) -> None:
+    await renewed()
+    host.nft("table inet fairlead-next { flags dormant; }")
+    await Native().remove()
+    assert "inet fairlead" not in host.run("nft", "list", "tables")

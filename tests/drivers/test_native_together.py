@@ -1,6 +1,5 @@
 """Many owners of a plain host at once, in a real kernel: VIPs that it holds, what changes hands, and a restart."""
 
-import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -94,133 +93,115 @@ def test_driver_takes_several_owners() -> None:
 
 
 @pytest.mark.parametrize("first", ["198.18.1.0", "2001:db8::1:0"])
-def test_many_that_are_held_are_found_again_by_another_process_which_writes_nothing(
+async def test_many_that_are_held_are_found_again_by_another_process_which_writes_nothing(
     host: Apart, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def walk() -> None:
-        driver, wanted = Native(), dict([way(2)]) | many(first)
-        await driver.open()
+    driver, wanted = Native(), dict([way(2)]) | many(first)
+    await driver.open()
+    await put(driver, wanted)
+    assert await driver.read_all() == wanted
+    assert len(addresses(host)) == MANY
+    shown = led_own(host)
+    assert sum(each.count("src ") for each in shown) == MANY
+    await driver.close()
+    asked = list[int]()
+    send = Netlink._send
+
+    def listen(netlink: Netlink, messages: list[Message]) -> None:
+        messages = list(messages)
+        asked.extend(each.kind for each in messages)
+        send(netlink, messages)
+
+    monkeypatch.setattr(Netlink, "_send", listen)
+    again = Native()
+    await again.open()
+    before = len(asked)
+    assert await again.read_all() == wanted
+    wrote = [each for each in asked[before:] if each < 256 and each % 4 != ASKS and each != RULE]
+    assert wrote == [], "neither routes nor addresses"
+    monkeypatch.undo()
+    assert led_own(host) == shown
+    await put(again, {each: {} for each in wanted})
+    assert await again.read_all() == {}
+    assert (addresses(host), led_own(host)) == (set(), ["", ""])
+    await again.remove()
+
+
+async def test_route_that_somebody_removed_is_put_back(host: Apart) -> None:
+    driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
+    await put(driver, wanted)
+    shown = led_own(host)
+    host.ip(f"route del local 198.18.1.7 table {0xFA1E0000}")
+    assert await driver.read_all() == wanted
+    assert led_own(host) == shown
+    await driver.remove()
+
+
+async def test_address_that_the_host_has_is_refused_and_all_others_are_held(host: Apart) -> None:
+    driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
+    with pytest.raises(DriverError, match=r"198\.18\.0\.9"):
         await put(driver, wanted)
-        assert await driver.read_all() == wanted
-        assert len(addresses(host)) == MANY
-        shown = led_own(host)
-        assert sum(each.count("src ") for each in shown) == MANY
-        await driver.close()
-        asked = list[int]()
-        send = Netlink._send
-
-        def listen(netlink: Netlink, messages: list[Message]) -> None:
-            messages = list(messages)
-            asked.extend(each.kind for each in messages)
-            send(netlink, messages)
-
-        monkeypatch.setattr(Netlink, "_send", listen)
-        again = Native()
-        await again.open()
-        before = len(asked)
-        assert await again.read_all() == wanted
-        wrote = [each for each in asked[before:] if each < 256 and each % 4 != ASKS and each != RULE]
-        assert wrote == [], "neither routes nor addresses"
-        monkeypatch.undo()
-        assert led_own(host) == shown
-        await put(again, {each: {} for each in wanted})
-        assert await again.read_all() == {}
-        assert (addresses(host), led_own(host)) == (set(), ["", ""])
-        await again.remove()
-
-    asyncio.run(walk())
+    assert len(addresses(host)) == MANY - 1
+    found, vip = await driver.read_all(), ip_address("198.18.0.9")
+    assert {each for each in wanted if found[each] != wanted[each]} == {owner(9)}
+    assert found[owner(9)] == rows(vip, 9, held=False)
+    await driver.remove()
+    assert "198.18.0.9" in host.run("ip", "addr", "show", "lo")
 
 
-def test_route_that_somebody_removed_is_put_back(host: Apart) -> None:
-    async def walk() -> None:
-        driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
-        await put(driver, wanted)
-        shown = led_own(host)
-        host.ip(f"route del local 198.18.1.7 table {0xFA1E0000}")
-        assert await driver.read_all() == wanted
-        assert led_own(host) == shown
-        await driver.remove()
-
-    asyncio.run(walk())
-
-
-def test_address_that_the_host_has_is_refused_and_all_others_are_held(host: Apart) -> None:
-    async def walk() -> None:
-        driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
-        with pytest.raises(DriverError, match=r"198\.18\.0\.9"):
-            await put(driver, wanted)
-        assert len(addresses(host)) == MANY - 1
-        found, vip = await driver.read_all(), ip_address("198.18.0.9")
-        assert {each for each in wanted if found[each] != wanted[each]} == {owner(9)}
-        assert found[owner(9)] == rows(vip, 9, held=False)
-        await driver.remove()
-        assert "198.18.0.9" in host.run("ip", "addr", "show", "lo")
-
-    asyncio.run(walk())
-
-
-def test_vips_and_numbers_change_hands_in_one_transaction_in_any_order(host: Apart) -> None:
+async def test_vips_and_numbers_change_hands_in_one_transaction_in_any_order(host: Apart) -> None:
     one, other = (ip_address(f"203.0.113.{each}") for each in (5, 6))
 
-    async def walk() -> None:
-        driver, reader = Native(), Native()
-        host3, its3 = way(3)
-        await put(driver, {**dict([way(2)]), host3: its3, owner(1): rows(one, 1), owner(2): rows(other, 2)})
-        swaps: list[dict[Owner, Rows]] = [
-            {owner(1): rows(other, 1), owner(2): rows(one, 2)},
-            {owner(1): {}, owner(3): rows(other, 3)},
-            {owner(1): rows(other, 1), owner(3): {}},
-            {**dict([way(3, "new", "10.20.0.13")]), host3: {}},
-            {host3: its3, Owner(Kind.HOST, "new"): {}},
-        ]
-        for swap in swaps:
-            await put(driver, swap)
-            known, found = dict(await driver.read_some([owner(1), owner(2), owner(3)])), await reader.read_all()
-            assert {each: its for each, its in known.items() if its} == {
-                each: its for each, its in found.items() if each.kind is Kind.LOAD_BALANCER
-            }
-            assert {each: found.get(each, {}) for each in swap} == swap
-            assert addresses(host) == {str(one), str(other)}
-        await reader.close()
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, reader = Native(), Native()
+    host3, its3 = way(3)
+    await put(driver, {**dict([way(2)]), host3: its3, owner(1): rows(one, 1), owner(2): rows(other, 2)})
+    swaps: list[dict[Owner, Rows]] = [
+        {owner(1): rows(other, 1), owner(2): rows(one, 2)},
+        {owner(1): {}, owner(3): rows(other, 3)},
+        {owner(1): rows(other, 1), owner(3): {}},
+        {**dict([way(3, "new", "10.20.0.13")]), host3: {}},
+        {host3: its3, Owner(Kind.HOST, "new"): {}},
+    ]
+    for swap in swaps:
+        await put(driver, swap)
+        known, found = dict(await driver.read_some([owner(1), owner(2), owner(3)])), await reader.read_all()
+        assert {each: its for each, its in known.items() if its} == {
+            each: its for each, its in found.items() if each.kind is Kind.LOAD_BALANCER
+        }
+        assert {each: found.get(each, {}) for each in swap} == swap
+        assert addresses(host) == {str(one), str(other)}
+    await reader.close()
+    await driver.remove()
 
 
-def test_two_that_want_the_same_are_refused(host: Apart) -> None:
+async def test_two_that_want_the_same_are_refused(host: Apart) -> None:
     vip = ip_address("203.0.113.5")
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, dict([way(2)]))
-        with pytest.raises(DriverError, match=str(owner(1))):
-            await put(driver, {owner(1): rows(vip, 1), owner(2): rows(vip, 2)})
-        with pytest.raises(DriverError, match="host3"):
-            await put(driver, dict([way(3), way(3, "new")]))
-        assert await driver.read_all() == dict([way(2)])
-        await put(driver, {owner(1): rows(vip, 1)})
-        with pytest.raises(DriverError, match=str(owner(1))):
-            await put(driver, {owner(1): {**rows(vip, 9)}, owner(2): rows(vip, 2)})
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    await put(driver, dict([way(2)]))
+    with pytest.raises(DriverError, match=str(owner(1))):
+        await put(driver, {owner(1): rows(vip, 1), owner(2): rows(vip, 2)})
+    with pytest.raises(DriverError, match="host3"):
+        await put(driver, dict([way(3), way(3, "new")]))
+    assert await driver.read_all() == dict([way(2)])
+    await put(driver, {owner(1): rows(vip, 1)})
+    with pytest.raises(DriverError, match=str(owner(1))):
+        await put(driver, {owner(1): {**rows(vip, 9)}, owner(2): rows(vip, 2)})
+    await driver.remove()
 
 
-def test_host_without_an_address_of_its_own_leads_nothing_from_a_vip(host: Apart) -> None:
+async def test_host_without_an_address_of_its_own_leads_nothing_from_a_vip(host: Apart) -> None:
     """Or answers would never come back. A VIP may be what the kernel would choose."""
     host.ip("addr del 10.20.0.11/24 dev d0", "addr del 198.18.0.9/32 dev lo")
 
-    async def walk() -> None:
-        driver, wanted = Native(), many("198.18.1.0")
-        wanted = {each: {key: row for key, row in its.items() if isinstance(row, Vip)} for each, its in wanted.items()}
-        await put(driver, wanted)
-        assert led_own(host)[0] == ""
-        assert await driver.read_all() == wanted
-        await put(driver, {owner(0): {key: replace(row, held=False) for key, row in wanted[owner(0)].items()}})  # type: ignore[type-var]
-        assert len(addresses(host)) == MANY - 1
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, wanted = Native(), many("198.18.1.0")
+    wanted = {each: {key: row for key, row in its.items() if isinstance(row, Vip)} for each, its in wanted.items()}
+    await put(driver, wanted)
+    assert led_own(host)[0] == ""
+    assert await driver.read_all() == wanted
+    await put(driver, {owner(0): {key: replace(row, held=False) for key, row in wanted[owner(0)].items()}})  # type: ignore[type-var]
+    assert len(addresses(host)) == MANY - 1
+    await driver.remove()
 
 
 def reconciler_of(driver: Native, wanted: Mapping[Owner, Rows]) -> Reconciler:
@@ -237,40 +218,34 @@ async def rest(reconciler: Reconciler) -> None:
         pass
 
 
-def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> None:
+async def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> None:
     """Somebody has put an element into our map that is in the way of one of them."""
 
-    async def walk() -> None:
-        driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
-        await driver.open()
-        reconciler = reconciler_of(driver, wanted)
-        assert await driver.read_all() == {}
-        host.nft("add element inet fairlead served4 { 198.18.1.7 . 0:6 . 80 : 0:63 }")
-        reconciler.mark(wanted)
-        await rest(reconciler)
-        assert await driver.read_all() == wanted
-        assert (reconciler.statistics.failed, len(reconciler)) == (0, 0)
-        assert {reconciler.applied(each).error for each in wanted} == {None}
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
+    await driver.open()
+    reconciler = reconciler_of(driver, wanted)
+    assert await driver.read_all() == {}
+    host.nft("add element inet fairlead served4 { 198.18.1.7 . 0:6 . 80 : 0:63 }")
+    reconciler.mark(wanted)
+    await rest(reconciler)
+    assert await driver.read_all() == wanted
+    assert (reconciler.statistics.failed, len(reconciler)) == (0, 0)
+    assert {reconciler.applied(each).error for each in wanted} == {None}
+    await driver.remove()
 
 
-def test_one_that_the_host_cannot_have_waits_by_itself(host: Apart) -> None:
-    async def walk() -> None:
-        driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
-        reconciler = reconciler_of(driver, wanted)
-        reconciler.mark(wanted)
-        await rest(reconciler)
-        failed = {each for each in wanted if reconciler.applied(each).error is not None}
-        assert failed == {owner(9)}
-        assert "198.18.0.9" in (reconciler.applied(owner(9)).error or "")
-        assert reconciler.next_due() is not None
-        assert len(addresses(host)) == MANY - 1
-        host.ip("addr del 198.18.0.9/32 dev lo")
-        reconciler.retry_now()
-        await rest(reconciler)
-        assert await driver.read_all() == wanted
-        await driver.remove()
-
-    asyncio.run(walk())
+async def test_one_that_the_host_cannot_have_waits_by_itself(host: Apart) -> None:
+    driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
+    reconciler = reconciler_of(driver, wanted)
+    reconciler.mark(wanted)
+    await rest(reconciler)
+    failed = {each for each in wanted if reconciler.applied(each).error is not None}
+    assert failed == {owner(9)}
+    assert "198.18.0.9" in (reconciler.applied(owner(9)).error or "")
+    assert reconciler.next_due() is not None
+    assert len(addresses(host)) == MANY - 1
+    host.ip("addr del 198.18.0.9/32 dev lo")
+    reconciler.retry_now()
+    await rest(reconciler)
+    assert await driver.read_all() == wanted
+    await driver.remove()

@@ -76,27 +76,24 @@ async def _wait(condition: Callable[[], bool], seconds: float = 5.0) -> float:
 
 
 @pytest.mark.parametrize("removed", REMOVED)
-def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, removed: str) -> None:
-    async def walk() -> None:
-        driver, (other, its) = Native(), way()
+async def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, removed: str) -> None:
+    driver, (other, its) = Native(), way()
+    await put(driver, other, its)
+    await put(driver, OWNER, SERVED)
+    await _settled(driver)
+    before = _state(host)
+    host.run("sh", "-c", REMOVED[removed])
+    kept = await driver.look_after()
+    assert kept is (Kept.LOST if removed in LOST else Kept.MENDED)
+    if kept is Kept.LOST:
+        await driver.read_all()
         await put(driver, other, its)
-        await put(driver, OWNER, SERVED)
-        await _settled(driver)
-        before = _state(host)
-        host.run("sh", "-c", REMOVED[removed])
-        kept = await driver.look_after()
-        assert kept is (Kept.LOST if removed in LOST else Kept.MENDED)
-        if kept is Kept.LOST:
-            await driver.read_all()
-            await put(driver, other, its)
-            with suppress(DriverError):
-                await put(driver, OWNER, SERVED)
-        assert _state(host)[:-1] == before[:-1]
-        assert kept is Kept.LOST or _state(host) == before, "of nftables nothing is touched"
-        await _settled(driver)
-        await driver.remove()
-
-    asyncio.run(walk())
+        with suppress(DriverError):
+            await put(driver, OWNER, SERVED)
+    assert _state(host)[:-1] == before[:-1]
+    assert kept is Kept.LOST or _state(host) == before, "of nftables nothing is touched"
+    await _settled(driver)
+    await driver.remove()
 
 
 async def _settled(driver: Native) -> None:
@@ -106,7 +103,9 @@ async def _settled(driver: Native) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(
+    host: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[float] = []
     find_missing = driving.find_missing
 
@@ -116,28 +115,25 @@ def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, m
 
     monkeypatch.setattr(driving, "find_missing", look)
 
-    async def walk() -> None:
-        driver, (other, its) = Native(), way()
-        await put(driver, other, its)
-        await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
-        await _settled(driver)
-        looked.clear()
-        routes = [f"10.77.{each}.0/24 via 10.20.0.1" for each in range(200)]
-        routes += [f"fd77:{each}::/64 via fd20::1" for each in range(200)]
-        lines = [f"route {verb} {each}" for each in routes for verb in ("add", "del")]
-        host.ip(*lines, *lines, "route add 10.98.0.0/16 via 10.20.0.1 table 77")
-        await put(driver, OWNER, {})
-        await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
-        await _settled(driver)
-        assert looked == []
-        for number, verb in enumerate(("add", "del"), 1):
-            host.ip(f"addr {verb} 10.20.0.99/24 dev d0")
-            assert await driver.look_after() is Kept.WHOLE
-            assert len(looked) == number
-            await asyncio.sleep(0.3)  # looks have rests
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver, (other, its) = Native(), way()
+    await put(driver, other, its)
+    await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
+    await _settled(driver)
+    looked.clear()
+    routes = [f"10.77.{each}.0/24 via 10.20.0.1" for each in range(200)]
+    routes += [f"fd77:{each}::/64 via fd20::1" for each in range(200)]
+    lines = [f"route {verb} {each}" for each in routes for verb in ("add", "del")]
+    host.ip(*lines, *lines, "route add 10.98.0.0/16 via 10.20.0.1 table 77")
+    await put(driver, OWNER, {})
+    await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
+    await _settled(driver)
+    assert looked == []
+    for number, verb in enumerate(("add", "del"), 1):
+        host.ip(f"addr {verb} 10.20.0.99/24 dev d0")
+        assert await driver.look_after() is Kept.WHOLE
+        assert len(looked) == number
+        await asyncio.sleep(0.3)  # looks have rests
+    await driver.remove()
 
 
 def _asks_from(host: Apart, vip: object) -> str:
@@ -145,7 +141,7 @@ def _asks_from(host: Apart, vip: object) -> str:
     return shown[shown.index("src") + 1] if "src" in shown else ""
 
 
-def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> None:
+async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> None:
     """By DHCP, or by what a router advertises: until then it may have none but VIPs. IPv6 looks whether nobody else has
     it first. Whatever becomes of the route is mended, and nothing else is read again."""
 
@@ -173,10 +169,12 @@ def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> N
             assert await driver.look_after() is Kept.WHOLE
             await asyncio.sleep(0.05)
 
-    asyncio.run(walk())
+    await walk()
 
 
-def test_looks_take_a_tenth_of_the_time_however_much_is_changed(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looks_take_a_tenth_of_the_time_however_much_is_changed(
+    host: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[float] = []
 
     def look(*_: object) -> Missing:
@@ -186,16 +184,13 @@ def test_looks_take_a_tenth_of_the_time_however_much_is_changed(host: Apart, mon
 
     monkeypatch.setattr(driving, "find_missing", look)
 
-    async def walk() -> None:
-        driver = Native()
-        await put(driver, *way())
-        until = time.monotonic() + 1.1
-        while time.monotonic() < until:
-            host.ip(*("rule add pref 900 lookup 77", "rule del pref 900") * 50)
-            assert await driver.look_after() is Kept.WHOLE
-        await driver.remove()
-
-    asyncio.run(walk())
+    driver = Native()
+    await put(driver, *way())
+    until = time.monotonic() + 1.1
+    while time.monotonic() < until:
+        host.ip(*("rule add pref 900 lookup 77", "rule del pref 900") * 50)
+        assert await driver.look_after() is Kept.WHOLE
+    await driver.remove()
     assert 3 <= len(looked) <= 6
 
 
@@ -215,66 +210,59 @@ async def _serving(folder: Path) -> AsyncIterator[Given]:
         await driver.remove()
 
 
-def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
+async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
     host: Apart, tmp_path: Path
 ) -> None:
     def serves() -> bool:
         shown = host.run("ip", "addr", "show", "lo") + host.run("nft", "list", "ruleset") + host.run("ip", "rule")
         return all(each in shown for each in ("203.0.113.5/32", "10.1.0.11", "0x1002"))
 
-    async def walk() -> None:
-        async with _serving(tmp_path):
-            await _wait(serves)
-            times = []
-            for removed in ("nft flush ruleset", "ip rule flush", "ip addr flush dev lo") * 2:
-                await asyncio.sleep(1)
-                host.run("sh", "-c", removed if "lo" not in removed else f"{removed} to 203.0.113.0/24")
-                times.append(await _wait(serves))
-            assert min(times) < 0.5, "a tenth of a second where nobody else needs the processor"
-
-    asyncio.run(walk())
+    async with _serving(tmp_path):
+        await _wait(serves)
+        times = []
+        for removed in ("nft flush ruleset", "ip rule flush", "ip addr flush dev lo") * 2:
+            await asyncio.sleep(1)
+            host.run("sh", "-c", removed if "lo" not in removed else f"{removed} to 203.0.113.0/24")
+            times.append(await _wait(serves))
+        assert min(times) < 0.5, "a tenth of a second where nobody else needs the processor"
     assert "203.0.113.5" not in "".join(_everything(host))
 
 
-def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(host: Apart) -> None:
+async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(
+    host: Apart,
+) -> None:
     """Whoever looks says that all has to be looked at; then the owner has failed, with the reason."""
 
-    async def walk() -> None:
-        driver, (other, its) = Native(), way()
-        await put(driver, other, its)
+    driver, (other, its) = Native(), way()
+    await put(driver, other, its)
+    await put(driver, OWNER, SERVED)
+    await _settled(driver)
+    host.ip(f"addr del {FOUR}/32 dev lo", f"addr add {FOUR}/32 dev lo")
+    assert await driver.look_after() is Kept.LOST
+    await driver.read_all()
+    with pytest.raises(DriverError, match=f"this host has {FOUR} itself"):
         await put(driver, OWNER, SERVED)
-        await _settled(driver)
-        host.ip(f"addr del {FOUR}/32 dev lo", f"addr add {FOUR}/32 dev lo")
-        assert await driver.look_after() is Kept.LOST
-        await driver.read_all()
-        with pytest.raises(DriverError, match=f"this host has {FOUR} itself"):
-            await put(driver, OWNER, SERVED)
-        host.ip(f"addr del {FOUR}/32 dev lo")
-        await put(driver, OWNER, SERVED)
-        await _settled(driver)
-        await driver.remove()
-
-    asyncio.run(walk())
+    host.ip(f"addr del {FOUR}/32 dev lo")
+    await put(driver, OWNER, SERVED)
+    await _settled(driver)
+    await driver.remove()
 
 
-def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None:
+async def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None:
     """Or whoever looks would have all of it made anew again and again; but what is gone besides is missed."""
 
-    async def walk() -> None:
-        driver, (other, its) = Native(), way()
-        await put(driver, other, its)
-        await put(driver, OWNER, SERVED)
+    driver, (other, its) = Native(), way()
+    await put(driver, other, its)
+    await put(driver, OWNER, SERVED)
+    host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")
+    wanted = SERVED | as_rows(service(port=81))
+    for removed in ("", "an address", "all of nftables"):
+        with pytest.raises(DriverError):
+            await put(driver, OWNER, wanted)
+        host.run("sh", "-c", REMOVED[removed] if removed else "true")
+        assert await driver.look_after() is (Kept.LOST if removed else Kept.WHOLE)
+        if removed == "an address":
+            await put(driver, OWNER, SERVED)
         host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")
-        wanted = SERVED | as_rows(service(port=81))
-        for removed in ("", "an address", "all of nftables"):
-            with pytest.raises(DriverError):
-                await put(driver, OWNER, wanted)
-            host.run("sh", "-c", REMOVED[removed] if removed else "true")
-            assert await driver.look_after() is (Kept.LOST if removed else Kept.WHOLE)
-            if removed == "an address":
-                await put(driver, OWNER, SERVED)
-            host.nft(f"add element inet fairlead served4 {{ {FOUR} . 0:6 . 81 : 0:63 }}")
-        assert await driver.read_all() == {}
-        await driver.remove()
-
-    asyncio.run(walk())
+    assert await driver.read_all() == {}
+    await driver.remove()

@@ -2,7 +2,6 @@
 """What Open vSwitch's tools write of ports and answers, and what they are told. The texts are those of Open vSwitch 3.1
 under OVN 23.03."""
 
-import asyncio
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -50,8 +49,8 @@ def announcer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Announcer:
     return Announcer("br-int", Tools(tmp_path))
 
 
-def test_frames_leave_in_one_message_each_by_its_ports(announcer: Announcer, tmp_path: Path):
-    asyncio.run(announcer.send([Frame(octets=b"\x01\xff", ports=[1, 7]), Frame(octets=b"\x02", ports=[3])]))
+async def test_frames_leave_in_one_message_each_by_its_ports(announcer: Announcer, tmp_path: Path):
+    await announcer.send([Frame(octets=b"\x01\xff", ports=[1, 7]), Frame(octets=b"\x02", ports=[3])])
     assert (tmp_path / "said").read_text() == (
         "-O OpenFlow15 bundle br-int -\n"
         "packet-out in_port=controller packet=01ff actions=output:1,output:7\n"
@@ -60,11 +59,11 @@ def test_frames_leave_in_one_message_each_by_its_ports(announcer: Announcer, tmp
 
 
 @pytest.mark.parametrize(("many", "asked"), [(1, 2), (FEW // 2, FEW), (FEW, 2)])
-def test_few_addresses_are_looked_for_one_by_one_and_many_all_at_once(
+async def test_few_addresses_are_looked_for_one_by_one_and_many_all_at_once(
     announcer: Announcer, tmp_path: Path, many: int, asked: int
 ):
     addresses = [ip_address(f"{prefix}{number}") for number in range(many) for prefix in ("10.0.0.", "fd00::")]
-    assert asyncio.run(announcer.answers(addresses)) == frozenset()
+    assert (await announcer.answers(addresses)) == frozenset()
     said = (tmp_path / "said").read_text().splitlines()
     assert len(said) == asked
     assert ("-O OpenFlow15 dump-flows br-int arp,arp_op=1,arp_tpa=10.0.0.0" in said) is (len(addresses) <= FEW)

@@ -1,7 +1,6 @@
 # ruff: noqa: E501 - lines as the tools write them
 """What Open vSwitch's tools write, and what is read in it. The texts are those of Open vSwitch 3.1 under OVN 23.03."""
 
-import asyncio
 from collections import Counter
 from itertools import chain, repeat
 from pathlib import Path
@@ -152,25 +151,25 @@ def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switch:
     return Switch(SwitchSettings(bridge="br-int", most_connections=10), Tools(tmp_path), lambda: 0.0)
 
 
-def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch: Switch, tmp_path: Path):
+async def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch: Switch, tmp_path: Path):
     tool(tmp_path, "ovs-ofctl", "echo 'ovs-ofctl: br-int is not a bridge or a socket' >&2; exit 1")
     with pytest.raises(SwitchError, match="br-int is not a bridge or a socket"):
-        asyncio.run(switch.read())
+        await switch.read()
 
 
-def test_a_tool_that_is_not_there_is_named(switch: Switch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_a_tool_that_is_not_there_is_named(switch: Switch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SwitchError, match="ovs-vsctl: No such file or directory"):
-        asyncio.run(Tools(tmp_path).chassis())
+        await Tools(tmp_path).chassis()
 
 
-def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):
+async def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):
     tool(tmp_path, "ovs-ofctl", "true")
     tool(tmp_path, "ovs-appctl", 'test "$1" = dpctl/ct-get-nconns && echo 11')
-    assert asyncio.run(switch.read()) == {}
+    assert (await switch.read()) == {}
 
 
-def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is asked at 0, and answers at 5 of a flow that it has had for 10.731 s by then; and the next time at once."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "flows").write_text(FLOWS)
@@ -180,7 +179,7 @@ def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monke
     looks = []
     for times in ([0.0, 5.0], [5.0, 5.0]):
         clock = chain(times, repeat(times[-1]))
-        looks.append(asyncio.run(Switch(settings, Tools(tmp_path), lambda clock=clock: next(clock)).read()))
+        looks.append(await Switch(settings, Tools(tmp_path), lambda clock=clock: next(clock)).read())
     asked = service("datapath:1", "tcp", "10.0.0.94", 80)
     late, at_once = (each[asked].counts["connections"] for each in looks)
     assert (late.slack, at_once.created - late.created) == (5.0, 5.0)

@@ -159,71 +159,67 @@ def _without(row: dict[str, Json], ours: set[str]) -> dict[str, Json]:
     return left
 
 
-def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
+async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
     """A VIP on N1, members on N1 and N2; the router gains N3 and loses N2, and in the end N1 goes with all."""
 
-    async def story() -> None:
-        world = Cloud(server, tmp_path)
-        async with world.client:
-            await world.client.wait_connected(10)
-            await world.client.transact([*cloud()], 10)
-            before = await world.theirs()
-            async with world.serving() as control:
-                await world.carries(N1.switch, N2.switch, R1.row)
-                assert before == await world.theirs()
-                assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
-                with pytest.raises(Unreachable, match="Southbound"):  # agents would be told that they have nothing
-                    control.check_told()
-                await world.client.transact([*R1.join(N3, "10.3.0.1/24")], 10)
-                await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
-                port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
-                end = await world.find("Logical_Router_Port", f"lrp-{port}")
-                await world.client.transact(world.removal("Logical_Router", end), 10)
-                await world.carries(N1.switch, N3.switch, R1.row)
-                assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
-            after = await world.theirs()
-            async with world.serving() as control:  # which finds all as it should be
-                await world.carries(N1.switch, N3.switch, R1.row)
-                assert control.central.reconciler.statistics.applied == 0
-                assert after == await world.theirs()
-                await world.client.transact([delete("Logical_Switch", "name", N1.switch)], 10)
-                await world.carries(N3.switch, R1.row)
-
-    asyncio.run(story())
+    world = Cloud(server, tmp_path)
+    async with world.client:
+        await world.client.wait_connected(10)
+        await world.client.transact([*cloud()], 10)
+        before = await world.theirs()
+        async with world.serving() as control:
+            await world.carries(N1.switch, N2.switch, R1.row)
+            assert before == await world.theirs()
+            assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
+            with pytest.raises(Unreachable, match="Southbound"):  # agents would be told that they have nothing
+                control.check_told()
+            await world.client.transact([*R1.join(N3, "10.3.0.1/24")], 10)
+            await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
+            port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
+            end = await world.find("Logical_Router_Port", f"lrp-{port}")
+            await world.client.transact(world.removal("Logical_Router", end), 10)
+            await world.carries(N1.switch, N3.switch, R1.row)
+            assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
+        after = await world.theirs()
+        async with world.serving() as control:  # which finds all as it should be
+            await world.carries(N1.switch, N3.switch, R1.row)
+            assert control.central.reconciler.statistics.applied == 0
+            assert after == await world.theirs()
+            await world.client.transact([delete("Logical_Switch", "name", N1.switch)], 10)
+            await world.carries(N3.switch, R1.row)
 
 
-def test_a_slow_follower_takes_nothing_away(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_follower_takes_nothing_away(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first look at everything comes while only networks were told, as after a long wait. What rests on networks
     of others stays as it is until all of them were told; what does not is looked at."""
     monkeypatch.setattr(topology, "SOME", 1)
 
-    async def story() -> None:
-        world = Cloud(server, tmp_path)
-        async with world.client:
-            await world.client.wait_connected(10)
-            await world.client.transact([*cloud()], 10)
-            async with world.serving():
-                await world.carries(N1.switch, N2.switch, R1.row)
-            before = await world.theirs()
-            monkeypatch.setattr(ovn, "TOPOLOGY_PATIENCE", 0.05)
-            async with world.serving(slowly=True) as control:
-                await world.slow.reached.wait()
-                reconciler = control.central.reconciler
-                assert reconciler.statistics.resyncs == 1
-                network = parse_model("network own 10.9.0.0/24", {})[0]
-                await world.model.write(lambda _: Changes(puts=tuple(network.values())))
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    while not await world.find("Logical_Switch", "own"):  # noqa: ASYNC110 - another task is at work
-                        await asyncio.sleep(0.02)
-                assert await world.carried() == {N1.switch, N2.switch, R1.row}
-                known = reconciler.applied(Owner(Kind.LOAD_BALANCER, balancer().id))
-                assert (known.error, reconciler.statistics.applied) == (NETWORKS_UNTOLD, 1)
-                world.slow.go_on.set()
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    while len(reconciler):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                assert await world.carried() == {N1.switch, N2.switch, R1.row}
-                assert reconciler.statistics.applied == 1
-                assert before == await world.theirs()
-
-    asyncio.run(story())
+    world = Cloud(server, tmp_path)
+    async with world.client:
+        await world.client.wait_connected(10)
+        await world.client.transact([*cloud()], 10)
+        async with world.serving():
+            await world.carries(N1.switch, N2.switch, R1.row)
+        before = await world.theirs()
+        monkeypatch.setattr(ovn, "TOPOLOGY_PATIENCE", 0.05)
+        async with world.serving(slowly=True) as control:
+            await world.slow.reached.wait()
+            reconciler = control.central.reconciler
+            assert reconciler.statistics.resyncs == 1
+            network = parse_model("network own 10.9.0.0/24", {})[0]
+            await world.model.write(lambda _: Changes(puts=tuple(network.values())))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not await world.find("Logical_Switch", "own"):  # noqa: ASYNC110 - another task is at work
+                    await asyncio.sleep(0.02)
+            assert await world.carried() == {N1.switch, N2.switch, R1.row}
+            known = reconciler.applied(Owner(Kind.LOAD_BALANCER, balancer().id))
+            assert (known.error, reconciler.statistics.applied) == (NETWORKS_UNTOLD, 1)
+            world.slow.go_on.set()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(reconciler):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert await world.carried() == {N1.switch, N2.switch, R1.row}
+            assert reconciler.statistics.applied == 1
+            assert before == await world.theirs()

@@ -540,16 +540,13 @@ def test_what_was_seen_last_holds_while_the_database_is_away(southbound: Server)
     run(southbound, story)
 
 
-def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
+async def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
     """A single server tells everything after a reconnect, and nothing of what is gone."""
     known: list[PluggedNews] = []
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(PLUGGED, known.append))
 
-    async def run_once() -> None:
-        see(reader, Contents(tables=thousands(3)))
-        see(reader, Contents(tables=thousands(2)))
-
-    asyncio.run(run_once())
+    see(reader, Contents(tables=thousands(3)))
+    see(reader, Contents(tables=thousands(2)))
     assert known == [dict.fromkeys(("p0", "p1", "p2"), "host"), {"p0": "host", "p1": "host", "p2": None}]
 
 
@@ -577,7 +574,7 @@ def thousands(count: int) -> dict[str, dict[str, dict[str, Json]]]:
 
 
 @pytest.mark.slow
-def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
+async def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
     """The work is that of the ports that change, however many others there are."""
     snapshot = Snapshot()
 
@@ -597,7 +594,7 @@ def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
         see(reader, Contents(tables=thousands(100_000)))
         return min(took(1000, up) for up in (False, True) * 3), min(took(1, up) for up in (False, True) * 3)
 
-    thousand, one = asyncio.run(measure())
+    thousand, one = await measure()
     print(f"{1000 * thousand:.1f} ms for a thousand, {1000 * one:.3f} ms for one, of {len(snapshot.plugged)}")
     assert len(snapshot.plugged) == 100_000
     assert thousand < 0.05
@@ -632,7 +629,7 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
     assert told == dict.fromkeys(seen, Health.ONLINE)
 
 
-def test_news_that_were_taken_in_by_half_are_told_again() -> None:
+async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
     """The connection may end while many load balancers are looked at; the rest would stay as they were."""
     row = {"ip": "10.0.0.11", "logical_port": "vm1", "port": 80, "protocol": "tcp"}
     contents = Contents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
@@ -647,22 +644,19 @@ def test_news_that_were_taken_in_by_half_are_told_again() -> None:
 
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
 
-    async def run_once() -> None:
-        work = reader._see(contents)
-        assert work is not None
-        while not begun:
-            next(work)
-        work.close()
-        assert taken_in == []
-        see(reader, contents)
-        assert taken_in == [{FOUR: Health.ERROR}]
-        see(reader, contents)
-
-    asyncio.run(run_once())
+    work = reader._see(contents)
+    assert work is not None
+    while not begun:
+        next(work)
+    work.close()
+    assert taken_in == []
+    see(reader, contents)
+    assert taken_in == [{FOUR: Health.ERROR}]
+    see(reader, contents)
     assert begun == [{FOUR: Health.ERROR}] * 2
 
 
-def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
+async def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
     """A port that was unplugged during an outage, and a chassis that was deleted, would be there for ever."""
     chassis = {"a": {"initial": {"name": "node1", "hostname": "host1"}}}
     port = {"b": {"initial": {"logical_port": "vm1", "chassis": ["uuid", "a"], "up": True, "type": ""}}}
@@ -674,15 +668,12 @@ def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_a
 
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
 
-    async def run_once() -> None:
-        see(reader, Contents(tables={"Chassis": chassis, "Port_Binding": port}))
-        work = reader._see(Contents(tables={}))
-        assert work is not None
-        next(work, None)
-        work.close()
-        told.clear()
-        see(reader, Contents(tables={}))
-
-    asyncio.run(run_once())
+    see(reader, Contents(tables={"Chassis": chassis, "Port_Binding": port}))
+    work = reader._see(Contents(tables={}))
+    assert work is not None
+    next(work, None)
+    work.close()
+    told.clear()
+    see(reader, Contents(tables={}))
     assert (PLUGGED, {"vm1": None}) in told
     assert (CHASSIS, {"node1": None}) in told

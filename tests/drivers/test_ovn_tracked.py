@@ -55,9 +55,9 @@ def service(key: int, transport: Transport, address: str, port: int) -> CountedS
     return CountedService(place=Datapath(key), transport=transport, address=parse_address(address), port=port)
 
 
-def test_where_new_connections_are_led_is_read_of_flows_and_groups():
+async def test_where_new_connections_are_led_is_read_of_flows_and_groups():
     tools, addresses = Told(), [parse_address("10.0.0.150"), parse_address("fd00:a::150")]
-    found = asyncio.run(Tracked("br-int", tools, Path()).leading(addresses))
+    found = await Tracked("br-int", tools, Path()).leading(addresses)
     assert {each.service: each.backends for each in found} == {
         service(1, Transport.TCP, "10.0.0.150", 80): {"10.0.0.11:8080", "10.0.0.12:8080"},
         service(2, Transport.UDP, "10.0.0.150", 53): {"10.0.0.12:5353"},
@@ -69,8 +69,8 @@ def test_where_new_connections_are_led_is_read_of_flows_and_groups():
     ]
 
 
-def test_zones_are_those_of_the_bridge():
-    assert asyncio.run(Tracked("br-int", Told(), Path()).zones()) == {"p1": 7, "6ad7_dnat": 9}
+async def test_zones_are_those_of_the_bridge():
+    assert (await Tracked("br-int", Told(), Path()).zones()) == {"p1": 7, "6ad7_dnat": 9}
 
 
 def cut(address: str, member: str, transport: Transport = Transport.TCP) -> Cut:
@@ -117,13 +117,13 @@ async def with_switch(
     return asked
 
 
-def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
+async def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
     async def story(tracked: Tracked) -> None:
         await tracked.cut([(7, FOUR), (9, SIX)])
         await tracked.settled()
 
     answers = {"dpctl/flush-conntrack": {"result": ""}, "revalidator/wait": {"result": ""}}
-    asked = asyncio.run(with_switch(tmp_path, answers, story))
+    asked = await with_switch(tmp_path, answers, story)
     assert [(each["method"], each["params"]) for each in asked] == [
         ("dpctl/flush-conntrack", ["zone=7", *render_tuples(FOUR)]),
         ("dpctl/flush-conntrack", ["zone=9", *render_tuples(SIX)]),
@@ -131,22 +131,22 @@ def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
     ]
 
 
-def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):
+async def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):
     async def refused(tracked: Tracked) -> None:
         with pytest.raises(SwitchError, match="bad tuple"):
             await tracked.cut([(7, FOUR)])
 
-    asyncio.run(with_switch(tmp_path, {"dpctl/flush-conntrack": {"error": "bad tuple"}}, refused))
+    await with_switch(tmp_path, {"dpctl/flush-conntrack": {"error": "bad tuple"}}, refused)
 
     async def nobody() -> None:
         async with Control(tmp_path / "nowhere"):
             pass
 
     with pytest.raises(SwitchError, match="cannot be spoken to"):
-        asyncio.run(nobody())
+        await nobody()
 
 
-def test_the_switch_has_three_quarters_of_the_time_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_the_switch_has_three_quarters_of_the_time_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rests, real = list[float](), asyncio.sleep
 
     async def rest(seconds: float) -> None:
@@ -161,6 +161,6 @@ def test_the_switch_has_three_quarters_of_the_time_for_others(tmp_path: Path, mo
         monkeypatch.setattr(asyncio, "sleep", rest)
         await tracked.cut([(7, FOUR), (9, SIX)])
 
-    asyncio.run(with_switch(tmp_path, {}, story))
+    await with_switch(tmp_path, {}, story)
     assert len(rests) == 2
     assert all(each >= 0.06 for each in rests)

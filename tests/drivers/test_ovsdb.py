@@ -389,7 +389,7 @@ def test_a_stopped_server_is_noticed(server: Server) -> None:
     run(story())
 
 
-def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy() -> None:
+async def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy() -> None:
     async def story() -> dict[tuple[int, int], int]:
         loop = asyncio.get_running_loop()
         silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
@@ -402,7 +402,7 @@ def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy(
         silent.close()
         return found
 
-    assert asyncio.run(story()) == KEEPALIVE
+    assert (await story()) == KEEPALIVE
 
 
 def test_a_callback_that_raises_is_loud_and_begins_afresh(clustered: Server, caplog: pytest.LogCaptureFixture) -> None:

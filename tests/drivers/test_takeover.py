@@ -130,7 +130,7 @@ def test_it_is_one_transaction(server: Server):
     async def story(driver: OvnDriver) -> None:
         await put(driver, snapshot_of(PREPARED))
         command = ["ovsdb-client", "monitor", "--format=csv", server.remote, "OVN_Northbound", "Load_Balancer", "name"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:  # noqa: ASYNC220 - it starts at once
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
             first = [await asyncio.to_thread(watching.stdout.readline) for _ in range(7)]
             assert first[0] == "row,action,name\n"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz.machine import SCHEMA, SERVER, Machine, machine
-from fuzz.world import World
+from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.fuzz.world import World
 
 NAMES = "fairlead=fairlead,ovn=ovn,native=native"
 """Of providers, and what each leads to."""

@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from fuzz.machine import Machine
-from fuzz.world import REFUSED, World
+from harness.fuzz.machine import Machine
+from harness.fuzz.world import REFUSED, World
 from harness.values import NETWORKS
 
 pytestmark = pytest.mark.fuzz

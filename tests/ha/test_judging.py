@@ -1,9 +1,9 @@
 """What is held against servers, and what clients have done themselves by sending it again."""
 
-from ha.judging import by_way, contradictions
-from ha.load import Attempt, Town, Write
-from ha.nemesis import Step
 from harness.claims import claim
+from harness.ha.judging import by_way, contradictions
+from harness.ha.load import Attempt, Town, Write
+from harness.ha.nemesis import Step
 from harness.histories import UNKNOWN, Operation
 
 

@@ -53,7 +53,7 @@ async def serving(
     folder: Path, authenticate: Authenticate = anybody, url: str = "", port: int = 0, **own: Any
 ) -> AsyncIterator[Served]:
     """`url` is of a store that others may have too."""
-    folder.mkdir(exist_ok=True)  # noqa: ASYNC240
+    folder.mkdir(exist_ok=True)
     async with inside(make_door, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
         services, app = make_whole(place, authenticate, **own)
         listener = socket.socket()

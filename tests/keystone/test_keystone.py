@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fuzz.machine import SCHEMA, SERVER, Machine, machine
-from keystone.cloud import INSTALLED, SYSTEM, Cloud, keystone, password_of
+from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.keystone.cloud import INSTALLED, SYSTEM, Cloud, keystone, password_of
 
 pytestmark = pytest.mark.client
 

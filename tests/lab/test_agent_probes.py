@@ -13,7 +13,7 @@ from fairlead.lab import Lab, Protocol, agents
 from fairlead.lab.databases import until
 from fairlead.lab.load import Broken, Load, Target
 from fairlead.lab.service import start, stop
-from lab.site import Site, open_site
+from harness.lab.site import Site, open_site
 from lab.test_health import ask, cut_cable, end_process, mend_cable, start_process, wait_members
 
 pytestmark = pytest.mark.lab

@@ -13,7 +13,7 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.databases import until
 from fairlead.model.addresses import derive_mac
-from lab.site import PATIENCE, PORT, Site, open_site
+from harness.lab.site import PATIENCE, PORT, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

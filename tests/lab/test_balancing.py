@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult
-from lab.site import PATIENCE, Balancer, Site, open_site
+from harness.lab.site import PATIENCE, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

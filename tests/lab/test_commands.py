@@ -11,9 +11,9 @@ import pytest
 
 from fairlead.lab import Lab, Traffic
 from harness.catalog import RESOURCES, type_every_command
+from harness.lab.servers import until
+from harness.lab.site import Site, open_site
 from harness.shell import Tried, shell
-from lab.servers import until
-from lab.site import Site, open_site
 
 pytestmark = pytest.mark.lab
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab
+from harness.lab.northbound import breaking
+from harness.lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, serving, until
 from harness.pools import upper_half
-from lab.northbound import breaking
-from lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, serving, until
 
 pytestmark = pytest.mark.lab
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from fairlead.lab import Lab, Protocol, processes
+from harness.lab.site import Site, open_site
 from harness.pace import pace
-from lab.site import Site, open_site
 from lab.test_health import ask, members, wait_members
 
 pytestmark = pytest.mark.lab

@@ -1,6 +1,5 @@
 """The disk of the store as something that fails: full, read-only, its file gone. What was acknowledged is stored."""
 
-import asyncio
 import os
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from fairlead.lab import Lab
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.sqlite import SqliteStore
-from lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving, until
+from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving, until
 
 pytestmark = pytest.mark.lab
 
@@ -222,34 +221,31 @@ def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: 
         clear(server, lab)
 
 
-def test_a_disk_that_fills_up_while_the_log_is_copied_loses_nothing(disk: Path):
+async def test_a_disk_that_fills_up_while_the_log_is_copied_loses_nothing(disk: Path):
     """A log of 1,000 pages is copied into the database behind a commit: that may fail, the commit has not."""
     subprocess.run(["mount", "-o", f"remount,size={2 * SIZE}", disk], check=True)
 
-    async def run() -> None:
-        store = await SqliteStore.open(disk / "fairlead.db")
-        log, stored = disk / "fairlead.db-wal", 0
-        while log.stat().st_size < 3_500_000:
-            stored = await store.transact(guards={}, puts={f"k{stored}": b"x" * 20_000}, deletes=[])
-        room = (disk / "room").open("wb")
-        room.write(b"x" * 1_500_000)
-        room.close()
-        with filled(disk):
-            (disk / "room").unlink()
-            refusal = ""
-            while not refusal:
-                try:
-                    stored = await store.transact(guards={}, puts={f"k{stored}": b"x" * 20_000}, deletes=[])
-                except StoreUnavailable as error:
-                    refusal = str(error)
-            assert "disk is full" in refusal
-            assert log.stat().st_size > 1000 * 4096
-            assert (await store.range(""))[1] == stored
-        assert await store.transact(guards={}, puts={"again": b""}, deletes=[]) == stored + 1
-        await store.close()
-        store = await SqliteStore.open(disk / "fairlead.db")
-        documents, revision = await store.range("")
-        assert (len(documents), revision) == (stored + 1, stored + 1)
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(disk / "fairlead.db")
+    log, stored = disk / "fairlead.db-wal", 0
+    while log.stat().st_size < 3_500_000:
+        stored = await store.transact(guards={}, puts={f"k{stored}": b"x" * 20_000}, deletes=[])
+    room = (disk / "room").open("wb")
+    room.write(b"x" * 1_500_000)
+    room.close()
+    with filled(disk):
+        (disk / "room").unlink()
+        refusal = ""
+        while not refusal:
+            try:
+                stored = await store.transact(guards={}, puts={f"k{stored}": b"x" * 20_000}, deletes=[])
+            except StoreUnavailable as error:
+                refusal = str(error)
+        assert "disk is full" in refusal
+        assert log.stat().st_size > 1000 * 4096
+        assert (await store.range(""))[1] == stored
+    assert await store.transact(guards={}, puts={"again": b""}, deletes=[]) == stored + 1
+    await store.close()
+    store = await SqliteStore.open(disk / "fairlead.db")
+    documents, revision = await store.range("")
+    assert (len(documents), revision) == (stored + 1, stored + 1)
+    await store.close()

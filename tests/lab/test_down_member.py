@@ -8,8 +8,8 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.databases import until
-from lab.site import Balancer, Site, open_site
-from lab.speaker import Speaker, Speech, speaking
+from harness.lab.site import Balancer, Site, open_site
+from harness.lab.speaker import Speaker, Speech, speaking
 from lab.test_gateway import lead_out, ping
 from lab.test_health import cut_cable, mend_cable, wait_members
 

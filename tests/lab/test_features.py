@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
-from lab.site import Balancer, Site, open_site
+from harness.lab.site import Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

@@ -12,8 +12,8 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
 from fairlead.lab.databases import until
-from lab.holder import holding
-from lab.site import PATIENCE, Balancer, Site, open_site
+from harness.lab.holder import holding
+from harness.lab.site import PATIENCE, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

@@ -13,8 +13,8 @@ import pytest
 from fairlead.lab import Lab, Traffic, take_down
 from fairlead.lab.databases import until
 from fairlead.lab.processes import read_pidfile
+from harness.lab.site import PATIENCE, Site, open_site
 from lab.conftest import NAME
-from lab.site import PATIENCE, Site, open_site
 
 pytestmark = pytest.mark.lab
 

@@ -17,8 +17,8 @@ from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, namespaces, proc
 from fairlead.lab.layout import workload_device
 from fairlead.lab.load import Load, Target
 from fairlead.lab.service import start, stop
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from harness.pace import pace
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

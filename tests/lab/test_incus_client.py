@@ -20,12 +20,12 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic
 from fairlead.lab.ports import Placement, workload_of_port
+from harness.lab import lxd_clients
+from harness.lab.lxd_clients import Client
+from harness.lab.lxd_transcript import STEPS, Addresses, play
+from harness.lab.names import name_server
+from harness.lab.servers import LBS, Server, serving, until
 from harness.ports import free_port
-from lab import lxd_clients
-from lab.lxd_clients import Client
-from lab.lxd_transcript import STEPS, Addresses, play
-from lab.names import name_server
-from lab.servers import LBS, Server, serving, until
 
 pytestmark = pytest.mark.lab
 

@@ -22,7 +22,7 @@ from fairlead.lab.layout import CENTRAL
 from fairlead.lab.load import Load, Target
 from fairlead.lab.service import Service, start, stop
 from fairlead.model.addresses import derive_mac
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from lab.test_agent_probes import HTTP
 from lab.test_health import end_process, start_process, wait_members
 

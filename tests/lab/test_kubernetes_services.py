@@ -15,9 +15,9 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority
-from lab.kubernetes import CloudProvider, Service, ServicePort
-from lab.site import PATIENCE, Site, open_site
-from lab.tellers import telling_at
+from harness.lab.kubernetes import CloudProvider, Service, ServicePort
+from harness.lab.site import PATIENCE, Site, open_site
+from harness.lab.tellers import telling_at
 
 pytestmark = [pytest.mark.lab]
 

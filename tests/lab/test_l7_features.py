@@ -17,9 +17,9 @@ import pytest
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
-from lab.site import PATIENCE, Site, open_site
-from lab.tellers import telling_at
-from lab.telling import COOKIE, SLOW
+from harness.lab.site import PATIENCE, Site, open_site
+from harness.lab.tellers import telling_at
+from harness.lab.telling import COOKIE, SLOW
 
 pytestmark = [pytest.mark.lab]
 

@@ -32,8 +32,8 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.namespaces import CHOSEN_PORTS
 from fairlead.lab.records import SOURCE_PORTS
 from fairlead.lab.service import Service, stop
+from harness.lab.servers import until
 from lab.conftest import NAME
-from lab.servers import until
 
 pytestmark = pytest.mark.lab
 

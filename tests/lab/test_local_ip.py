@@ -9,11 +9,11 @@ from statistics import median
 
 import pytest
 
+from harness.lab.holder import Holder, holding
+from harness.lab.local_ips import CLIENTS, NEAR, NOWHERE, OWNER, ROUTED, LocalIPs, Wood, made, open_wood, port_id
+from harness.lab.moving import moved_under_load, table
+from harness.lab.site import PORT
 from harness.shell import shell
-from lab.holder import Holder, holding
-from lab.local_ips import CLIENTS, NEAR, NOWHERE, OWNER, ROUTED, LocalIPs, Wood, made, open_wood, port_id
-from lab.moving import moved_under_load, table
-from lab.site import PORT
 from lab.test_gateway_failover import active_chassis
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]

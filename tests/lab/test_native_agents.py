@@ -22,9 +22,9 @@ from fairlead.lab.load import Load, LoadResult, Target
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import Service, start, stop
 from fairlead.model.shares import LARGEST
+from harness.lab.kernel_slots import Disagreement, read_maps, whose
+from harness.lab.site import PATIENCE, connect
 from harness.ports import free_port
-from lab.kernel_slots import Disagreement, read_maps, whose
-from lab.site import PATIENCE, connect
 from lab.test_native_lab import HOSTS, ROUTERS, machine
 
 pytestmark = pytest.mark.lab

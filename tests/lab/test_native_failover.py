@@ -19,8 +19,8 @@ from fairlead.lab import Failure
 from fairlead.lab.databases import until
 from fairlead.lab.load import Broken, Load, LoadResult
 from fairlead.lab.native import NativeLab
-from lab.kernel_slots import TRANSPORTS
-from lab.site import PATIENCE
+from harness.lab.kernel_slots import TRANSPORTS
+from harness.lab.site import PATIENCE
 from lab.test_native_agents import (
     CLIENTS,
     MEMBERS,

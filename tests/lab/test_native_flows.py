@@ -11,8 +11,8 @@ import pytest
 from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Load, Target
 from fairlead.lab.native import NativeLab
-from lab.native_rows import BEHIND, NUMBER, PORT, VIPS, tell
-from lab.servers import until
+from harness.lab.native_rows import BEHIND, NUMBER, PORT, VIPS, tell
+from harness.lab.servers import until
 from lab.test_native_lab import HOSTS, ROUTERS, await_ways, machine
 
 pytestmark = pytest.mark.lab

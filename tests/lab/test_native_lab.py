@@ -19,8 +19,8 @@ from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import Machine, NativeLab, plan, routing
+from harness.lab.servers import until
 from harness.ports import free_port
-from lab.servers import until
 from lab.test_lab import assert_nothing_left
 
 pytestmark = pytest.mark.lab

@@ -22,7 +22,7 @@ from fairlead.lab.native import NativeLab
 from fairlead.lab.processes import end, is_marked
 from fairlead.lab.service import start, stop
 from harness.certificates import Authority
-from lab.site import PATIENCE
+from harness.lab.site import PATIENCE
 from lab.test_native_agents import (
     AGENT,
     BEHIND,

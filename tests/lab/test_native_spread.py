@@ -14,7 +14,7 @@ from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Target
 from fairlead.model.shares import LARGEST
-from lab.kernel_slots import TRANSPORTS
+from harness.lab.kernel_slots import TRANSPORTS
 from lab.test_native_agents import (
     BEHIND,
     CLIENTS,

@@ -16,8 +16,8 @@ from fairlead.client import Server
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import start, stop
+from harness.lab.site import connect
 from harness.ports import free_port
-from lab.site import connect
 from lab.test_native_agents import AGENT, BEHIND, CLIENTS, HOSTS, MEMBERS, NUMBER, PORT, announced, remove, written
 from lab.test_native_lab import ROUTERS, machine
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.lab import Failure, Protocol, Traffic
 from fairlead.lab.databases import until
-from lab.site import PATIENCE
+from harness.lab.site import PATIENCE
 from lab.test_native_agents import (
     CLIENTS,
     FAIRLEAD,

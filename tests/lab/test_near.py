@@ -11,8 +11,8 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, central, processes
 from fairlead.lab.databases import ConditionTimedOut, until
 from fairlead.lab.layout import CENTRAL
-from lab.holder import holding
-from lab.site import PATIENCE, Balancer, Site, open_site
+from harness.lab.holder import holding
+from harness.lab.site import PATIENCE, Balancer, Site, open_site
 from lab.test_gateway import floating_ip, lead_out, ping, vip_port
 from lab.test_health import end_process, start_process
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.lab import Lab, Protocol, take_down
+from harness.lab.site import Site, open_site
 from lab.conftest import NAME
-from lab.site import Site, open_site
 from lab.test_near import answers, wait_answers
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]

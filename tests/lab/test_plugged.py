@@ -12,7 +12,7 @@ import pytest
 from fairlead.lab import Lab
 from fairlead.lab.layout import workload_device
 from fairlead.lab.workload import Workload
-from lab.servers import NETWORKS, SUBNETS, Server, serving, until
+from harness.lab.servers import NETWORKS, SUBNETS, Server, serving, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

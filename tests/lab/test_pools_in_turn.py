@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab]
 

@@ -15,8 +15,8 @@ import pytest
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import ConditionTimedOut, until
 from fairlead.model.checks import HttpCheck
-from lab import ill_servers
-from lab.site import PATIENCE, Site, open_site
+from harness.lab import ill_servers
+from harness.lab.site import PATIENCE, Site, open_site
 from node.test_prober import CASES, Case, type_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]

@@ -21,7 +21,7 @@ from fairlead.model.loadbalancer import MonitorType
 from fairlead.model.probe_devices import ProbeDevice
 from fairlead.model.sighting import Sighting
 from fairlead.node.prober_thread import News, ProberThread
-from lab.site import PORT, Site, open_site
+from harness.lab.site import PORT, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -148,54 +148,48 @@ def twins(site: Site) -> Iterator[None]:
             site.lab.remove_workload(f"{name}{number}")
 
 
-def test_two_tenants_with_the_same_addresses_are_probed_each_for_itself(site: Site, twins: None):
+async def test_two_tenants_with_the_same_addresses_are_probed_each_for_itself(site: Site, twins: None):
     assert site.address("oak1") == site.address("fir1")
 
-    async def story() -> None:
-        async with node(site, "chassis1", "oak", "fir") as here:
-            all_, of = [], {}
-            for name in ("oak", "fir"):
-                for version in (4, 6):
-                    of[name, version] = [target(site, f"{name}1", name, check, CALM, version) for check in CHECKS]
-                    all_ += of[name, version]
-            here.thread.change((), all_, ())
-            await here.until({each.endpoint: Health.ONLINE for each in all_})
-            end_process(site, "oak1")
-            down = {
-                each.endpoint: Health.ONLINE if each.check == CHECKS[2] else Health.ERROR
-                for version in (4, 6)
-                for each in of["oak", version]
-            }
-            up = {each.endpoint: Health.ONLINE for version in (4, 6) for each in of["fir", version]}
-            await here.until({**down, **up})
-            assert {here.seen[each].error for each, health in down.items() if health is Health.ERROR} == {"it refuses"}
-            start_process(site, "oak1")
-            await here.until({each.endpoint: Health.ONLINE for each in all_})
-            there = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
-            assert device_name(device(site, "oak").network_id) in there
-        left = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
-        assert device_name(device(site, "oak").network_id) not in left
-
-    asyncio.run(story())
+    async with node(site, "chassis1", "oak", "fir") as here:
+        all_, of = [], {}
+        for name in ("oak", "fir"):
+            for version in (4, 6):
+                of[name, version] = [target(site, f"{name}1", name, check, CALM, version) for check in CHECKS]
+                all_ += of[name, version]
+        here.thread.change((), all_, ())
+        await here.until({each.endpoint: Health.ONLINE for each in all_})
+        end_process(site, "oak1")
+        down = {
+            each.endpoint: Health.ONLINE if each.check == CHECKS[2] else Health.ERROR
+            for version in (4, 6)
+            for each in of["oak", version]
+        }
+        up = {each.endpoint: Health.ONLINE for version in (4, 6) for each in of["fir", version]}
+        await here.until({**down, **up})
+        assert {here.seen[each].error for each, health in down.items() if health is Health.ERROR} == {"it refuses"}
+        start_process(site, "oak1")
+        await here.until({each.endpoint: Health.ONLINE for each in all_})
+        there = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
+        assert device_name(device(site, "oak").network_id) in there
+    left = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
+    assert device_name(device(site, "oak").network_id) not in left
 
 
-def test_quick_probes_see_a_black_hole_and_a_reset_in_tenths_of_a_second(site: Site, twins: None):
-    async def story() -> None:
-        async with node(site, "chassis1", "oak") as here:
-            asked = target(site, "oak1", "oak", CHECKS[1], QUICK)
-            here.thread.change((), [asked], ())
-            took: dict[str, list[float]] = {"reset": [], "black hole": []}
-            for _ in range(5):
-                for how, die, revive in (("reset", end_process, start_process), ("black hole", cut_cable, mend_cable)):
-                    await here.until({asked.endpoint: Health.ONLINE})
-                    await asyncio.to_thread(die, site, "oak1")
-                    dead = time.monotonic()
-                    await here.until({asked.endpoint: Health.ERROR})
-                    took[how].append(here.at[asked.endpoint] - dead)
-                    await asyncio.to_thread(revive, site, "oak1")
-        told = "; ".join(f"{how} {' '.join(f'{each * 1000:.0f}' for each in found)} ms" for how, found in took.items())
-        print(f"\nprobes each 100 ms, one failure is enough, seen after the death was done: {told}")
-        assert sorted(took["reset"])[2] < 0.15
-        assert sorted(took["black hole"])[2] < 0.3
-
-    asyncio.run(story())
+async def test_quick_probes_see_a_black_hole_and_a_reset_in_tenths_of_a_second(site: Site, twins: None):
+    async with node(site, "chassis1", "oak") as here:
+        asked = target(site, "oak1", "oak", CHECKS[1], QUICK)
+        here.thread.change((), [asked], ())
+        took: dict[str, list[float]] = {"reset": [], "black hole": []}
+        for _ in range(5):
+            for how, die, revive in (("reset", end_process, start_process), ("black hole", cut_cable, mend_cable)):
+                await here.until({asked.endpoint: Health.ONLINE})
+                await asyncio.to_thread(die, site, "oak1")
+                dead = time.monotonic()
+                await here.until({asked.endpoint: Health.ERROR})
+                took[how].append(here.at[asked.endpoint] - dead)
+                await asyncio.to_thread(revive, site, "oak1")
+    told = "; ".join(f"{how} {' '.join(f'{each * 1000:.0f}' for each in found)} ms" for how, found in took.items())
+    print(f"\nprobes each 100 ms, one failure is enough, seen after the death was done: {told}")
+    assert sorted(took["reset"])[2] < 0.15
+    assert sorted(took["black hole"])[2] < 0.3

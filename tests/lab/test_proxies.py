@@ -22,7 +22,7 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.service import start, stop
-from lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
+from harness.lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
 from lab.test_health import cut_cable, mend_cable
 
 pytestmark = [pytest.mark.lab]

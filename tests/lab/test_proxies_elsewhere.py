@@ -17,9 +17,9 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.ports import Placement, workload_of_port
-from lab.site import PATIENCE, Balancer, Site, lead_nobody_out, open_site
+from harness.lab.site import PATIENCE, Balancer, Site, lead_nobody_out, open_site
+from harness.lab.ticker import PERIOD, Tick, Ticker, ticking
 from lab.test_proxies import OPTIONS, OTHER_PROXY_SECONDS, get
-from lab.ticker import PERIOD, Tick, Ticker, ticking
 
 pytestmark = [pytest.mark.lab]
 

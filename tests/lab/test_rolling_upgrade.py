@@ -16,10 +16,10 @@ import pytest
 from fairlead.lab import Lab, Protocol, take_down
 from fairlead.lab.load import Load, Target, total
 from fairlead.lab.service import Service
+from harness.lab.servers import LBS, NETWORKS, Server, serving, until
+from harness.lab.site import PORT, Site, connect
 from harness.ports import free_port
 from lab.conftest import NAME
-from lab.servers import LBS, NETWORKS, Server, serving, until
-from lab.site import PORT, Site, connect
 
 pytestmark = pytest.mark.lab
 

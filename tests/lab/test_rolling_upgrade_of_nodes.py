@@ -18,10 +18,10 @@ from fairlead.lab import Lab, Protocol, agents, take_down
 from fairlead.lab.load import Load, Target, total
 from fairlead.lab.service import Service
 from harness.etcd import started
+from harness.lab.servers import LBS, POOLS, Server, until
+from harness.lab.site import PORT, Balancer, Site, connect
 from harness.ports import free_port
 from lab.conftest import NAME
-from lab.servers import LBS, POOLS, Server, until
-from lab.site import PORT, Balancer, Site, connect
 from lab.test_rolling_upgrade import HELD, MEMBERS, NEWER, OLDER, RATE, SECONDS, TESTS, Place, Writer, goes_on, writing
 
 pytestmark = pytest.mark.lab

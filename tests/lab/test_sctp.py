@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.lab import Lab
 from fairlead.lab.command import main
-from lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

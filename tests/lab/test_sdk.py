@@ -11,8 +11,8 @@ import pytest
 from openstack import exceptions
 
 from fairlead.lab import Lab, Traffic
+from harness.lab.site import PATIENCE, PORT, Site, open_site
 from harness.sdk import Called, check_queries, has, methods, refused, same
-from lab.site import PATIENCE, PORT, Site, open_site
 
 pytestmark = pytest.mark.lab
 

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, processes, take_down
+from harness.lab.northbound import breaking
+from harness.lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving, until
 from harness.pools import upper_half
 from harness.ports import free_port
-from lab.northbound import breaking
-from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving, until
 
 pytestmark = pytest.mark.lab
 

@@ -17,7 +17,7 @@ from fairlead.lab import Lab, Protocol, agents, processes
 from fairlead.lab.chassis import UPLINK
 from fairlead.lab.databases import until
 from fairlead.lab.load import Load, LoadResult, Running, Target
-from lab.site import PATIENCE, Balancer, Site, open_site
+from harness.lab.site import PATIENCE, Balancer, Site, open_site
 from lab.test_health import end_process, start_process, wait_members
 
 pytestmark = pytest.mark.lab

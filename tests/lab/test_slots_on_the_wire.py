@@ -11,8 +11,8 @@ import pytest
 from fairlead.lab import Lab, Traffic
 from fairlead.lab.databases import until
 from fairlead.lab.layout import workload_device
-from lab.holder import Holder, holding
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.holder import Holder, holding
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 
 pytestmark = pytest.mark.lab
 

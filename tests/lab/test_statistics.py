@@ -9,7 +9,7 @@ from openstack.exceptions import HttpException
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.databases import until
 from fairlead.lab.service import Service, start, stop
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 

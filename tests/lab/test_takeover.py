@@ -16,9 +16,9 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, take_down
 from fairlead.lab.load import Load, Target, total
+from harness.lab.servers import until
+from harness.lab.site import PORT, Site, open_site
 from lab.conftest import NAME
-from lab.servers import until
-from lab.site import PORT, Site, open_site
 
 pytestmark = pytest.mark.lab
 

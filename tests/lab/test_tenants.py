@@ -10,8 +10,8 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.ports import Placement, workload_of_port
-from lab.local_ips import NOWHERE, LocalIPs, Wood, made, watching
-from lab.site import Site, open_site
+from harness.lab.local_ips import NOWHERE, LocalIPs, Wood, made, watching
+from harness.lab.site import Site, open_site
 
 pytestmark = pytest.mark.lab
 

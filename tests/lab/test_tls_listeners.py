@@ -16,7 +16,7 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority, Issued, key_pem
-from lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
+from harness.lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
 
 pytestmark = [pytest.mark.lab]
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cli import DIFFERENT, main
 from fairlead.lab import Lab
-from lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, Balancer, Site, open_site
 
 pytestmark = pytest.mark.lab
 

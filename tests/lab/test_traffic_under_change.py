@@ -18,10 +18,10 @@ import pytest
 from fairlead.lab import ConnectionLost, Lab, Protocol, Traffic
 from fairlead.lab.load import Load, LoadResult, Running, Target, total
 from fairlead.lab.service import Service
+from harness.lab.northbound import Northd, breaking, monitoring
+from harness.lab.servers import Server, rows_of, serving, until
+from harness.lab.site import PORT, Balancer, Site
 from harness.ports import free_port
-from lab.northbound import Northd, breaking, monitoring
-from lab.servers import Server, rows_of, serving, until
-from lab.site import PORT, Balancer, Site
 
 pytestmark = pytest.mark.lab
 

@@ -23,8 +23,8 @@ from fairlead.lab import Lab, Traffic
 from fairlead.lab.databases import until
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.service import Service, start, stop
+from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from harness.supervised import Supervised, supervised
-from lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from lab.test_agent_probes import HTTP
 from lab.test_health import end_process, start_process
 

@@ -13,7 +13,7 @@ import pytest
 from fairlead.cli import DIFFERENT, main
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.databases import until
-from lab.site import PATIENCE, Site, open_site
+from harness.lab.site import PATIENCE, Site, open_site
 
 pytestmark = pytest.mark.lab
 

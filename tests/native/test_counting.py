@@ -1,6 +1,5 @@
 """Whose it is that a plain host has counted, by the slice that it is given."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ def snapshot() -> Snapshot:
     return story.states[0].snapshot()
 
 
-def test_the_slice_says_whose_it_is_until_the_listener_is_gone(tmp_path: Path):
+async def test_the_slice_says_whose_it_is_until_the_listener_is_gone(tmp_path: Path):
     known = snapshot()
     given = Given("h2", tmp_path / "slice", slice_of(known, "h2"))
     counting = HostCounting(given, Counters("fairlead", "boot", 0), Nobody())
@@ -47,13 +46,13 @@ def test_the_slice_says_whose_it_is_until_the_listener_is_gone(tmp_path: Path):
         assert whose.listeners[2:] == [None, None, None]
         return [*whose.listeners[:2]]
 
-    assert set(asyncio.run(ask())) == listeners
+    assert set(await ask()) == listeners
     balancer = known.load_balancers["web"]
     left = replace(balancer, listeners=balancer.listeners[:1])
     given.become(replace(given.snapshot, load_balancers=given.snapshot.load_balancers.set("web", left)))
-    assert [*filter(None, asyncio.run(ask()))] == [balancer.listeners[0].id]
+    assert [*filter(None, (await ask()))] == [balancer.listeners[0].id]
     given.become(replace(given.snapshot, load_balancers=given.snapshot.load_balancers.delete("web")))
-    assert asyncio.run(ask()) == [None, None]
+    assert (await ask()) == [None, None]
 
 
 @pytest.mark.parametrize("text", ["announced:", "datapath:7", "zone:a:b"])

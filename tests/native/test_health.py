@@ -102,8 +102,8 @@ class Told:
     def doubt(self) -> None: ...
 
 
-def test_a_host_asks_members_as_it_reaches_them_without_a_device(tmp_path: Path):
-    asyncio.run(_ask(tmp_path))
+async def test_a_host_asks_members_as_it_reaches_them_without_a_device(tmp_path: Path):
+    await _ask(tmp_path)
 
 
 async def _ask(folder: Path) -> None:

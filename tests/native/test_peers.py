@@ -58,8 +58,8 @@ def test_many_hosts_are_asked_less_often(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
-def test_who_does_not_answer_is_lost_until_it_does(tmp_path: Path):
-    asyncio.run(_lose(tmp_path))
+async def test_who_does_not_answer_is_lost_until_it_does(tmp_path: Path):
+    await _lose(tmp_path)
 
 
 async def _lose(folder: Path) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.lab import Lab, take_down
+from harness.neutron_lab.cloud import Cloud, cloud
+from harness.neutron_lab.services import missing
 from lab.conftest import require_lab
-from neutron_lab.cloud import Cloud, cloud
-from neutron_lab.services import missing
 
 NAME = "neutron"
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Protocol
-from lab.servers import until
-from neutron_lab.cloud import PORT, Cloud
-from neutron_lab.rows import Rows, differences, read, without, without_ours
+from harness.lab.servers import until
+from harness.neutron_lab.cloud import PORT, Cloud
+from harness.neutron_lab.rows import Rows, differences, read, without, without_ours
 
 pytestmark = pytest.mark.neutron
 

@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from lab.northbound import Northbound, breaking
-from lab.servers import Server, until
-from neutron_lab.cloud import Cloud
-from neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
-from octavia_plugin.cloud import SETTLED, Agreement, content_of, is_agent
+from harness.lab.northbound import Northbound, breaking
+from harness.lab.servers import Server, until
+from harness.neutron_lab.cloud import Cloud
+from harness.neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
+from harness.octavia_plugin.cloud import SETTLED, Agreement, content_of, is_agent
 from octavia_plugin.test_killed import AGAIN, BALANCERS, PAUSES, RETRY, Tenant
 
 pytestmark = pytest.mark.neutron

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fairlead.lab import agents
-from lab.servers import until
+from harness.lab.servers import until
+from harness.neutron_lab.cloud import PORT, Cloud
+from harness.neutron_lab.rows import differences, read, without_ours
+from harness.octavia_plugin.cloud import PASSWORD, USER
 from lab.test_health import end_process, start_process
-from neutron_lab.cloud import PORT, Cloud
-from neutron_lab.rows import differences, read, without_ours
-from octavia_plugin.cloud import PASSWORD, USER
 
 pytestmark = pytest.mark.neutron
 

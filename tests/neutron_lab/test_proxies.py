@@ -12,10 +12,10 @@ import pytest
 
 from fairlead.lab import agents
 from fairlead.lab.errors import CommandFailed
-from lab.servers import until
-from neutron_lab.cloud import PORT, Cloud
-from neutron_lab.rows import differences, read, without_ours
-from octavia_plugin.cloud import PASSWORD, USER
+from harness.lab.servers import until
+from harness.neutron_lab.cloud import PORT, Cloud
+from harness.neutron_lab.rows import differences, read, without_ours
+from harness.octavia_plugin.cloud import PASSWORD, USER
 
 pytestmark = pytest.mark.neutron
 

@@ -3,8 +3,8 @@ the rows that the quick tests read are such as Neutron writes."""
 
 import pytest
 
-from neutron_lab.cloud import PORT, Cloud
-from neutron_lab.rows import read, recorded, shape
+from harness.neutron_lab.cloud import PORT, Cloud
+from harness.neutron_lab.rows import read, recorded, shape
 
 pytestmark = pytest.mark.neutron
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fairlead.lab.load import Load, Target, total
-from lab.servers import until
-from neutron_lab.cloud import Cloud
-from neutron_lab.rows import read
+from harness.lab.servers import until
+from harness.neutron_lab.cloud import Cloud
+from harness.neutron_lab.rows import read
 
 pytestmark = pytest.mark.neutron
 RATE, HELD = 15, 12

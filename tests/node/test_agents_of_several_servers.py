@@ -135,70 +135,61 @@ async def begin(stack: AsyncExitStack, folder: Path, url: str, port: int) -> Ser
     return server
 
 
-def test_all_servers_say_what_agents_tell_whichever_they_listen_to(place: tuple[str, int], tmp_path: Path):
+async def test_all_servers_say_what_agents_tell_whichever_they_listen_to(place: tuple[str, int], tmp_path: Path):
     url, number = place
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            with ExitStack() as held:
-                ports = [free_port(held) for _ in range(number)]
-            urls = [f"http://127.0.0.1:{port}" for port in ports]
-            first = await stack.enter_async_context(AsyncExitStack())
-            servers = [
-                await begin(first if not at else stack, tmp_path / "files", url, port) for at, port in enumerate(ports)
-            ]
-            await servers[0].put(*DOCUMENTS)
-            one = Node("one", urls, tmp_path, Figures(connections=30, active=2))
-            two = Node("two", urls[::-1], tmp_path, Figures(connections=12))
-            for node in (one, two):
-                await stack.enter_async_context(node.running())
-            one.reports.observe({FIRST: DOWN, SIX: UP})
-            two.reports.observe({SECOND: UP})
-            await all_say((SOME_DOWN, "DEGRADED", 42), servers)
-            for node in (one, two):
-                await until(lambda node=node: node.given.snapshot.down.get("web") == {"web-a"})
-            await first.aclose()
-            one.reports.observe({FIRST: UP})
-            two.figures = Figures(connections=20)
-            await all_say((ALL_UP, "ONLINE", 50), servers[1:])
-            await until(lambda: "web" not in one.given.snapshot.down)
-            again = await begin(stack, tmp_path / "files", url, ports[0])
-            await all_say((ALL_UP, "ONLINE", 50), [again, *servers[1:]])
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        with ExitStack() as held:
+            ports = [free_port(held) for _ in range(number)]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        first = await stack.enter_async_context(AsyncExitStack())
+        servers = [
+            await begin(first if not at else stack, tmp_path / "files", url, port) for at, port in enumerate(ports)
+        ]
+        await servers[0].put(*DOCUMENTS)
+        one = Node("one", urls, tmp_path, Figures(connections=30, active=2))
+        two = Node("two", urls[::-1], tmp_path, Figures(connections=12))
+        for node in (one, two):
+            await stack.enter_async_context(node.running())
+        one.reports.observe({FIRST: DOWN, SIX: UP})
+        two.reports.observe({SECOND: UP})
+        await all_say((SOME_DOWN, "DEGRADED", 42), servers)
+        for node in (one, two):
+            await until(lambda node=node: node.given.snapshot.down.get("web") == {"web-a"})
+        await first.aclose()
+        one.reports.observe({FIRST: UP})
+        two.figures = Figures(connections=20)
+        await all_say((ALL_UP, "ONLINE", 50), servers[1:])
+        await until(lambda: "web" not in one.given.snapshot.down)
+        again = await begin(stack, tmp_path / "files", url, ports[0])
+        await all_say((ALL_UP, "ONLINE", 50), [again, *servers[1:]])
 
 
-def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place: tuple[str, int], tmp_path: Path):
+async def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place: tuple[str, int], tmp_path: Path):
     """A node drops what is nobody's. This server hears of nothing by itself."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            early, late = [
-                await stack.enter_async_context(serving(tmp_path / "files", url=place[0], locate=lambda _: "net1"))
-                for _ in range(2)
-            ]
-            await early.put(*DOCUMENTS)
-            assert not late.model.snapshot.listener_owner
-            servers = Servers([Server(url=late.url)])
-            assert await servers.ask_listeners("", [COUNTED]) == [LISTENER]
-            await early.put(WEB_TWICE)
-            told = await servers.tell("one", 10, {SECOND_LISTENER: Figures(connections=1), "gone": Figures()})
-            assert (told.unknown, told.failure) == ({"gone"}, None)
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        early, late = [
+            await stack.enter_async_context(serving(tmp_path / "files", url=place[0], locate=lambda _: "net1"))
+            for _ in range(2)
+        ]
+        await early.put(*DOCUMENTS)
+        assert not late.model.snapshot.listener_owner
+        servers = Servers([Server(url=late.url)])
+        assert await servers.ask_listeners("", [COUNTED]) == [LISTENER]
+        await early.put(WEB_TWICE)
+        told = await servers.tell("one", 10, {SECOND_LISTENER: Figures(connections=1), "gone": Figures()})
+        assert (told.unknown, told.failure) == ({"gone"}, None)
 
 
-def test_while_the_store_is_away_no_sums_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_while_the_store_is_away_no_sums_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def away() -> None:
         raise NotKnown("the store is away")
 
-    async def run() -> None:
-        async with serving(tmp_path / "files") as server:
-            await server.put(*DOCUMENTS)
-            monkeypatch.setattr(server.model.looks, "newest_in_time", away)
-            servers = Servers([Server(url=server.url)])
-            told = await servers.tell("one", 10, {LISTENER: Figures(connections=3), "unheard of": Figures()})
-            assert (told.unknown, told.failure) == (set(), None)
-            assert server.services.node_counts.total([LISTENER]) == Figures(connections=3)
-
-    asyncio.run(run())
+    async with serving(tmp_path / "files") as server:
+        await server.put(*DOCUMENTS)
+        monkeypatch.setattr(server.model.looks, "newest_in_time", away)
+        servers = Servers([Server(url=server.url)])
+        told = await servers.tell("one", 10, {LISTENER: Figures(connections=3), "unheard of": Figures()})
+        assert (told.unknown, told.failure) == (set(), None)
+        assert server.services.node_counts.total([LISTENER]) == Figures(connections=3)

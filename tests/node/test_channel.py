@@ -231,7 +231,7 @@ def test_a_connection_that_was_kept_may_have_ended(tmp_path: Path):
     play(tmp_path, story)
 
 
-def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     over = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,17 +240,14 @@ def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.
         writer.close()
         over.set()
 
-    async def run() -> None:
-        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        monkeypatch.setattr(node_channel, "SILENCE", 0.1)
-        with pytest.raises(ServerError, match=r"says nothing for 0\.1 s"):
-            await Channel(Slice("one", tmp_path / "slice"), list).listen(Remote(url=url))
-        await over.wait()
-        silent.close()
-        await silent.wait_closed()
-
-    asyncio.run(run())
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    monkeypatch.setattr(node_channel, "SILENCE", 0.1)
+    with pytest.raises(ServerError, match=r"says nothing for 0\.1 s"):
+        await Channel(Slice("one", tmp_path / "slice"), list).listen(Remote(url=url))
+    await over.wait()
+    silent.close()
+    await silent.wait_closed()
 
 
 def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(tmp_path: Path):

@@ -1,25 +1,21 @@
 """How an agent asks a server: over one connection, for as long as the server keeps it."""
 
-import asyncio
 from pathlib import Path
 
 from fairlead.node.connection import Connection, Remote
 from harness.agents import serving
 
 
-def test_one_connection_serves_one_question_after_the_other_and_another_one_when_it_has_ended(tmp_path: Path):
+async def test_one_connection_serves_one_question_after_the_other_and_another_one_when_it_has_ended(tmp_path: Path):
     """With TLS each new one is a handshake, and half of what a server does for its agents."""
 
-    async def story() -> None:
-        async with serving(tmp_path) as server:
-            assert server.acceptor is not None
-            connection, seen = Connection(Remote(url=server.url), 5.0), list[object]()
-            for _ in range(3):
-                await connection.ask("GET", "/load-balancer/v2/lbaas/loadbalancers")
-                seen += server.acceptor.clients.all()
-            assert len({id(each) for each in seen}) == 1
-            await server.hang_up()
+    async with serving(tmp_path) as server:
+        assert server.acceptor is not None
+        connection, seen = Connection(Remote(url=server.url), 5.0), list[object]()
+        for _ in range(3):
             await connection.ask("GET", "/load-balancer/v2/lbaas/loadbalancers")
-            connection.close()
-
-    asyncio.run(story())
+            seen += server.acceptor.clients.all()
+        assert len({id(each) for each in seen}) == 1
+        await server.hang_up()
+        await connection.ask("GET", "/load-balancer/v2/lbaas/loadbalancers")
+        connection.close()

@@ -14,75 +14,66 @@ from fairlead.node.prober import Prober
 from node.test_prober import HOSTS, HTTP, TCP, UDP, answering, nothing, probe_all, serving, target, until
 
 
-def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
+async def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
     """Others see to it that they have no time; the prober has all the time that there is."""
     how = Rhythm(delay=0.4, timeout=0.2, max_retries=1, max_retries_down=1)
     slow = asyncio.Event()
 
-    async def story() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.12 if slow.is_set() else 0.0)
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            await writer.drain()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.12 if slow.is_set() else 0.0)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
 
-        prober = Prober(device=lambda _: "lo", told=lambda _: None)
-        async with serving(serve) as port, serving(nothing) as other:
-            lively = target(HTTP, port, rhythm=how)
-            many = [replace(lively, endpoint=lively.endpoint._replace(port_id=f"vm{each}")) for each in range(20)]
-            prober.change((), many)
-            running = asyncio.create_task(prober.run())
-            standings = prober.tracker.standings
-            await until(lambda: sum(each.verdict is Verdict.UP for each in standings.values()) == 20)
-            slow.set()
-            await until(lambda: prober._slowness(asyncio.get_running_loop().time()) > 0.05)
-            silent = target(HTTP, other, rhythm=how)
-            prober.change((), [silent])
-            await until(lambda: silent.endpoint in standings and standings[silent.endpoint].doubts == 2)
-            assert standings[silent.endpoint].verdict is Verdict.PENDING
-            await until(lambda: standings[silent.endpoint].verdict is Verdict.DOWN)
-            assert prober.probes > 20
-            running.cancel()
-
-    asyncio.run(story())
+    prober = Prober(device=lambda _: "lo", told=lambda _: None)
+    async with serving(serve) as port, serving(nothing) as other:
+        lively = target(HTTP, port, rhythm=how)
+        many = [replace(lively, endpoint=lively.endpoint._replace(port_id=f"vm{each}")) for each in range(20)]
+        prober.change((), many)
+        running = asyncio.create_task(prober.run())
+        standings = prober.tracker.standings
+        await until(lambda: sum(each.verdict is Verdict.UP for each in standings.values()) == 20)
+        slow.set()
+        await until(lambda: prober._slowness(asyncio.get_running_loop().time()) > 0.05)
+        silent = target(HTTP, other, rhythm=how)
+        prober.change((), [silent])
+        await until(lambda: silent.endpoint in standings and standings[silent.endpoint].doubts == 2)
+        assert standings[silent.endpoint].verdict is Verdict.PENDING
+        await until(lambda: standings[silent.endpoint].verdict is Verdict.DOWN)
+        assert prober.probes > 20
+        running.cancel()
 
 
-def test_who_overslept_knows_nothing_of_anybody_any_more(monkeypatch: pytest.MonkeyPatch):
+async def test_who_overslept_knows_nothing_of_anybody_any_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prober_module, "OVERSLEPT", 0.2)
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
 
-    async def story() -> None:
-        slept = list[bool]()
-        prober = Prober(device=lambda _: "lo", told=lambda _: None, overslept=lambda: slept.append(True))
-        async with serving(nothing) as port:
-            asked = target(TCP, port, rhythm=how)
-            prober.change((), [asked])
-            running = asyncio.create_task(prober.run())
-            await until(lambda: asked.endpoint in prober.tracker.standings)
-            time.sleep(0.4)  # noqa: ASYNC251 - that is what is tested
-            await until(lambda: bool(slept))
-            await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.UP)
-            running.cancel()
-
-    asyncio.run(story())
+    slept = list[bool]()
+    prober = Prober(device=lambda _: "lo", told=lambda _: None, overslept=lambda: slept.append(True))
+    async with serving(nothing) as port:
+        asked = target(TCP, port, rhythm=how)
+        prober.change((), [asked])
+        running = asyncio.create_task(prober.run())
+        await until(lambda: asked.endpoint in prober.tracker.standings)
+        time.sleep(0.4)  # noqa: ASYNC251 - that is what is tested
+        await until(lambda: bool(slept))
+        await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.UP)
+        running.cancel()
 
 
-def test_silence_to_a_datagram_from_another_node_says_nothing():
+async def test_silence_to_a_datagram_from_another_node_says_nothing():
     how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
 
-    async def story() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-            silent.bind((HOSTS[4], 0))
-            here = target(UDP, silent.getsockname()[1], rhythm=how)
-            there = replace(here, endpoint=here.endpoint._replace(port_id="elsewhere"), covers=True)
-            found = await probe_all({"here": here, "there": there})
-        assert (found["here"].verdict, found["there"].verdict) == (Verdict.UP, Verdict.PENDING)
-        assert "its node is silent" in found["there"].missed
-
-    asyncio.run(story())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind((HOSTS[4], 0))
+        here = target(UDP, silent.getsockname()[1], rhythm=how)
+        there = replace(here, endpoint=here.endpoint._replace(port_id="elsewhere"), covers=True)
+        found = await probe_all({"here": here, "there": there})
+    assert (found["here"].verdict, found["there"].verdict) == (Verdict.UP, Verdict.PENDING)
+    assert "its node is silent" in found["there"].missed
 
 
-def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_not():
+async def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_not():
     """Whoever answers has been reached by it: a node without a pod, say, whose kube-proxy says 503."""
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
 
@@ -96,15 +87,12 @@ def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_not():
         running.cancel()
         return standings[asked.endpoint].verdict
 
-    async def story() -> None:
-        async with serving(answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")) as port:
-            assert await verdict(port) is Verdict.DOWN
-        assert await verdict(port) is Verdict.DOWN  # it refuses
-        with socket.socket() as silent:
-            silent.bind((HOSTS[4], 0))
-            silent.listen(0)
-            port = silent.getsockname()[1]
-            with socket.create_connection((HOSTS[4], port)):  # its queue is full: nobody else gets a handshake
-                assert await verdict(port) is Verdict.PENDING
-
-    asyncio.run(story())
+    async with serving(answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")) as port:
+        assert await verdict(port) is Verdict.DOWN
+    assert await verdict(port) is Verdict.DOWN  # it refuses
+    with socket.socket() as silent:
+        silent.bind((HOSTS[4], 0))
+        silent.listen(0)
+        port = silent.getsockname()[1]
+        with socket.create_connection((HOSTS[4], port)):  # its queue is full: nobody else gets a handshake
+            assert await verdict(port) is Verdict.PENDING

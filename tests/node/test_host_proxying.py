@@ -47,28 +47,25 @@ def make(folder: Path, program: str) -> tuple[HostProxying, Heard]:
     return HostProxying(given, heard, Proxying(given, heard, driver, Looks(Tally(), 60.0, 60.0)), program), heard
 
 
-def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(host_proxying, "AGAIN", 0.01)
 
-    async def story() -> None:
-        program = tmp_path / "haproxy"
-        host, heard = make(tmp_path, str(program))
-        work = asyncio.ensure_future(host.run())
-        await host.tell()
-        assert heard.first == {}
-        assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-        await until(lambda: ("haproxy", "host/h1") not in heard._unapplied)
-        await end(work)
-
-    asyncio.run(story())
+    program = tmp_path / "haproxy"
+    host, heard = make(tmp_path, str(program))
+    work = asyncio.ensure_future(host.run())
+    await host.tell()
+    assert heard.first == {}
+    assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    await until(lambda: ("haproxy", "host/h1") not in heard._unapplied)
+    await end(work)
 
 
 @needs_haproxy
-def test_servers_hear_at_once_what_an_earlier_agent_has_left():
+async def test_servers_hear_at_once_what_an_earlier_agent_has_left():
     with TemporaryDirectory() as folder:  # sockets have short paths
-        asyncio.run(_begin_again(Path(folder)))
+        await _begin_again(Path(folder))
 
 
 async def _begin_again(place: Path) -> None:

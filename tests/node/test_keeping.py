@@ -34,8 +34,8 @@ class Told(Reports):
             self.done.set()
 
 
-def test_nothing_is_written_before_all_is_observed(tmp_path: Path) -> None:
-    asyncio.run(_observe(tmp_path))
+async def test_nothing_is_written_before_all_is_observed(tmp_path: Path) -> None:
+    await _observe(tmp_path)
 
 
 async def _observe(folder: Path) -> None:

@@ -43,104 +43,97 @@ async def beginning(folder: Path, url: str, port: int, *, writes: bool) -> Async
         yield server
 
 
-def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, tmp_path: Path):
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            with ExitStack() as held:
-                ports = [free_port(held) for _ in range(3)]
-            urls = [f"http://127.0.0.1:{port}" for port in ports]
-            first = await stack.enter_async_context(AsyncExitStack())
-            there = await first.enter_async_context(beginning(tmp_path / "0", url, ports[0], writes=True))
-            await there.put(*DOCUMENTS)
-            one, two = (
-                Node(name, urls, tmp_path, Figures(connections=number, active=2), interval=1)
-                for name, number in (("one", 30), ("two", 12))
-            )
-            await stack.enter_async_context(two.running())
-            async with one.running():
-                one.reports.observe({FIRST: DOWN, SIX: UP})
-                two.reports.observe({SECOND: UP})
-                await all_say((SOME_DOWN, "DEGRADED", 42), [there])
-            second = await stack.enter_async_context(AsyncExitStack())
-            later = await second.enter_async_context(beginning(tmp_path / "1", url, ports[1], writes=False))
-            await until(lambda: "one" in there.model.snapshot.silent_nodes)
-            await all_say((SOME_DOWN, "DEGRADED", 42), [there, later])
-            await first.aclose()
-            last = await stack.enter_async_context(beginning(tmp_path / "2", url, ports[2], writes=True))
-            await second.aclose()
-            await all_say((SOME_DOWN, "DEGRADED", 42), [last])
-            one.figures = Figures(connections=35)
-            async with one.running():
-                await all_say((SOME_DOWN, "DEGRADED", 47), [last])
-                await until(lambda: "one" not in last.model.snapshot.silent_nodes)
-                await all_say((SOME_DOWN, "DEGRADED", 47), [last])
-
-    asyncio.run(run())
+async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, tmp_path: Path):
+    async with AsyncExitStack() as stack:
+        with ExitStack() as held:
+            ports = [free_port(held) for _ in range(3)]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        first = await stack.enter_async_context(AsyncExitStack())
+        there = await first.enter_async_context(beginning(tmp_path / "0", url, ports[0], writes=True))
+        await there.put(*DOCUMENTS)
+        one, two = (
+            Node(name, urls, tmp_path, Figures(connections=number, active=2), interval=1)
+            for name, number in (("one", 30), ("two", 12))
+        )
+        await stack.enter_async_context(two.running())
+        async with one.running():
+            one.reports.observe({FIRST: DOWN, SIX: UP})
+            two.reports.observe({SECOND: UP})
+            await all_say((SOME_DOWN, "DEGRADED", 42), [there])
+        second = await stack.enter_async_context(AsyncExitStack())
+        later = await second.enter_async_context(beginning(tmp_path / "1", url, ports[1], writes=False))
+        await until(lambda: "one" in there.model.snapshot.silent_nodes)
+        await all_say((SOME_DOWN, "DEGRADED", 42), [there, later])
+        await first.aclose()
+        last = await stack.enter_async_context(beginning(tmp_path / "2", url, ports[2], writes=True))
+        await second.aclose()
+        await all_say((SOME_DOWN, "DEGRADED", 42), [last])
+        one.figures = Figures(connections=35)
+        async with one.running():
+            await all_say((SOME_DOWN, "DEGRADED", 47), [last])
+            await until(lambda: "one" not in last.model.snapshot.silent_nodes)
+            await all_say((SOME_DOWN, "DEGRADED", 47), [last])
 
 
-def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The server that writes to OVN began after the node had died. Whoever removes it hears the node."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            server = await begin(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
-            await server.put(*DOCUMENTS)
-            services, stored = server.services, lambda: [*server.model.snapshot.silent_nodes]
-            counts = services.node_counts
-            silences = Silences(server.model, counts, services.nodes.agents, lambda: False, services.now)
-            node = Node("one", [server.url], tmp_path, Figures(connections=3), interval=1)
-            async with node.running():
-                await until(lambda: counts.is_heard("one"))
-            await until(lambda: not counts.is_heard("one"))
-            await silences.look()
-            assert stored() == []
-            monkeypatch.setattr("fairlead.server.silences.OTHERS", 0.0)
-            await silences.look()
-            assert stored() == ["one"]
-            await server.put(deletes=(Owner(Kind.SILENT_NODE, "one"),))
-            await silences.look()
-            assert stored() == []
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        server = await begin(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
+        await server.put(*DOCUMENTS)
+        services, stored = server.services, lambda: [*server.model.snapshot.silent_nodes]
+        counts = services.node_counts
+        silences = Silences(server.model, counts, services.nodes.agents, lambda: False, services.now)
+        node = Node("one", [server.url], tmp_path, Figures(connections=3), interval=1)
+        async with node.running():
+            await until(lambda: counts.is_heard("one"))
+        await until(lambda: not counts.is_heard("one"))
+        await silences.look()
+        assert stored() == []
+        monkeypatch.setattr("fairlead.server.silences.OTHERS", 0.0)
+        await silences.look()
+        assert stored() == ["one"]
+        await server.put(deletes=(Owner(Kind.SILENT_NODE, "one"),))
+        await silences.look()
+        assert stored() == []
 
 
-def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_once(url: str, tmp_path: Path):
+async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_once(url: str, tmp_path: Path):
     """As where there is no central dataplane: nobody says which one writes. A server that was told the last word later
     than others keeps that; after that nothing is left to do, and of a node that is heard again neither."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            with ExitStack() as held:
-                ports = [free_port(held) for _ in range(3)]
-            servers = [await begin(stack, tmp_path / str(at), url, port) for at, port in enumerate(ports)]
-            counts = [each.services.node_counts for each in servers]
-            silences = [
-                Silences(each.model, its.node_counts, its.nodes.agents, lambda: True, its.now)
-                for each in servers
-                for its in [each.services]
-            ]
-            await servers[0].put(*DOCUMENTS)
+    async with AsyncExitStack() as stack:
+        with ExitStack() as held:
+            ports = [free_port(held) for _ in range(3)]
+        servers = [await begin(stack, tmp_path / str(at), url, port) for at, port in enumerate(ports)]
+        counts = [each.services.node_counts for each in servers]
+        silences = [
+            Silences(each.model, its.node_counts, its.nodes.agents, lambda: True, its.now)
+            for each in servers
+            for its in [each.services]
+        ]
+        await servers[0].put(*DOCUMENTS)
 
-            async def looked() -> int:
-                """Transactions that all servers made, looking at once and for three times."""
-                before = await _revision(servers[0])
-                for _ in range(3):
-                    await asyncio.gather(*(each.look() for each in silences))
-                return await _revision(servers[0]) - before
+        async def looked() -> int:
+            """Transactions that all servers made, looking at once and for three times."""
+            before = await _revision(servers[0])
+            for _ in range(3):
+                await asyncio.gather(*(each.look() for each in silences))
+            return await _revision(servers[0]) - before
 
-            node = Node("one", [each.url for each in servers], tmp_path, Figures(connections=3), interval=1)
-            for _ in range(2):
-                async with node.running():
-                    await until(lambda: all(each.is_heard("one") for each in counts))
-                    was_kept = "one" in servers[0].model.snapshot.silent_nodes
-                    assert await looked() == was_kept
-                    assert "one" not in servers[0].model.snapshot.silent_nodes
-                await until(lambda: not any(each.is_heard("one") for each in counts))
-                assert 1 <= await looked() <= len(servers)
-                assert await looked() == 0
-                assert "one" in servers[0].model.snapshot.silent_nodes
-
-    asyncio.run(run())
+        node = Node("one", [each.url for each in servers], tmp_path, Figures(connections=3), interval=1)
+        for _ in range(2):
+            async with node.running():
+                await until(lambda: all(each.is_heard("one") for each in counts))
+                was_kept = "one" in servers[0].model.snapshot.silent_nodes
+                assert await looked() == was_kept
+                assert "one" not in servers[0].model.snapshot.silent_nodes
+            await until(lambda: not any(each.is_heard("one") for each in counts))
+            assert 1 <= await looked() <= len(servers)
+            assert await looked() == 0
+            assert "one" in servers[0].model.snapshot.silent_nodes
 
 
 async def _revision(server: Served) -> int:

@@ -86,11 +86,11 @@ def snapshot(other: str = "fd00:1::/64") -> Snapshot:
     return read_state("now", TEXT.format(other), {}, {}).snapshot()
 
 
-def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(
+async def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(own_addresses, "LOOK", 60.0)
-    said = asyncio.run(_story(tmp_path, iter([{*OWN, parse_address("10.20.0.21")}] * 2)))
+    said = await _story(tmp_path, iter([{*OWN, parse_address("10.20.0.21")}] * 2))
     assert said == [OWN, OWN - {parse_address("fd00:1::1")} | {parse_address("10.20.0.21")}]
 
 
@@ -107,7 +107,7 @@ async def _story(folder: Path, kernel: Iterator[set[IPAddress]]) -> list[frozens
         await asyncio.wait([running])
 
 
-def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
+async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(own_addresses, "LOOK", 0.01)
@@ -129,4 +129,4 @@ def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
             running.cancel()
             await asyncio.wait([running])
 
-    assert asyncio.run(story()) == OWN
+    assert (await story()) == OWN

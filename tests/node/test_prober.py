@@ -258,35 +258,29 @@ async def asked_of_all(version: int, certificate: ssl.SSLContext) -> AsyncIterat
 
 
 @pytest.mark.slow  # on a machine that is busy a prober rightly says of the silent ones that it does not know
-def test_each_kind_of_monitor_says_of_each_kind_of_server_what_is_wrong_with_it(certificate: ssl.SSLContext):
+async def test_each_kind_of_monitor_says_of_each_kind_of_server_what_is_wrong_with_it(certificate: ssl.SSLContext):
     """All of them at once, by one prober."""
 
-    async def story() -> None:
-        async with asked_of_all(4, certificate) as four, asked_of_all(6, certificate) as six:
-            every = {
-                f"{name}, {address}": each
-                for found, address in ((four, "IPv4"), (six, "IPv6"))
-                for name, each in found.items()
-            }
-            found = await probe_all({name: asked for name, (asked, _) in every.items()})
-        wanted = {name: (Verdict.DOWN, error) if error else (Verdict.UP, "") for name, (_, error) in every.items()}
-        outcomes = {name: outcome(standing) for name, standing in found.items()}
-        unseen = {name: BUSY for name, each in outcomes.items() if each == BUSY and wanted[name][1] == SLOW}
-        assert outcomes == wanted | unseen
-        assert {name for name, each in found.items() if each.latency is None} == {
-            name for name, (asked, error) in every.items() if error or asked.check is UDP
+    async with asked_of_all(4, certificate) as four, asked_of_all(6, certificate) as six:
+        every = {
+            f"{name}, {address}": each
+            for found, address in ((four, "IPv4"), (six, "IPv6"))
+            for name, each in found.items()
         }
+        found = await probe_all({name: asked for name, (asked, _) in every.items()})
+    wanted = {name: (Verdict.DOWN, error) if error else (Verdict.UP, "") for name, (_, error) in every.items()}
+    outcomes = {name: outcome(standing) for name, standing in found.items()}
+    unseen = {name: BUSY for name, each in outcomes.items() if each == BUSY and wanted[name][1] == SLOW}
+    assert outcomes == wanted | unseen
+    assert {name for name, each in found.items() if each.latency is None} == {
+        name for name, (asked, error) in every.items() if error or asked.check is UDP
+    }
 
-    asyncio.run(story())
 
-
-def test_what_this_node_cannot_do_says_nothing_of_the_member():
-    async def story() -> None:
-        how = Rhythm(delay=0.2, timeout=0.15, max_retries=1, max_retries_down=1)
-        found = await probe(target(TCP, 80, rhythm=how), device="nosuch")
-        assert outcome(found) == (Verdict.PENDING, "this node has no device for the network yet")
-
-    asyncio.run(story())
+async def test_what_this_node_cannot_do_says_nothing_of_the_member():
+    how = Rhythm(delay=0.2, timeout=0.15, max_retries=1, max_retries_down=1)
+    found = await probe(target(TCP, 80, rhythm=how), device="nosuch")
+    assert outcome(found) == (Verdict.PENDING, "this node has no device for the network yet")
 
 
 def pings_are_allowed() -> bool:
@@ -299,33 +293,30 @@ def pings_are_allowed() -> bool:
 
 @pytest.mark.skipif(not pings_are_allowed(), reason="net.ipv4.ping_group_range is for nobody here; tests/lab ping")
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_ping_is_answered(version: int):
-    found = asyncio.run(probe(target(PING, 0, version)))
+async def test_a_ping_is_answered(version: int):
+    found = await probe(target(PING, 0, version))
     assert outcome(found) == (Verdict.UP, "")
 
 
-def test_a_member_that_dies_is_down_after_as_many_failures_as_the_monitor_says_and_back_after_as_many_answers():
+async def test_a_member_that_dies_is_down_after_as_many_failures_as_the_monitor_says_and_back_after_as_many_answers():
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=3, max_retries_down=2)
     told: list[tuple[float, Verdict]] = []
 
-    async def story() -> None:
-        async with serving(GOOD) as port:
-            asked = target(TCP, port, rhythm=how)
-            prober = Prober(device=lambda _: "lo", told=lambda _: told.append(now(prober, asked)))
-            prober.change((), [asked])
-            running = asyncio.create_task(prober.run())
-            await until(lambda: len(told) == 1)
-        died = time.monotonic()
-        await until(lambda: len(told) == 2)
-        async with serving(GOOD, port=port):
-            back = time.monotonic()
-            await until(lambda: len(told) == 3)
-        running.cancel()
-        assert [verdict for _, verdict in told] == [Verdict.UP, Verdict.DOWN, Verdict.UP]
-        assert 0.1 <= told[1][0] - died < 0.2 + 0.1
-        assert 0.2 <= told[2][0] - back < 0.3 + 0.15
-
-    asyncio.run(story())
+    async with serving(GOOD) as port:
+        asked = target(TCP, port, rhythm=how)
+        prober = Prober(device=lambda _: "lo", told=lambda _: told.append(now(prober, asked)))
+        prober.change((), [asked])
+        running = asyncio.create_task(prober.run())
+        await until(lambda: len(told) == 1)
+    died = time.monotonic()
+    await until(lambda: len(told) == 2)
+    async with serving(GOOD, port=port):
+        back = time.monotonic()
+        await until(lambda: len(told) == 3)
+    running.cancel()
+    assert [verdict for _, verdict in told] == [Verdict.UP, Verdict.DOWN, Verdict.UP]
+    assert 0.1 <= told[1][0] - died < 0.2 + 0.1
+    assert 0.2 <= told[2][0] - back < 0.3 + 0.15
 
 
 def now(prober: Prober, asked: Target) -> tuple[float, Verdict]:
@@ -338,74 +329,65 @@ async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_who_was_not_given_the_processor_holds_it_against_nobody():
+async def test_who_was_not_given_the_processor_holds_it_against_nobody():
     """The loop stands still for longer than the time-out, again and again; the members answer all the time."""
     how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
 
-    async def story() -> None:
-        prober = Prober(device=lambda _: "lo", told=lambda _: None)
-        ports: list[socket.socket] = []
-        for _ in range(20):
-            listening = socket.create_server((HOSTS[4], 0))  # the kernel accepts for it
-            ports.append(listening)
-        prober.change((), [target(TCP, each.getsockname()[1], rhythm=how) for each in ports])
-        running = asyncio.create_task(prober.run())
-        for _ in range(10):
-            await asyncio.sleep(0.01)
-            time.sleep(0.15)  # noqa: ASYNC251 - that is what is tested
-        running.cancel()
-        for each in ports:
-            each.close()
-        verdicts = {each.verdict for each in prober.tracker.standings.values()}
-        assert verdicts == {Verdict.UP}
-        assert prober.lost > 1
-
-    asyncio.run(story())
+    prober = Prober(device=lambda _: "lo", told=lambda _: None)
+    ports: list[socket.socket] = []
+    for _ in range(20):
+        listening = socket.create_server((HOSTS[4], 0))  # the kernel accepts for it
+        ports.append(listening)
+    prober.change((), [target(TCP, each.getsockname()[1], rhythm=how) for each in ports])
+    running = asyncio.create_task(prober.run())
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+        time.sleep(0.15)  # noqa: ASYNC251 - that is what is tested
+    running.cancel()
+    for each in ports:
+        each.close()
+    verdicts = {each.verdict for each in prober.tracker.standings.values()}
+    assert verdicts == {Verdict.UP}
+    assert prober.lost > 1
 
 
-def test_the_silence_of_a_member_says_nothing_while_its_node_is_busy():
+async def test_the_silence_of_a_member_says_nothing_while_its_node_is_busy():
     how = Rhythm(delay=0.4, timeout=0.3, max_retries=1, max_retries_down=1)
 
-    async def story() -> None:
-        prober = Prober(device=lambda _: "lo", told=lambda _: None)
-        with full(4) as port:
-            asked = target(TCP, port, rhythm=how)
-            prober.change((), [asked])
-            running = asyncio.create_task(prober.run())
-            for turn in range(1000):
-                if turn >= 12 and asked.endpoint in prober.tracker.standings:
-                    break
-                await asyncio.sleep(0.01)
-                time.sleep(0.08)  # noqa: ASYNC251 - that is what is tested
-            busy = prober.tracker.standings[asked.endpoint]
-            assert outcome(busy) == BUSY
-            await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.DOWN, 120.0)
-            running.cancel()
-
-    asyncio.run(story())
+    prober = Prober(device=lambda _: "lo", told=lambda _: None)
+    with full(4) as port:
+        asked = target(TCP, port, rhythm=how)
+        prober.change((), [asked])
+        running = asyncio.create_task(prober.run())
+        for turn in range(1000):
+            if turn >= 12 and asked.endpoint in prober.tracker.standings:
+                break
+            await asyncio.sleep(0.01)
+            time.sleep(0.08)  # noqa: ASYNC251 - that is what is tested
+        busy = prober.tracker.standings[asked.endpoint]
+        assert outcome(busy) == BUSY
+        await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.DOWN, 120.0)
+        running.cancel()
 
 
-def test_open_sockets_are_bounded_and_all_are_closed_in_the_end():
+async def test_open_sockets_are_bounded_and_all_are_closed_in_the_end():
     how = Rhythm(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=1)
 
-    async def story() -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        prober = Prober(device=lambda _: "lo", told=lambda _: None, most_at_once=6)
-        with socket.create_server((HOSTS[4], 0)) as listening:  # the kernel accepts for it, and nobody answers
-            silent = target(HTTP, listening.getsockname()[1], rhythm=how)
-            many = [replace(silent, endpoint=silent.endpoint._replace(port_id=f"vm{each}")) for each in range(50)]
-            prober.change((), many)
-            running = asyncio.create_task(prober.run())
-            most = 0
-            for _ in range(60):
-                await asyncio.sleep(0.01)
-                most = max(most, len(prober._flights))
-            assert most == 3, "half of them, for one project"
-            prober.change([each.endpoint for each in many[1:]], ())
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-        await asyncio.sleep(0.05)
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
-
-    asyncio.run(story())
+    before = len(os.listdir("/proc/self/fd"))
+    prober = Prober(device=lambda _: "lo", told=lambda _: None, most_at_once=6)
+    with socket.create_server((HOSTS[4], 0)) as listening:  # the kernel accepts for it, and nobody answers
+        silent = target(HTTP, listening.getsockname()[1], rhythm=how)
+        many = [replace(silent, endpoint=silent.endpoint._replace(port_id=f"vm{each}")) for each in range(50)]
+        prober.change((), many)
+        running = asyncio.create_task(prober.run())
+        most = 0
+        for _ in range(60):
+            await asyncio.sleep(0.01)
+            most = max(most, len(prober._flights))
+        assert most == 3, "half of them, for one project"
+        prober.change([each.endpoint for each in many[1:]], ())
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    await asyncio.sleep(0.05)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

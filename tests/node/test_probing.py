@@ -146,51 +146,45 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(monkeypatch: pytest.MonkeyPatch):
+async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probing, "AGAIN", 0.05)
 
-    async def story() -> None:
-        given, ports, reports = Given(snapshot_of(MODEL, "vm1")), Ports(), Reports()
-        work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
-        given.ready.set()
-        running = asyncio.ensure_future(work.run())
-        await until(lambda: ports.applied == [["net1"]])
-        thread = work._thread
-        await until(lambda: work._thread is not None)
-        thread = work._thread
-        assert thread is not None
-        await until(lambda: len(thread._prober.tracker) == 1)
-        given.snapshot = snapshot_of(MODEL, "vm1", "vm3")
-        given.call((API,))
-        await until(lambda: len(thread._prober.tracker) == 2)
-        given.snapshot = replace(given.snapshot, chassis=Map(node1=Chassis(name="node1")))
-        given.call((Owner(Kind.PORT, "vm1"),))
-        await until(lambda: len(thread._prober.tracker) == 0)
-        assert ports.applied == [["net1"], ["net1", "net2"], []]
-        assert {each.port_id for each, seen in reports.told.items() if seen is None} == {"vm1", "vm3"}
-        running.cancel()
-
-    asyncio.run(story())
+    given, ports, reports = Given(snapshot_of(MODEL, "vm1")), Ports(), Reports()
+    work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
+    given.ready.set()
+    running = asyncio.ensure_future(work.run())
+    await until(lambda: ports.applied == [["net1"]])
+    thread = work._thread
+    await until(lambda: work._thread is not None)
+    thread = work._thread
+    assert thread is not None
+    await until(lambda: len(thread._prober.tracker) == 1)
+    given.snapshot = snapshot_of(MODEL, "vm1", "vm3")
+    given.call((API,))
+    await until(lambda: len(thread._prober.tracker) == 2)
+    given.snapshot = replace(given.snapshot, chassis=Map(node1=Chassis(name="node1")))
+    given.call((Owner(Kind.PORT, "vm1"),))
+    await until(lambda: len(thread._prober.tracker) == 0)
+    assert ports.applied == [["net1"], ["net1", "net2"], []]
+    assert {each.port_id for each, seen in reports.told.items() if seen is None} == {"vm1", "vm3"}
+    running.cancel()
 
 
-def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_has_said_so():
+async def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_has_said_so():
     """What an earlier agent saw is written sooner than what it was given."""
 
-    async def story() -> None:
-        given, ports, reports = Given(snapshot_of(MODEL)), Ports(away=0), Reports()
-        work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
-        given.ready.set()
-        running = asyncio.ensure_future(work.run())
-        await until(lambda: ports.applied == [[]])
-        assert reports.kept is None
-        given.snapshot = snapshot_of(MODEL, "vm3")
-        given.heard.set()
-        given.call((API,))
-        await until(lambda: reports.kept is not None)
-        assert ports_of(reports.kept or ()) == {"vm3"}
-        running.cancel()
-
-    asyncio.run(story())
+    given, ports, reports = Given(snapshot_of(MODEL)), Ports(away=0), Reports()
+    work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
+    given.ready.set()
+    running = asyncio.ensure_future(work.run())
+    await until(lambda: ports.applied == [[]])
+    assert reports.kept is None
+    given.snapshot = snapshot_of(MODEL, "vm3")
+    given.heard.set()
+    given.call((API,))
+    await until(lambda: reports.kept is not None)
+    assert ports_of(reports.kept or ()) == {"vm3"}
+    running.cancel()
 
 
 RESETTING = MODEL.replace("{monitor=TCP}", "{monitor=TCP,reset}")
@@ -219,25 +213,22 @@ class Resetting:
             raise OSError("not permitted")
 
 
-def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytest.MonkeyPatch):
+async def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probing, "AGAIN", 0.05)
 
-    async def story() -> None:
-        given, resetting = Given(snapshot_of(RESETTING, "vm1", "vm3")), Resetting()
-        work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"), resetting)
-        given.ready.set()
-        running = asyncio.ensure_future(work.run())
-        await until(lambda: work._thread is not None)
-        thread = work._thread
-        assert thread is not None
-        await until(lambda: len(thread._prober.tracker) == 2)
-        await until(lambda: resetting.by == [["net1"], ["net1"]])
-        running.cancel()
-
-    asyncio.run(story())
+    given, resetting = Given(snapshot_of(RESETTING, "vm1", "vm3")), Resetting()
+    work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"), resetting)
+    given.ready.set()
+    running = asyncio.ensure_future(work.run())
+    await until(lambda: work._thread is not None)
+    thread = work._thread
+    assert thread is not None
+    await until(lambda: len(thread._prober.tracker) == 2)
+    await until(lambda: resetting.by == [["net1"], ["net1"]])
+    running.cancel()
 
 
-def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.MonkeyPatch):
+async def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.MonkeyPatch):
     """One that lives is believed, and its members would be up for ever."""
 
     def stumble(self: Prober, now: float) -> None:
@@ -246,12 +237,9 @@ def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Prober, "_expire", stumble)
 
-    async def story() -> None:
-        given = Given(snapshot_of(MODEL, "vm1"))
-        work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"))
-        given.ready.set()
-        with pytest.raises(LookupError, match="a mistake"):
-            async with asyncio.timeout(10):
-                await work.run()
-
-    asyncio.run(story())
+    given = Given(snapshot_of(MODEL, "vm1"))
+    work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"))
+    given.ready.set()
+    with pytest.raises(LookupError, match="a mistake"):
+        async with asyncio.timeout(10):
+            await work.run()

@@ -1,6 +1,5 @@
 """What an agent asks and tells, look by look."""
 
-import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,59 +56,59 @@ TOLD = {
 }
 
 
-def test_a_look_asks_whose_it_is_and_tells_all_servers(tmp_path: Path):
+async def test_a_look_asks_whose_it_is_and_tells_all_servers(tmp_path: Path):
     servers = [Recorded(), Recorded()]
-    asyncio.run(agent_of(tmp_path, servers, {WEB: counted(5)}).step())
+    await agent_of(tmp_path, servers, {WEB: counted(5)}).step()
     seen = [{"place": "datapath:1", "transport": "tcp", "address": "10.0.0.10", "port": 80}]
     asked = {"chassis": "node one/2", "sightings": seen}
     assert servers[0].asked == [("/agent/sightings", asked), ("/agent/chassis/node%20one%2F2", TOLD)]
     assert servers[1].asked == [("/agent/chassis/node%20one%2F2", TOLD)]
 
 
-def test_many_are_asked_about_in_turns(tmp_path: Path):
+async def test_many_are_asked_about_in_turns(tmp_path: Path):
     server = Recorded()
     many = [replace(WEB, place=Datapath(key)) for key in range(2500)]
-    asyncio.run(agent_of(tmp_path, [server], dict.fromkeys(many, counted(2))).step())
+    await agent_of(tmp_path, [server], dict.fromkeys(many, counted(2))).step()
     assert [len(body["sightings"]) for path, body in server.asked if path == "/agent/sightings"] == [1000, 1000, 500]
     assert server.asked[-1][1]["listeners"]["web"]["connections"] == 5000
 
 
-def test_nothing_is_lost_while_no_server_answers(tmp_path: Path):
+async def test_nothing_is_lost_while_no_server_answers(tmp_path: Path):
     server = Recorded(away=True)
     agent = agent_of(tmp_path, [server], {WEB: counted(2)}, {WEB: counted(5)})
     with pytest.raises(ServerError):
-        asyncio.run(agent.step())
+        await agent.step()
     server.away = False
-    asyncio.run(agent.step())
+    await agent.step()
     assert server.asked[-1][1] == TOLD
 
 
-def test_one_server_of_two_is_enough(tmp_path: Path):
+async def test_one_server_of_two_is_enough(tmp_path: Path):
     servers = [Recorded(away=True), Recorded()]
     with pytest.raises(ServerError):
-        asyncio.run(agent_of(tmp_path, servers, {WEB: counted(5)}).step())
+        await agent_of(tmp_path, servers, {WEB: counted(5)}).step()
     assert servers[1].asked[-1][1] == TOLD
 
 
-def test_a_listener_that_no_server_knows_is_forgotten(tmp_path: Path):
+async def test_a_listener_that_no_server_knows_is_forgotten(tmp_path: Path):
     knows, does_not = Recorded(), Recorded(known=False)
     agent = agent_of(tmp_path, [does_not, knows], {WEB: counted(5)})
-    asyncio.run(agent.step())
-    asyncio.run(agent.step())
+    await agent.step()
+    await agent.step()
     assert does_not.asked[-1][1] == TOLD
     knows.known = False
-    asyncio.run(agent.step())
-    asyncio.run(agent.step())
+    await agent.step()
+    await agent.step()
     assert does_not.asked[-1][1]["listeners"] == {}
 
 
-def test_a_complaint_is_said_once_and_its_end_too(tmp_path: Path, caplog):
+async def test_a_complaint_is_said_once_and_its_end_too(tmp_path: Path, caplog):
     caplog.set_level(logging.INFO)
     server = Recorded(away=True)
     agent = agent_of(tmp_path, [server], {WEB: counted(5)})
     for away in (True, True, False, False):
         server.away = away
-        asyncio.run(agent.look())
+        await agent.look()
     assert [record.message for record in caplog.records] == [
         "http://there does not answer: refused; trying again every 10 s",
         "counting and telling again",

@@ -26,9 +26,11 @@ from harness.proxied import PROGRAM, WEB, listener, needs_haproxy, pool, view
 
 
 @needs_haproxy
-def test_a_proxy_that_does_not_come_back_is_reported_with_its_reason_until_it_does(monkeypatch: pytest.MonkeyPatch):
+async def test_a_proxy_that_does_not_come_back_is_reported_with_its_reason_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with TemporaryDirectory() as folder:
-        asyncio.run(_lose_a_proxy(Path(folder), monkeypatch))
+        await _lose_a_proxy(Path(folder), monkeypatch)
 
 
 async def _lose_a_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,30 +40,24 @@ async def until_kept(folder: Path, expected: dict[Endpoint, Sighting]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_who_begins_anew_tells_what_was_seen_last(tmp_path: Path):
+async def test_who_begins_anew_tells_what_was_seen_last(tmp_path: Path):
     news = {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ONLINE, 0.25)}
 
-    async def run() -> None:
-        running = asyncio.create_task((first := reports(tmp_path)).run())
-        first.observe(news)
-        await until_kept(tmp_path, news)
-        running.cancel()
-
-    asyncio.run(run())
+    running = asyncio.create_task((first := reports(tmp_path)).run())
+    first.observe(news)
+    await until_kept(tmp_path, news)
+    running.cancel()
     assert reports(tmp_path)._seen == news
 
 
-def test_who_is_not_probed_here_any_more_is_forgotten(tmp_path: Path):
-    async def run() -> None:
-        running = asyncio.create_task((first := reports(tmp_path)).run())
-        first.observe({endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ERROR)})
-        await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ERROR)})
-        first.probes_only([endpoint(2), endpoint(3)])
-        await until_kept(tmp_path, {endpoint(2): seen(Health.ERROR)})
-        assert first._seen == {endpoint(2): seen(Health.ERROR)}
-        running.cancel()
-
-    asyncio.run(run())
+async def test_who_is_not_probed_here_any_more_is_forgotten(tmp_path: Path):
+    running = asyncio.create_task((first := reports(tmp_path)).run())
+    first.observe({endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ERROR)})
+    await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ERROR)})
+    first.probes_only([endpoint(2), endpoint(3)])
+    await until_kept(tmp_path, {endpoint(2): seen(Health.ERROR)})
+    assert first._seen == {endpoint(2): seen(Health.ERROR)}
+    running.cancel()
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[[1, 2]]", '[[["p", "no address", 1, "TCP"], {}]]'])
@@ -72,19 +66,16 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path, text: str):
     assert reports(tmp_path)._seen == {}
 
 
-def test_who_has_overslept_or_cannot_probe_keeps_what_it_knew(tmp_path: Path):
+async def test_who_has_overslept_or_cannot_probe_keeps_what_it_knew(tmp_path: Path):
     """It may be killed before it has probed anybody again."""
 
-    async def run() -> None:
-        running = asyncio.create_task((first := reports(tmp_path)).run())
-        first.observe({endpoint(1): seen(Health.ERROR)})
-        await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR)})
-        first.doubt()
-        first.observe({endpoint(1): seen(Health.UNPROBED), endpoint(2): seen(Health.ONLINE)})
-        await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ONLINE)})
-        running.cancel()
-
-    asyncio.run(run())
+    running = asyncio.create_task((first := reports(tmp_path)).run())
+    first.observe({endpoint(1): seen(Health.ERROR)})
+    await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR)})
+    first.doubt()
+    first.observe({endpoint(1): seen(Health.UNPROBED), endpoint(2): seen(Health.ONLINE)})
+    await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ONLINE)})
+    running.cancel()
 
 
 def test_latencies_alone_are_not_written(tmp_path: Path):

@@ -1,6 +1,5 @@
 """`fairlead agent --remove`: what goes, and what is not a plain host's."""
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -14,32 +13,34 @@ from harness.apart import apart, require_root
 
 
 @pytest.mark.parametrize(("host", "stays"), [("one", False), ("", True)])
-def test_proxies_go_where_the_agent_is_a_plain_hosts_and_stay_beside_a_switch(tmp_path: Path, host: str, stays: bool):
+async def test_proxies_go_where_the_agent_is_a_plain_hosts_and_stay_beside_a_switch(
+    tmp_path: Path, host: str, stays: bool
+):
     require_root("/usr/sbin/nft")
     left = tmp_path / "0123456789ab"
     left.mkdir()
     (left / "haproxy.cfg").write_text("")
     with apart() as made, made.inside():
-        asyncio.run(process.remove(AgentOptions(host=host, proxies=str(tmp_path))))
+        await process.remove(AgentOptions(host=host, proxies=str(tmp_path)))
     assert left.exists() is stays
 
 
-def test_nothing_goes_while_an_agent_runs_that_would_make_it_anew(tmp_path: Path):
+async def test_nothing_goes_while_an_agent_runs_that_would_make_it_anew(tmp_path: Path):
     require_root("/usr/sbin/nft")
     left = tmp_path / "0123456789ab"
     left.mkdir()
     options = AgentOptions(host="one", proxies=str(tmp_path))
     with apart() as made, made.inside():
         with be_present(), pytest.raises(DriverError, match=f"process {os.getpid()}: end it first"):
-            asyncio.run(process.remove(options))
+            await process.remove(options)
         assert left.exists()
-        asyncio.run(process.remove(options))
+        await process.remove(options)
     assert not left.exists()
 
 
-def test_an_agent_on_another_host_is_no_hindrance(tmp_path: Path):
+async def test_an_agent_on_another_host_is_no_hindrance(tmp_path: Path):
     require_root("/usr/sbin/nft")
     with apart() as other, other.inside():
         running = be_present()
     with running, apart() as made, made.inside():
-        asyncio.run(process.remove(AgentOptions(host="one", proxies=str(tmp_path))))
+        await process.remove(AgentOptions(host="one", proxies=str(tmp_path)))

@@ -12,25 +12,22 @@ from fairlead.node.segments import ACK
 from node.test_segments import frame
 
 
-def test_so_many_are_answered_at_once_and_the_others_later(monkeypatch: pytest.MonkeyPatch):
+async def test_so_many_are_answered_at_once_and_the_others_later(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resetting, "PERIOD", 0.05)
 
-    async def story() -> None:
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with own, other:
-            own.setblocking(False)
-            other.setblocking(False)
-            for _ in range(2 * MOST):
-                other.send(frame(4, ACK))
-            resetter = Resetter(Path("/nowhere"))
-            asyncio.get_running_loop().add_reader(own, resetter._answer, own)
-            await asyncio.sleep(0.01)
-            assert heard(other) == MOST
-            await asyncio.sleep(0.2)
-            assert heard(other) == MOST
-            asyncio.get_running_loop().remove_reader(own)
-
-    asyncio.run(story())
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, other:
+        own.setblocking(False)
+        other.setblocking(False)
+        for _ in range(2 * MOST):
+            other.send(frame(4, ACK))
+        resetter = Resetter(Path("/nowhere"))
+        asyncio.get_running_loop().add_reader(own, resetter._answer, own)
+        await asyncio.sleep(0.01)
+        assert heard(other) == MOST
+        await asyncio.sleep(0.2)
+        assert heard(other) == MOST
+        asyncio.get_running_loop().remove_reader(own)
 
 
 def heard(by: socket.socket) -> int:
@@ -50,5 +47,5 @@ def test_each_jump_of_a_filter_ends_at_a_line_of_it(program: resetting._Program)
     assert program[-1] == (0x06, 0, 0, 0), "what is not taken is not taken"
 
 
-def test_where_nobody_is_to_be_reset_no_namespace_is_needed():
-    asyncio.run(Resetter(Path("/nowhere")).apply([], ["fl1"]))
+async def test_where_nobody_is_to_be_reset_no_namespace_is_needed():
+    await Resetter(Path("/nowhere")).apply([], ["fl1"])

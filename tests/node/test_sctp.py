@@ -63,18 +63,15 @@ def speaking_sctp(address: str, speakers: Mapping[int, int] = SPEAKERS) -> Itera
 
 
 @pytest.mark.skipif(not can_be_played(), reason="raw sockets are for root, and this kernel may have SCTP of its own")
-def test_sctp_is_asked_whatever_the_kernel_has():
+async def test_sctp_is_asked_whatever_the_kernel_has():
     """One that answers, one that refuses, one whose answer is to somebody else, and one that is silent."""
 
-    async def story() -> None:
-        asked = {(port, version): target(SCTP, port, version) for port in (*SPEAKERS, 7004) for version in HOSTS}
-        with speaking_sctp(HOSTS[4]), speaking_sctp(HOSTS[6]):
-            found = await probe_all(asked)
-        wanted = {key: SEEN.get(key[0], (Verdict.DOWN, SLOW)) for key in asked}
-        seen = {key: outcome(each) for key, each in found.items()}
-        assert seen == wanted | {key: BUSY for key, each in seen.items() if each == BUSY and key[0] not in SEEN}
-
-    asyncio.run(story())
+    asked = {(port, version): target(SCTP, port, version) for port in (*SPEAKERS, 7004) for version in HOSTS}
+    with speaking_sctp(HOSTS[4]), speaking_sctp(HOSTS[6]):
+        found = await probe_all(asked)
+    wanted = {key: SEEN.get(key[0], (Verdict.DOWN, SLOW)) for key in asked}
+    seen = {key: outcome(each) for key, each in found.items()}
+    assert seen == wanted | {key: BUSY for key, each in seen.items() if each == BUSY and key[0] not in SEEN}
 
 
 def test_the_checksum_of_sctp_is_the_one_that_others_make():

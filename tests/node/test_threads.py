@@ -10,13 +10,10 @@ import pytest
 from fairlead.node.threads import beside
 
 
-def test_what_the_work_returns_or_raises_comes_back():
-    async def story() -> None:
-        assert await beside(lambda: 7) == 7
-        with pytest.raises(OSError, match="nobody is there"):
-            await beside(_fail)
-
-    asyncio.run(story())
+async def test_what_the_work_returns_or_raises_comes_back():
+    assert await beside(lambda: 7) == 7
+    with pytest.raises(OSError, match="nobody is there"):
+        await beside(_fail)
 
 
 def _fail() -> None:
@@ -41,15 +38,12 @@ asyncio.run(story())
     assert (done.stdout, done.stderr) == ("not waited for\n", "")
 
 
-def test_what_comes_too_late_disturbs_nobody(caplog):
+async def test_what_comes_too_late_disturbs_nobody(caplog):
     go = threading.Event()
 
-    async def story() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await beside(go.wait)
-
-    asyncio.run(story())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await beside(go.wait)
     threads = set(threading.enumerate()) - {threading.current_thread()}
     go.set()
     for thread in threads:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fuzz.machine import SCHEMA, SERVER
+from harness.fuzz.machine import SCHEMA, SERVER
+from harness.lab.servers import until
+from harness.octavia_plugin.cloud import LAUNCH, OCTAVIA, SETTLED, STOCK, STOCK_CONF, Cloud, cloud
 from harness.shell import Shell, shell
-from lab.servers import until
-from octavia_plugin.cloud import LAUNCH, OCTAVIA, SETTLED, STOCK, STOCK_CONF, Cloud, cloud
 
 pytestmark = pytest.mark.client
 COLUMNS = (

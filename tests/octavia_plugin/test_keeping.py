@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import until
+from harness.lab.servers import until
 
 pytestmark = pytest.mark.slow
 PROGRAM = """

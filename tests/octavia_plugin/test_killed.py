@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from octavia_plugin.cloud import SETTLED, Cloud, made_place
+from harness.octavia_plugin.cloud import SETTLED, Cloud, made_place
 
 pytestmark = pytest.mark.client
 OPERATIONS = int(os.environ.get("OCTAVIA_OPERATIONS", "24"))

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.octavia_plugin.cloud import PROJECT, Cloud, made_place
 from harness.shell import Shell, shell
-from octavia_plugin.cloud import PROJECT, Cloud, made_place
 
 pytestmark = pytest.mark.client
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from fairlead import __version__
+from harness.package.podman import Podman
 from harness.ports import free_port
 from package.conftest import ROOT, done
-from package.podman import Podman
 
 pytestmark = pytest.mark.package
 BASE = "docker.io/library/debian:bookworm-slim"

@@ -20,9 +20,9 @@ from typing import Any
 import bcrypt
 import pytest
 
-from package.asker import KEPT
+from harness.package.asker import KEPT
+from harness.package.hosts import Host, Wire, until
 from package.conftest import ROOT, done
-from package.hosts import Host, Wire, until
 
 pytestmark = pytest.mark.package
 EXAMPLE = ROOT / "examples" / "three-hosts"

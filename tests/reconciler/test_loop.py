@@ -46,20 +46,17 @@ def make(driver: FakeDriver, snapshot: Snapshot) -> Reconciler:
     return Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
 
 
-def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
-    async def run() -> None:
-        driver = MeddledDriver()
-        reconciler = make(driver, STATE.snapshot())
-        driver.reconciler = reconciler
-        reconciler.mark([NET])
-        while await reconciler.step():
-            pass
-        assert len(driver.rows[NET]) == 1
-
-    asyncio.run(run())
+async def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
+    driver = MeddledDriver()
+    reconciler = make(driver, STATE.snapshot())
+    driver.reconciler = reconciler
+    reconciler.mark([NET])
+    while await reconciler.step():
+        pass
+    assert len(driver.rows[NET]) == 1
 
 
-def test_others_are_served_while_an_owner_is_compiled():
+async def test_others_are_served_while_an_owner_is_compiled():
     """A change that comes meanwhile is not lost: the owner is compiled once more, from what is true then."""
 
     async def run() -> None:
@@ -86,76 +83,67 @@ def test_others_are_served_while_an_owner_is_compiled():
         assert driver.rows[NET] == OVN.compile(models[0], NET)
         assert (len(asked), asked[-1]) == (2, models[0])
 
-    asyncio.run(run())
+    await run()
 
 
-def test_a_resync_that_would_delete_much_is_held_back():
-    async def run() -> None:
-        many = apply_changes(
-            Snapshot(),
-            Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
-            1,
-        )
-        driver = FakeDriver(references)
-        reconciler = make(driver, many)
-        reconciler.mark(owners_with_rows(many))
-        while await reconciler.step():
-            pass
-        emptied = make(driver, Snapshot())
-        with pytest.raises(MassDelete, match="30 of 30"):
-            await emptied.resync()
-        assert not await emptied.step()
-        assert await emptied.resync(force=True) == 30
-
-    asyncio.run(run())
+async def test_a_resync_that_would_delete_much_is_held_back():
+    many = apply_changes(
+        Snapshot(),
+        Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
+        1,
+    )
+    driver = FakeDriver(references)
+    reconciler = make(driver, many)
+    reconciler.mark(owners_with_rows(many))
+    while await reconciler.step():
+        pass
+    emptied = make(driver, Snapshot())
+    with pytest.raises(MassDelete, match="30 of 30"):
+        await emptied.resync()
+    assert not await emptied.step()
+    assert await emptied.resync(force=True) == 30
 
 
-def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
-    async def run() -> None:
-        nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(100)]
-        driver = FakeDriver(references)
-        reconciler = make(driver, apply_changes(Snapshot(), Changes(puts=(*nets, _renamed(nets[0], "asked"))), 1))
-        asked = Owner(Kind.NETWORK, "asked")
-        reconciler.mark([asked])
+async def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
+    nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(100)]
+    driver = FakeDriver(references)
+    reconciler = make(driver, apply_changes(Snapshot(), Changes(puts=(*nets, _renamed(nets[0], "asked"))), 1))
+    asked = Owner(Kind.NETWORK, "asked")
+    reconciler.mark([asked])
+    await reconciler.step()
+    assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
+    del driver.rows[asked]
+    reconciler.read_again(asked)
+    for _ in range(2 * (MANY + 1)):  # as many as may be left over
         await reconciler.step()
-        assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
-        del driver.rows[asked]
-        reconciler.read_again(asked)
-        for _ in range(2 * (MANY + 1)):  # as many as may be left over
-            await reconciler.step()
-        assert asked in driver.rows
-
-    asyncio.run(run())
+    assert asked in driver.rows
 
 
 def _renamed(document, identity):
     return replace(document, id=identity)
 
 
-def test_the_brake_holds_back_deletions_only():
+async def test_the_brake_holds_back_deletions_only():
     """After a restart everything that is right is known to be right, and what is missing is made."""
 
-    async def run() -> None:
-        nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
-        driver = FakeDriver(references)
-        before = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
-        await before.resync()
-        while await before.step():
-            pass
-        few = [*nets[:5], _renamed(nets[0], "new")]
-        after = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(few)), 2))
-        with pytest.raises(MassDelete):
-            await after.resync()
-        assert after.applied(Owner(Kind.NETWORK, "net1")).generation == 2
-        while await after.step():
-            pass
-        assert after.applied(Owner(Kind.NETWORK, "new")).generation == 2
-        assert len(driver.rows) == 31
-
-    asyncio.run(run())
+    nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
+    driver = FakeDriver(references)
+    before = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
+    await before.resync()
+    while await before.step():
+        pass
+    few = [*nets[:5], _renamed(nets[0], "new")]
+    after = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(few)), 2))
+    with pytest.raises(MassDelete):
+        await after.resync()
+    assert after.applied(Owner(Kind.NETWORK, "net1")).generation == 2
+    while await after.step():
+        pass
+    assert after.applied(Owner(Kind.NETWORK, "new")).generation == 2
+    assert len(driver.rows) == 31
 
 
-def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
+async def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
     async def run() -> None:
         snapshot, driver, now = STATE.snapshot(), FakeDriver(references), 0.0
         broken = True
@@ -184,7 +172,7 @@ def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
         assert web in driver.rows
         assert reconciler.applied(web).error is None
 
-    asyncio.run(run())
+    await run()
 
 
 class PacedDriver(FakeDriver):
@@ -198,32 +186,29 @@ class PacedDriver(FakeDriver):
         await super().apply(owner, diff)
 
 
-def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_or_when_there_is_news():
-    async def run() -> None:
-        snapshot, driver, now = STATE.snapshot(), PacedDriver(references), 0.0
-        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: now)
-        web = Owner(Kind.LOAD_BALANCER, "web")
+async def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_or_when_there_is_news():
+    snapshot, driver, now = STATE.snapshot(), PacedDriver(references), 0.0
+    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: now)
+    web = Owner(Kind.LOAD_BALANCER, "web")
 
-        async def work() -> None:
-            while await reconciler.step():
-                pass
+    async def work() -> None:
+        while await reconciler.step():
+            pass
 
-        await reconciler.resync()
-        await work()
-        assert (web in driver.rows, len(driver.rows)) == (False, 2)
-        assert (reconciler.applied(web).error, reconciler.next_due()) == (None, 3.0)
-        driver.wait = 1.0
-        reconciler.mark([web])
-        await work()
-        assert reconciler.next_due() == 1.0
-        driver.wait, now = 0.0, 0.9
-        await work()
-        assert web not in driver.rows
-        now = 1.0
-        await work()
-        assert (web in driver.rows, len(reconciler)) == (True, 0)
-
-    asyncio.run(run())
+    await reconciler.resync()
+    await work()
+    assert (web in driver.rows, len(driver.rows)) == (False, 2)
+    assert (reconciler.applied(web).error, reconciler.next_due()) == (None, 3.0)
+    driver.wait = 1.0
+    reconciler.mark([web])
+    await work()
+    assert reconciler.next_due() == 1.0
+    driver.wait, now = 0.0, 0.9
+    await work()
+    assert web not in driver.rows
+    now = 1.0
+    await work()
+    assert (web in driver.rows, len(reconciler)) == (True, 0)
 
 
 class KeepingDriver(FakeDriver):
@@ -241,41 +226,35 @@ class KeepingDriver(FakeDriver):
         await super().apply(owner, diff)
 
 
-def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more():
-    async def run() -> None:
-        snapshot, driver, web = STATE.snapshot(), KeepingDriver(references), Owner(Kind.LOAD_BALANCER, "web")
-        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
-        await reconciler.resync()
-        while await reconciler.step():
-            pass
-        assert set(driver.kept) == {web}
-        snapshot = Snapshot()
-        reconciler.mark([web])
-        while await reconciler.step():
-            pass
-        assert (driver.kept, len(reconciler)) == ({}, 0)
-
-    asyncio.run(run())
+async def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more():
+    snapshot, driver, web = STATE.snapshot(), KeepingDriver(references), Owner(Kind.LOAD_BALANCER, "web")
+    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
+    await reconciler.resync()
+    while await reconciler.step():
+        pass
+    assert set(driver.kept) == {web}
+    snapshot = Snapshot()
+    reconciler.mark([web])
+    while await reconciler.step():
+        pass
+    assert (driver.kept, len(reconciler)) == ({}, 0)
 
 
-def test_an_empty_model_deletes_nothing_unless_that_is_meant():
+async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
     """A typing mistake in the path of the store must not be the end of everybody's traffic."""
 
-    async def run() -> None:
-        driver = FakeDriver(references)
-        before = make(driver, STATE.snapshot())
-        await before.resync()
-        while await before.step():
-            pass
-        held = len(driver.rows)
-        empty = make(driver, Snapshot())
-        with pytest.raises(MassDelete):
-            await empty.resync()
-        while await empty.step():
-            pass
-        assert len(driver.rows) == held > 0
-
-    asyncio.run(run())
+    driver = FakeDriver(references)
+    before = make(driver, STATE.snapshot())
+    await before.resync()
+    while await before.step():
+        pass
+    held = len(driver.rows)
+    empty = make(driver, Snapshot())
+    with pytest.raises(MassDelete):
+        await empty.resync()
+    while await empty.step():
+        pass
+    assert len(driver.rows) == held > 0
 
 
 class Ticking:
@@ -289,38 +268,35 @@ class Ticking:
         return self.now
 
 
-def test_a_change_is_applied_while_a_resync_looks_at_many():
-    async def run() -> None:
-        nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
-        model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
-        driver = FakeDriver(references)
-        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model[0], clock=Ticking())
-        await reconciler.resync()
-        while await reconciler.step():
-            pass
-        gone, lost = Owner(Kind.NETWORK, "net58"), Owner(Kind.NETWORK, "net59")
-        del driver.rows[lost]
-        looking = asyncio.create_task(reconciler.resync())
-        await asyncio.sleep(0)
-        new = _renamed(nets[0], "new")
-        model[0] = apply_changes(model[0], Changes(puts=(new,), deletes=(gone,)), 2)
-        reconciler.mark([gone, Owner(Kind.NETWORK, "new")])
-        while await reconciler.step():
-            pass
-        assert not looking.done()
-        assert gone not in driver.rows
-        assert Owner(Kind.NETWORK, "new") in driver.rows
-        assert await looking == 1  # the lost one: what was changed meanwhile is no finding
-        assert reconciler.statistics.resync_changes == 1
-        while await reconciler.step():
-            pass
-        assert lost in driver.rows
-        assert await reconciler.plan() == {}
-
-    asyncio.run(run())
+async def test_a_change_is_applied_while_a_resync_looks_at_many():
+    nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
+    model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
+    driver = FakeDriver(references)
+    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model[0], clock=Ticking())
+    await reconciler.resync()
+    while await reconciler.step():
+        pass
+    gone, lost = Owner(Kind.NETWORK, "net58"), Owner(Kind.NETWORK, "net59")
+    del driver.rows[lost]
+    looking = asyncio.create_task(reconciler.resync())
+    await asyncio.sleep(0)
+    new = _renamed(nets[0], "new")
+    model[0] = apply_changes(model[0], Changes(puts=(new,), deletes=(gone,)), 2)
+    reconciler.mark([gone, Owner(Kind.NETWORK, "new")])
+    while await reconciler.step():
+        pass
+    assert not looking.done()
+    assert gone not in driver.rows
+    assert Owner(Kind.NETWORK, "new") in driver.rows
+    assert await looking == 1  # the lost one: what was changed meanwhile is no finding
+    assert reconciler.statistics.resync_changes == 1
+    while await reconciler.step():
+        pass
+    assert lost in driver.rows
+    assert await reconciler.plan() == {}
 
 
-def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
+async def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
     async def run() -> None:
         reconciler = make(FakeDriver(references), STATE.snapshot())
         for request in ("req-1", "req-2"):
@@ -332,7 +308,7 @@ def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
         await reconciler.step()
 
     with caplog.at_level(logging.INFO, "fairlead.reconciler.loop"):
-        asyncio.run(run())
+        await run()
     (record,) = caplog.records
     assert record.getMessage() == "applied network/net1 generation 1: +1 ~0 -0 in 0.0 ms for req-1, req-2"
     assert record.fields == {
@@ -346,24 +322,21 @@ def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
     }
 
 
-def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
-    async def run() -> None:
-        faults, now = [Fault.BEFORE], [0.0]
-        driver = FakeDriver(references, lambda: faults[0])
-        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=STATE.snapshot, clock=lambda: now[0])
-        reconciler.mark([NET])
-        for now[0] in (0.0, 10.0, 20.0):
-            await reconciler.step()
-        assert reconciler.unsettled() == 20.0
-        faults[0] = Fault.NONE
-        now[0] = 30.0
+async def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
+    faults, now = [Fault.BEFORE], [0.0]
+    driver = FakeDriver(references, lambda: faults[0])
+    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=STATE.snapshot, clock=lambda: now[0])
+    reconciler.mark([NET])
+    for now[0] in (0.0, 10.0, 20.0):
         await reconciler.step()
-        assert reconciler.unsettled() == 0.0
+    assert reconciler.unsettled() == 20.0
+    faults[0] = Fault.NONE
+    now[0] = 30.0
+    await reconciler.step()
+    assert reconciler.unsettled() == 0.0
 
-    asyncio.run(run())
 
-
-def test_the_brake_knows_what_was_deleted_on_purpose():
+async def test_the_brake_knows_what_was_deleted_on_purpose():
     """Rows of what a store deleted before it was killed go; those of what it never had stay."""
 
     async def run() -> None:
@@ -389,68 +362,57 @@ def test_the_brake_knows_what_was_deleted_on_purpose():
             pass
         assert driver.rows == {}
 
-    asyncio.run(run())
+    await run()
 
 
-def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
-    async def run() -> None:
-        driver = FakeDriver(references)
-        reconciler = make(driver, STATE.snapshot())
-        reconciler.mark([NET])
-        waiting = [asyncio.create_task(reconciler.news(NET, 1)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-        await reconciler.step()
-        await asyncio.gather(*waiting)
-        await reconciler.news(NET, reconciler.applied(NET).generation)
-        driver._fault = lambda: Fault.BEFORE
-        reconciler.read_again(NET)
-        driver.rows.clear()
-        later = asyncio.create_task(reconciler.news(NET, 10**6))
-        await asyncio.sleep(0)
-        await reconciler.step()
-        await later
-        assert reconciler.applied(NET).error == "refused"
-
-    asyncio.run(run())
+async def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
+    driver = FakeDriver(references)
+    reconciler = make(driver, STATE.snapshot())
+    reconciler.mark([NET])
+    waiting = [asyncio.create_task(reconciler.news(NET, 1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    await reconciler.step()
+    await asyncio.gather(*waiting)
+    await reconciler.news(NET, reconciler.applied(NET).generation)
+    driver._fault = lambda: Fault.BEFORE
+    reconciler.read_again(NET)
+    driver.rows.clear()
+    later = asyncio.create_task(reconciler.news(NET, 10**6))
+    await asyncio.sleep(0)
+    await reconciler.step()
+    await later
+    assert reconciler.applied(NET).error == "refused"
 
 
-def test_an_owner_that_nothing_comes_of_is_stalled():
-    async def run() -> None:
-        now = 0.0
-        snapshot = STATE.snapshot()
-        reconciler = Reconciler(
-            dataplane=OVN, driver=FakeDriver(references), snapshot=lambda: snapshot, clock=lambda: now
-        )
-        assert reconciler.applied(NET).stalled, "nobody works on it"
-        reconciler.mark([NET])
-        assert not reconciler.applied(NET).stalled
-        now = 2 * STALLED
-        assert reconciler.applied(NET).stalled
-        await reconciler.step()
-        assert not reconciler.applied(NET).stalled
-        other = Owner(Kind.NETWORK, "net2")
-        reconciler.mark([other])
-        now += STALLED / 2
-        assert not reconciler.applied(other).stalled
-
-    asyncio.run(run())
+async def test_an_owner_that_nothing_comes_of_is_stalled():
+    now = 0.0
+    snapshot = STATE.snapshot()
+    reconciler = Reconciler(dataplane=OVN, driver=FakeDriver(references), snapshot=lambda: snapshot, clock=lambda: now)
+    assert reconciler.applied(NET).stalled, "nobody works on it"
+    reconciler.mark([NET])
+    assert not reconciler.applied(NET).stalled
+    now = 2 * STALLED
+    assert reconciler.applied(NET).stalled
+    await reconciler.step()
+    assert not reconciler.applied(NET).stalled
+    other = Owner(Kind.NETWORK, "net2")
+    reconciler.mark([other])
+    now += STALLED / 2
+    assert not reconciler.applied(other).stalled
 
 
-def test_what_happens_between_two_resyncs_is_not_kept():
+async def test_what_happens_between_two_resyncs_is_not_kept():
     """With much coming and going, an hour of it would be a hundred megabytes."""
 
-    async def run() -> None:
-        many = apply_changes(
-            Snapshot(),
-            Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
-            1,
-        )
-        reconciler = make(FakeDriver(references), many)
-        await reconciler.resync()
-        reconciler.mark(owners_with_rows(many))
-        while await reconciler.step():
-            pass
-        assert reconciler._memory.touched == set()
-
-    asyncio.run(run())
+    many = apply_changes(
+        Snapshot(),
+        Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
+        1,
+    )
+    reconciler = make(FakeDriver(references), many)
+    await reconciler.resync()
+    reconciler.mark(owners_with_rows(many))
+    while await reconciler.step():
+        pass
+    assert reconciler._memory.touched == set()

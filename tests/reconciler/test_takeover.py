@@ -87,97 +87,79 @@ def services() -> Services:
     return Services()
 
 
-def test_who_waits_in_vain_takes_the_lock_and_writes(services: Services):
-    async def run() -> None:
-        services.reconciler.mark([NET])
-        await services.look(0.0)
-        await services.look(FIRST_PATIENCE - 0.1)
-        assert not services.driver.has_lock
-        await services.look(FIRST_PATIENCE + 0.1)
-        assert services.driver.has_lock
-        assert services.takeover.takeovers == 1
-        await services.look(FIRST_PATIENCE + 0.2)
-        assert NET in services.driver.rows
-        assert services.reconciler.awaited() is None
-
-    asyncio.run(run())
+async def test_who_waits_in_vain_takes_the_lock_and_writes(services: Services):
+    services.reconciler.mark([NET])
+    await services.look(0.0)
+    await services.look(FIRST_PATIENCE - 0.1)
+    assert not services.driver.has_lock
+    await services.look(FIRST_PATIENCE + 0.1)
+    assert services.driver.has_lock
+    assert services.takeover.takeovers == 1
+    await services.look(FIRST_PATIENCE + 0.2)
+    assert NET in services.driver.rows
+    assert services.reconciler.awaited() is None
 
 
-def test_a_writer_that_writes_anything_is_left_alone(services: Services):
-    async def run() -> None:
-        services.reconciler.mark([NET])
-        for second in range(60):
-            await services.look(float(second))
-            services.reconciler.note_foreign_change(Owner(Kind.NETWORK, f"other{second}"))
-        assert services.takeover.takeovers == 0
-
-    asyncio.run(run())
+async def test_a_writer_that_writes_anything_is_left_alone(services: Services):
+    services.reconciler.mark([NET])
+    for second in range(60):
+        await services.look(float(second))
+        services.reconciler.note_foreign_change(Owner(Kind.NETWORK, f"other{second}"))
+    assert services.takeover.takeovers == 0
 
 
-def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
+async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
     """Its clock has moved, and what was written for it meanwhile is still in its socket."""
 
-    async def run() -> None:
-        services.reconciler.mark([NET])
-        await services.look(0.0)
-        services.driver.on_ping = lambda: services.reconciler.note_foreign_change(NET)
-        await services.look(1000.0)
-        assert services.takeover.takeovers == 0
-
-    asyncio.run(run())
+    services.reconciler.mark([NET])
+    await services.look(0.0)
+    services.driver.on_ping = lambda: services.reconciler.note_foreign_change(NET)
+    await services.look(1000.0)
+    assert services.takeover.takeovers == 0
 
 
-def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
+async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
     """Both would take it from each other for as long as the row cannot be written."""
 
-    async def run() -> None:
-        services.driver.has_lock = services.driver.failing = True
-        services.reconciler.mark([NET])
-        await services.look(0.0)
-        services.driver.has_lock = False
-        for second in range(1, 60):
-            await services.look(float(second))
-        assert services.takeover.takeovers == 0
-
-    asyncio.run(run())
+    services.driver.has_lock = services.driver.failing = True
+    services.reconciler.mark([NET])
+    await services.look(0.0)
+    services.driver.has_lock = False
+    for second in range(1, 60):
+        await services.look(float(second))
+    assert services.takeover.takeovers == 0
 
 
-def test_what_others_change_back_is_no_reason_either(services: Services):
+async def test_what_others_change_back_is_no_reason_either(services: Services):
     """The server that writes waits before it puts it right again: that is not a frozen one."""
 
-    async def run() -> None:
-        services.driver.rows = {
-            owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
-        }
-        await services.reconciler.resync()
-        right = dict(compile_owner(STATE.snapshot(), NET))
-        for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
-            services.driver.rows.pop(NET, None)
-            services.reconciler.note_foreign_change(NET)
-            await services.look(second + 0.1)
-            services.driver.rows[NET] = right
-            services.reconciler.note_foreign_change(NET)
-            await services.look(second + 0.2)
-        services.driver.rows.pop(NET)
+    services.driver.rows = {
+        owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
+    }
+    await services.reconciler.resync()
+    right = dict(compile_owner(STATE.snapshot(), NET))
+    for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
+        services.driver.rows.pop(NET, None)
         services.reconciler.note_foreign_change(NET)
-        services.now = 60.0
-        assert services.reconciler.awaited() is None
-        assert services.reconciler.contended() == 1
+        await services.look(second + 0.1)
+        services.driver.rows[NET] = right
+        services.reconciler.note_foreign_change(NET)
+        await services.look(second + 0.2)
+    services.driver.rows.pop(NET)
+    services.reconciler.note_foreign_change(NET)
+    services.now = 60.0
+    assert services.reconciler.awaited() is None
+    assert services.reconciler.contended() == 1
 
-    asyncio.run(run())
 
-
-def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
+async def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
     """Cut off from the store, or from what probes say, it would put back what was right yesterday."""
 
-    async def run() -> None:
-        services.knows = False
-        services.reconciler.mark([NET])
-        for second in range(60):
-            await services.look(float(second))
-        assert (services.driver.has_lock, services.takeover.takeovers) == (False, 0)
-        services.knows = True
-        await services.look(60.0)
-        assert (services.driver.has_lock, services.takeover.takeovers) == (True, 1)
-
-    asyncio.run(run())
+    services.knows = False
+    services.reconciler.mark([NET])
+    for second in range(60):
+        await services.look(float(second))
+    assert (services.driver.has_lock, services.takeover.takeovers) == (False, 0)
+    services.knows = True
+    await services.look(60.0)
+    assert (services.driver.has_lock, services.takeover.takeovers) == (True, 1)

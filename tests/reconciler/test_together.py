@@ -87,83 +87,68 @@ class World:
         await self.rest()
 
 
-def test_many_are_read_and_applied_together() -> None:
-    async def run() -> None:
-        world = World(MOST_TOGETHER + 30)
-        await world.fill()
-        assert [len(each) for each in world.driver.transactions] == [MOST_TOGETHER, 30]
-        assert [len(each) for each in world.driver.reads] == [MOST_TOGETHER, 30]
-        assert set(world.driver.rows) == set(world.owners)
-        assert {world.reconciler.applied(each).generation for each in world.owners} == {1}
-        assert (world.reconciler.statistics.applied, len(world.reconciler)) == (MOST_TOGETHER + 30, 0)
-
-    asyncio.run(run())
+async def test_many_are_read_and_applied_together() -> None:
+    world = World(MOST_TOGETHER + 30)
+    await world.fill()
+    assert [len(each) for each in world.driver.transactions] == [MOST_TOGETHER, 30]
+    assert [len(each) for each in world.driver.reads] == [MOST_TOGETHER, 30]
+    assert set(world.driver.rows) == set(world.owners)
+    assert {world.reconciler.applied(each).generation for each in world.owners} == {1}
+    assert (world.reconciler.statistics.applied, len(world.reconciler)) == (MOST_TOGETHER + 30, 0)
 
 
-def test_a_dataplane_that_takes_one_at_a_time_gets_one_at_a_time() -> None:
-    async def run() -> None:
-        driver = FakeDriver(references)
-        await World(30, driver).fill()
-        assert driver.applies == len(driver.rows) == 30
-
-    asyncio.run(run())
+async def test_a_dataplane_that_takes_one_at_a_time_gets_one_at_a_time() -> None:
+    driver = FakeDriver(references)
+    await World(30, driver).fill()
+    assert driver.applies == len(driver.rows) == 30
 
 
-def test_one_that_is_refused_stops_no_other_and_waits_by_itself() -> None:
-    async def run() -> None:
-        world = World(30)
-        world.driver.bad = {BAD}
-        await world.fill()
-        assert [len(each) for each in world.driver.transactions] == [30, *[1] * 30]
-        assert set(world.driver.rows) == {*world.owners} - {BAD}
-        assert world.reconciler.applied(BAD).error == "no room"
-        assert world.reconciler.next_due() == FIRST_BACKOFF
-        world.now, world.driver.transactions = FIRST_BACKOFF, []
-        await world.rest()
-        assert (world.driver.transactions, world.reconciler.next_due()) == ([[BAD]], 3 * FIRST_BACKOFF)
-        world.reconciler.mark(world.owners)
-        await world.rest()
-        assert world.driver.transactions == [[BAD], [BAD]], "the others are as they should be"
-        world.driver.bad = set()
-        world.reconciler.mark(world.owners)
-        await world.rest()
-        assert set(world.driver.rows) == set(world.owners)
-        assert (world.reconciler.applied(BAD).error, world.reconciler.next_due()) == (None, None)
-        world.driver.rows, world.driver.transactions = {}, []
-        await world.reconciler.resync()
-        await world.rest()
-        assert max(map(len, world.driver.transactions)) > 9, "all are together again"
-
-    asyncio.run(run())
+async def test_one_that_is_refused_stops_no_other_and_waits_by_itself() -> None:
+    world = World(30)
+    world.driver.bad = {BAD}
+    await world.fill()
+    assert [len(each) for each in world.driver.transactions] == [30, *[1] * 30]
+    assert set(world.driver.rows) == {*world.owners} - {BAD}
+    assert world.reconciler.applied(BAD).error == "no room"
+    assert world.reconciler.next_due() == FIRST_BACKOFF
+    world.now, world.driver.transactions = FIRST_BACKOFF, []
+    await world.rest()
+    assert (world.driver.transactions, world.reconciler.next_due()) == ([[BAD]], 3 * FIRST_BACKOFF)
+    world.reconciler.mark(world.owners)
+    await world.rest()
+    assert world.driver.transactions == [[BAD], [BAD]], "the others are as they should be"
+    world.driver.bad = set()
+    world.reconciler.mark(world.owners)
+    await world.rest()
+    assert set(world.driver.rows) == set(world.owners)
+    assert (world.reconciler.applied(BAD).error, world.reconciler.next_due()) == (None, None)
+    world.driver.rows, world.driver.transactions = {}, []
+    await world.reconciler.resync()
+    await world.rest()
+    assert max(map(len, world.driver.transactions)) > 9, "all are together again"
 
 
-def test_a_mistake_of_our_own_in_one_stops_no_other() -> None:
-    async def run() -> None:
-        world = World(30)
-        world.driver.bad, world.driver.error = {BAD}, ZeroDivisionError("a mistake")
-        await world.fill()
-        assert set(world.driver.rows) == {*world.owners} - {BAD}
-        assert world.reconciler.applied(BAD).error == "a mistake"
-
-    asyncio.run(run())
+async def test_a_mistake_of_our_own_in_one_stops_no_other() -> None:
+    world = World(30)
+    world.driver.bad, world.driver.error = {BAD}, ZeroDivisionError("a mistake")
+    await world.fill()
+    assert set(world.driver.rows) == {*world.owners} - {BAD}
+    assert world.reconciler.applied(BAD).error == "a mistake"
 
 
-def test_while_nobody_can_be_asked_none_is_tried_by_itself() -> None:
-    async def run() -> None:
-        world = World(30)
-        world.driver.bad, world.driver.error = {BAD}, Unavailable("away")
-        await world.fill()
-        assert [len(each) for each in world.driver.transactions] == [30]
-        assert {world.reconciler.applied(each).error for each in world.owners} == {"away"}
-        world.driver.bad, world.now = set(), FIRST_BACKOFF
-        await world.rest()
-        assert [len(each) for each in world.driver.transactions] == [30, 30]
-        assert {world.reconciler.applied(each).error for each in world.owners} == {None}
-
-    asyncio.run(run())
+async def test_while_nobody_can_be_asked_none_is_tried_by_itself() -> None:
+    world = World(30)
+    world.driver.bad, world.driver.error = {BAD}, Unavailable("away")
+    await world.fill()
+    assert [len(each) for each in world.driver.transactions] == [30]
+    assert {world.reconciler.applied(each).error for each in world.owners} == {"away"}
+    world.driver.bad, world.now = set(), FIRST_BACKOFF
+    await world.rest()
+    assert [len(each) for each in world.driver.transactions] == [30, 30]
+    assert {world.reconciler.applied(each).error for each in world.owners} == {None}
 
 
-def test_who_cannot_be_compiled_stops_no_other() -> None:
+async def test_who_cannot_be_compiled_stops_no_other() -> None:
     async def run() -> None:
         world = World(30)
 
@@ -178,28 +163,25 @@ def test_who_cannot_be_compiled_stops_no_other() -> None:
         assert [len(each) for each in world.driver.transactions] == [29]
         assert "this" in (world.reconciler.applied(BAD).error or "")
 
-    asyncio.run(run())
+    await run()
 
 
-def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_then() -> None:
-    async def run() -> None:
-        world = World(30)
-        renamed = replace(world.snapshot.networks["net3"], name="new")
+async def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_then() -> None:
+    world = World(30)
+    renamed = replace(world.snapshot.networks["net3"], name="new")
 
-        def change() -> None:
-            world.driver.meanwhile = lambda: None
-            world.snapshot = apply_changes(world.snapshot, Changes(puts=(renamed,)), 2)
-            world.reconciler.mark([Owner(Kind.NETWORK, "net3")])
+    def change() -> None:
+        world.driver.meanwhile = lambda: None
+        world.snapshot = apply_changes(world.snapshot, Changes(puts=(renamed,)), 2)
+        world.reconciler.mark([Owner(Kind.NETWORK, "net3")])
 
-        world.driver.meanwhile = change
-        await world.fill()
-        assert [len(each) for each in world.driver.transactions] == [30, 1]
-        assert world.reconciler.applied(Owner(Kind.NETWORK, "net3")).generation == 2
-
-    asyncio.run(run())
+    world.driver.meanwhile = change
+    await world.fill()
+    assert [len(each) for each in world.driver.transactions] == [30, 1]
+    assert world.reconciler.applied(Owner(Kind.NETWORK, "net3")).generation == 2
 
 
-def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_what_was_before() -> None:
+async def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_what_was_before() -> None:
     """Nothing would be found to do for them, and nobody would look at them again."""
 
     async def run() -> None:
@@ -224,25 +206,22 @@ def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_wha
             owner = Owner(Kind.NETWORK, name)
             assert world.driver.rows.get(owner) == OVN.compile(world.snapshot, owner), name
 
-    asyncio.run(run())
+    await run()
 
 
-def test_what_others_change_meanwhile_is_not_believed() -> None:
-    async def run() -> None:
-        world = World(30)
+async def test_what_others_change_meanwhile_is_not_believed() -> None:
+    world = World(30)
 
-        def meddle() -> None:
-            world.driver.meanwhile = lambda: None
-            world.reconciler.read_again(BAD)
+    def meddle() -> None:
+        world.driver.meanwhile = lambda: None
+        world.reconciler.read_again(BAD)
 
-        world.driver.meanwhile = meddle
-        await world.fill()
-        assert world.driver.reads[-1] == [BAD]
-
-    asyncio.run(run())
+    world.driver.meanwhile = meddle
+    await world.fill()
+    assert world.driver.reads[-1] == [BAD]
 
 
-def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> None:
+async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> None:
     async def run() -> None:
         world = World(100)
         world.snapshot = apply_changes(
@@ -263,10 +242,10 @@ def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> None:
         assert [len(each) for each in world.driver.transactions] == [10, 1, 10]
         assert world.driver.transactions[1] == [ASKED]
 
-    asyncio.run(run())
+    await run()
 
 
-def test_doors_are_served_while_many_are_compiled() -> None:
+async def test_doors_are_served_while_many_are_compiled() -> None:
     """Each compiles quickly, and all together take long."""
 
     async def run() -> None:
@@ -287,57 +266,51 @@ def test_doors_are_served_while_many_are_compiled() -> None:
         await world.fill()
         assert 0 < len(before) < 50
 
-    asyncio.run(run())
+    await run()
 
 
-def test_what_a_look_at_everything_has_compiled_is_not_compiled_again() -> None:
-    async def run() -> None:
-        world = World(100)
-        assert await world.reconciler.resync() == 100
-        await world.rest()
-        assert world.reconciler.statistics.compiled == 100
-        assert set(world.driver.rows) == set(world.owners)
-        world.driver.rows = {}
-        assert await world.reconciler.resync() == 100
-        renamed = replace(world.snapshot.networks["net3"], name="new")
-        world.snapshot = apply_changes(world.snapshot, Changes(puts=(renamed,)), 2)
-        await world.rest()
-        assert world.reconciler.statistics.compiled == 300, "by another model it is worth nothing"
-        assert await world.reconciler.plan() == {}
-
-    asyncio.run(run())
+async def test_what_a_look_at_everything_has_compiled_is_not_compiled_again() -> None:
+    world = World(100)
+    assert await world.reconciler.resync() == 100
+    await world.rest()
+    assert world.reconciler.statistics.compiled == 100
+    assert set(world.driver.rows) == set(world.owners)
+    world.driver.rows = {}
+    assert await world.reconciler.resync() == 100
+    renamed = replace(world.snapshot.networks["net3"], name="new")
+    world.snapshot = apply_changes(world.snapshot, Changes(puts=(renamed,)), 2)
+    await world.rest()
+    assert world.reconciler.statistics.compiled == 300, "by another model it is worth nothing"
+    assert await world.reconciler.plan() == {}
 
 
-def test_a_restart_writes_nothing_and_the_brake_holds() -> None:
-    async def run() -> None:
-        world = World(100)
-        await world.fill()
-        world.driver.transactions = []
-        world.start()
-        assert await world.reconciler.resync() == 0
-        await world.rest()
-        assert world.driver.transactions == []
-        world.snapshot = Snapshot()
-        world.start()
-        with pytest.raises(MassDelete, match="100 of 100"):
-            await world.reconciler.resync()
-        await world.rest()
-        assert world.driver.transactions == []
-        await world.reconciler.resync(force=True)
-        await world.rest()
-        assert (world.driver.rows, [len(each) for each in world.driver.transactions]) == ({}, [100])
-
-    asyncio.run(run())
+async def test_a_restart_writes_nothing_and_the_brake_holds() -> None:
+    world = World(100)
+    await world.fill()
+    world.driver.transactions = []
+    world.start()
+    assert await world.reconciler.resync() == 0
+    await world.rest()
+    assert world.driver.transactions == []
+    world.snapshot = Snapshot()
+    world.start()
+    with pytest.raises(MassDelete, match="100 of 100"):
+        await world.reconciler.resync()
+    await world.rest()
+    assert world.driver.transactions == []
+    await world.reconciler.resync(force=True)
+    await world.rest()
+    assert (world.driver.rows, [len(each) for each in world.driver.transactions]) == ({}, [100])
 
 
-def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         world = World(30)
         world.reconciler.mark(sorted(world.owners, key=creation_order))
         await world.rest()
 
     with caplog.at_level(logging.INFO, "fairlead.reconciler.loop"):
-        asyncio.run(run())
+        await run()
     (record,) = caplog.records
     assert record.getMessage() == "applied network/net0 and 29 more together: +30 ~0 -0 in 0.0 ms"
     assert record.fields == {  # type: ignore[attr-defined]
@@ -350,14 +323,11 @@ def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -> None
     }
 
 
-def test_what_a_look_at_everything_found_is_applied_in_the_order_in_which_it_refers() -> None:
+async def test_what_a_look_at_everything_found_is_applied_in_the_order_in_which_it_refers() -> None:
     """Who is left over at its end does not come first."""
 
-    async def run() -> None:
-        world = World(110)
-        assert await world.reconciler.resync() == 110
-        await world.rest()
-        applied = [each for some in world.driver.transactions for each in some]
-        assert applied == list(world.owners)
-
-    asyncio.run(run())
+    world = World(110)
+    assert await world.reconciler.resync() == 110
+    await world.rest()
+    applied = [each for some in world.driver.transactions for each in some]
+    assert applied == list(world.owners)

@@ -9,13 +9,13 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from api.keystone.recorded import OF_SHOP, PASSWORD, Playing, playing, token
 from fairlead.api.auth import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
 from fairlead.api.callers import BASIC
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config import BadConfiguration
 from fairlead.options import Configuration, KeystoneOptions, ServerOptions
 from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
+from harness.front_ends.keystone_recorded import OF_SHOP, PASSWORD, Playing, playing, token
 from test_questions import certificate
 
 
@@ -93,24 +93,21 @@ def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(tmp_path: Pat
     run(story)
 
 
-def test_it_starts_when_keystone_does_not_answer_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_it_starts_when_keystone_does_not_answer_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     away = configured(tmp_path, 1)
-    asyncio.run(check_authentication(make_authentication(away), away))
+    await check_authentication(make_authentication(away), away)
     assert "callers with tokens get 503 until it answers" in caplog.text
 
 
-def test_it_does_not_start_when_somebody_else_answers_for_keystone(tmp_path: Path):
+async def test_it_does_not_start_when_somebody_else_answers_for_keystone(tmp_path: Path):
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate(tmp_path, "theirs"))
     ours = certificate(tmp_path, "ours")
 
-    async def story() -> None:
-        async with playing(Playing(), serving) as port:
-            asked = configured(tmp_path, url=f"https://127.0.0.1:{port}", ca=str(ours))
-            with pytest.raises(BadConfiguration, match="its certificate is not trusted"):
-                await check_authentication(make_authentication(asked), asked)
-
-    asyncio.run(story())
+    async with playing(Playing(), serving) as port:
+        asked = configured(tmp_path, url=f"https://127.0.0.1:{port}", ca=str(ours))
+        with pytest.raises(BadConfiguration, match="its certificate is not trusted"):
+            await check_authentication(make_authentication(asked), asked)
 
 
 def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(tmp_path: Path):
@@ -137,5 +134,5 @@ def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(tmp_pat
     run(story)
 
 
-def test_nothing_is_read_again_where_nobody_is_asked():
-    asyncio.run(read_again(anybody, Configuration())())  # type: ignore[arg-type]
+async def test_nothing_is_read_again_where_nobody_is_asked():
+    (await read_again(anybody, Configuration())())  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from api.lxd.keys import make_certificate
 from fairlead.api.loop_lag import LONG
 from fairlead.server.client_certificates import AROUND, MOST_AROUND, make_context
+from harness.front_ends.lxd_keys import make_certificate
 
 LIBRARY = ctypes.CDLL(_ssl.__file__)
 for _name in ("TLS_client_method", "SSL_CTX_new", "SSL_new", "BIO_new", "BIO_s_mem"):

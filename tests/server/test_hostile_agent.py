@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from api.lxd.keys import make_certificate
 from fairlead.api.agent_reports import LARGEST_REPORT, MOST_SIGHTINGS
 from fairlead.api.agent_watch import COMES_AGAIN
 from fairlead.api.enrolment import read_token
@@ -20,6 +19,7 @@ from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NoIdentity, _request, enrol
 from harness.agents import running, until
+from harness.front_ends.lxd_keys import make_certificate
 from harness.nodes import Deployed, play
 from server.test_nodes import REPORT
 

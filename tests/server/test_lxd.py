@@ -21,7 +21,6 @@ import pytest
 import uvloop
 from cryptography import x509
 
-from api.lxd.keys import base64_of, make_certificate
 from fairlead.api import lxd as door
 from fairlead.api.acceptor import HANDSHAKES
 from fairlead.api.app import make_app
@@ -33,6 +32,7 @@ from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import OWN_FILE, LxdServer
 from fairlead.server.nodes import NodesServer
 from harness.api import Inside, inside, kept_by
+from harness.front_ends.lxd_keys import base64_of, make_certificate
 
 
 @dataclass

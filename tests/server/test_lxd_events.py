@@ -13,11 +13,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from api.lxd.keys import base64_of, make_certificate
 from fairlead.api.door import ApiError
 from fairlead.api.lxd import events
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
+from harness.front_ends.lxd_keys import base64_of, make_certificate
 from server.test_lxd import Served, identity, served
 
 

@@ -1,6 +1,5 @@
 """What agents have told a server outlives it: one that begins knows it before any agent is heard."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -52,44 +51,38 @@ def probed(model: Model) -> Iterator[Endpoint]:
     return iter(sorted(endpoints(model.snapshot, model.snapshot.load_balancers["web"]), key=lambda each: each.address))
 
 
-def test_who_is_down_is_down_to_a_server_that_begins(tmp_path: Path):
-    async def story() -> None:
-        async with server(tmp_path) as (model, remembered):
-            documents = tuple(parse_model(MODEL.strip(), {})[0].values())
-            await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
-            await remembered.recall()
-            a, b, c, d = probed(model)
-            news = {a: seen(Health.ERROR), b: seen(Health.ONLINE), c: seen(Health.ONLINE), d: seen(Health.ERROR)}
-            async with running(remembered.keep):
-                at_once(model.observe(SIGHTINGS, news))
-                kept = {a: seen(Health.ERROR), c: seen(Health.ONLINE)}  # of the others nothing else would be thought
-                await until(lambda: read_sightings(tmp_path / "sightings.json") == kept)
-            assert model.snapshot.down["web"] == {"web-a", "web-d"}
-        async with server(tmp_path) as (model, remembered):
-            assert model.snapshot.down["web"] == {"web-c", "web-d"}  # as to one that knows nothing
-            await remembered.recall()
-            assert model.snapshot.down["web"] == {"web-a", "web-d"}
-            nodes = Nodes.of(model)
-            assert (nodes.agents.probed_by("one"), nodes.agents.last_heard("one")) == (2, None)
-            async with running(remembered.keep):
-                at_once(model.observe(SIGHTINGS, {a: seen(Health.ONLINE)}))
-                await until(lambda: read_sightings(tmp_path / "sightings.json") == {c: seen(Health.ONLINE)})
-
-    asyncio.run(story())
+async def test_who_is_down_is_down_to_a_server_that_begins(tmp_path: Path):
+    async with server(tmp_path) as (model, remembered):
+        documents = tuple(parse_model(MODEL.strip(), {})[0].values())
+        await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
+        await remembered.recall()
+        a, b, c, d = probed(model)
+        news = {a: seen(Health.ERROR), b: seen(Health.ONLINE), c: seen(Health.ONLINE), d: seen(Health.ERROR)}
+        async with running(remembered.keep):
+            at_once(model.observe(SIGHTINGS, news))
+            kept = {a: seen(Health.ERROR), c: seen(Health.ONLINE)}  # of the others nothing else would be thought
+            await until(lambda: read_sightings(tmp_path / "sightings.json") == kept)
+        assert model.snapshot.down["web"] == {"web-a", "web-d"}
+    async with server(tmp_path) as (model, remembered):
+        assert model.snapshot.down["web"] == {"web-c", "web-d"}  # as to one that knows nothing
+        await remembered.recall()
+        assert model.snapshot.down["web"] == {"web-a", "web-d"}
+        nodes = Nodes.of(model)
+        assert (nodes.agents.probed_by("one"), nodes.agents.last_heard("one")) == (2, None)
+        async with running(remembered.keep):
+            at_once(model.observe(SIGHTINGS, {a: seen(Health.ONLINE)}))
+            await until(lambda: read_sightings(tmp_path / "sightings.json") == {c: seen(Health.ONLINE)})
 
 
-def test_of_what_nobody_asks_any_more_nothing_is_remembered(tmp_path: Path):
-    async def story() -> None:
-        async with server(tmp_path) as (model, remembered):
-            documents = tuple(parse_model(MODEL.strip(), {})[0].values())
-            await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
-            await remembered.recall()
-            async with running(remembered.keep):
-                at_once(model.observe(SIGHTINGS, {next(probed(model)): seen(Health.ERROR)}))
-                await until((tmp_path / "sightings.json").exists)
-        async with server(tmp_path) as (model, remembered):
-            await model.write(lambda _: Changes(deletes=(WEB,)))
-            await remembered.recall()
-            assert not model.snapshot.sightings
-
-    asyncio.run(story())
+async def test_of_what_nobody_asks_any_more_nothing_is_remembered(tmp_path: Path):
+    async with server(tmp_path) as (model, remembered):
+        documents = tuple(parse_model(MODEL.strip(), {})[0].values())
+        await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
+        await remembered.recall()
+        async with running(remembered.keep):
+            at_once(model.observe(SIGHTINGS, {next(probed(model)): seen(Health.ERROR)}))
+            await until((tmp_path / "sightings.json").exists)
+    async with server(tmp_path) as (model, remembered):
+        await model.write(lambda _: Changes(deletes=(WEB,)))
+        await remembered.recall()
+        assert not model.snapshot.sightings

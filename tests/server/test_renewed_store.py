@@ -8,7 +8,7 @@ import pytest
 
 from harness.certificates import Authority, key_pem
 from harness.etcd import started
-from lab.servers import NETWORKS, serving, until
+from harness.lab.servers import NETWORKS, serving, until
 
 pytestmark = pytest.mark.slow
 

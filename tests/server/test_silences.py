@@ -47,7 +47,7 @@ def snapshot() -> Snapshot:
     )
 
 
-def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(tmp_path: Path):
+async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(tmp_path: Path):
     """All that an agent may report of listeners, each of which it has begun anew to count, and of many endpoints."""
     now = 0.0
 
@@ -71,7 +71,7 @@ def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(tmp_path: Path)
         await store.close()
         return hold.longest, model.snapshot.silent_nodes["one"]
 
-    longest, node = asyncio.run(run())
+    longest, node = await run()
     assert (len(node.counted), len(node.told), len(node.seen)) == (MOST_COUNTED, MOST_COUNTED, MOST_SEEN)
     assert min(each.connections for _, each in node.counted) == 143, "those with most connections"
     assert [name for name, _ in node.counted] == sorted(name for name, _ in node.counted)
@@ -79,7 +79,7 @@ def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(tmp_path: Path)
     assert longest < LONG
 
 
-def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
+async def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
     """Taking all of it takes longer than anybody may wait."""
     figures = Figures(connections=3)
     names = [LISTENERS[at : at + MOST_COUNTED] for at in range(0, 10_000, MOST_COUNTED)]
@@ -98,4 +98,4 @@ def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
         return counts.total(LISTENERS[:1])
 
     stored = {each.name: each for each in nodes}
-    asyncio.run(run())
+    await run()

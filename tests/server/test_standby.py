@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
-from lab.servers import LBS, NETWORKS, Server, serving, until
+from harness.lab.servers import LBS, NETWORKS, Server, serving, until
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,5 @@
 """What a server lets go of when its time is over."""
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -28,7 +27,7 @@ web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11:80
 """
 
 
-def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A host whose time is not over stays as it is, and so does one that is drained."""
     monkeypatch.setattr(upkeep, "FORGET_INTERVAL", 0.01)
     later = datetime.now(UTC) + timedelta(hours=1)
@@ -43,17 +42,14 @@ def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path, m
                 return replace(document, moved=(moved,))
         return document
 
-    async def story() -> None:
-        store = await SqliteStore.open(tmp_path / "store.db")
-        model = await Model.load(store, lambda snapshot, owner: None)
-        documents = tuple(aged(each) for each in parse_model(MODEL.strip(), {})[0].values())
-        await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
-        async with running(partial(forget_parted, model)):
-            await until(lambda: model.snapshot.hosts["h1"].returning_until is None)
-            await until(lambda: not model.snapshot.parting)
-        assert model.snapshot.load_balancers["web"].moved == ()
-        assert model.snapshot.hosts["h2"].returning_until == later
-        assert model.snapshot.hosts["h3"].draining
-        await store.close()
-
-    asyncio.run(story())
+    store = await SqliteStore.open(tmp_path / "store.db")
+    model = await Model.load(store, lambda snapshot, owner: None)
+    documents = tuple(aged(each) for each in parse_model(MODEL.strip(), {})[0].values())
+    await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
+    async with running(partial(forget_parted, model)):
+        await until(lambda: model.snapshot.hosts["h1"].returning_until is None)
+        await until(lambda: not model.snapshot.parting)
+    assert model.snapshot.load_balancers["web"].moved == ()
+    assert model.snapshot.hosts["h2"].returning_until == later
+    assert model.snapshot.hosts["h3"].draining
+    await store.close()

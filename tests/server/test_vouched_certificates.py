@@ -15,8 +15,8 @@ from cryptography.x509.oid import NameOID
 
 from fairlead.client import Server, ServerError
 from fairlead.octavia_plugin.door import Door
+from harness.lab.servers import until
 from harness.ports import free_port
-from lab.servers import until
 
 pytestmark = pytest.mark.client
 NOW = datetime.datetime.now(datetime.UTC)

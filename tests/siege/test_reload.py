@@ -12,8 +12,8 @@ import bcrypt
 import httpx
 import pytest
 
-from fuzz.machine import Machine, machine
-from siege.attackers import NETWORK
+from harness.fuzz.machine import Machine, machine
+from harness.siege.attackers import NETWORK
 
 pytestmark = pytest.mark.siege
 

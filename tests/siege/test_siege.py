@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.machine import SCHEMA, SERVER
-from siege.attackers import ATTACKERS
-from siege.town import MIBIBYTE, Report, town
-from siege.wire import summarize
+from harness.fuzz.machine import SCHEMA, SERVER
+from harness.siege.attackers import ATTACKERS
+from harness.siege.town import MIBIBYTE, Report, town
+from harness.siege.wire import summarize
 
 pytestmark = pytest.mark.siege
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "10"))

@@ -1,6 +1,5 @@
 """What an OVN can do is asked of its schema, and what is compiled follows it, whenever it changes."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -52,18 +51,15 @@ def fields_of(model: Model) -> set[tuple[str, ...]]:
     return {row.selection_fields for row in rows if isinstance(row, LoadBalancer)}
 
 
-def test_load_balancers_are_compiled_again_when_the_dataplane_can_do_more_or_less(tmp_path: Path):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model, told = await Model.load(store, compile_owner), list[tuple[Owner, ...]]()
-        documents, _ = parse_model(MODEL.strip(), {})
-        await model.write(lambda _: Changes(puts=tuple(documents.values())))
-        model.subscribe(told.append)
-        for abilities, ipv6 in ((frozenset({SOURCE_IPV6}), "ipv6_src"), (frozenset[str](), "eth_src")):
-            model.equip(abilities)
-            model.equip(abilities)
-            assert fields_of(model) == {("ip_src",), (ipv6,)}
-        assert told == [(WEB,), (WEB,)]
-        await store.close()
-
-    asyncio.run(run())
+async def test_load_balancers_are_compiled_again_when_the_dataplane_can_do_more_or_less(tmp_path: Path):
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model, told = await Model.load(store, compile_owner), list[tuple[Owner, ...]]()
+    documents, _ = parse_model(MODEL.strip(), {})
+    await model.write(lambda _: Changes(puts=tuple(documents.values())))
+    model.subscribe(told.append)
+    for abilities, ipv6 in ((frozenset({SOURCE_IPV6}), "ipv6_src"), (frozenset[str](), "eth_src")):
+        model.equip(abilities)
+        model.equip(abilities)
+        assert fields_of(model) == {("ip_src",), (ipv6,)}
+    assert told == [(WEB,), (WEB,)]
+    await store.close()

@@ -67,7 +67,7 @@ def read(url: str) -> tuple[dict[str, bytes], int, set[str]]:
     return asyncio.run(look())
 
 
-def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, tmp_path: Path, capsys):
+async def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, tmp_path: Path, capsys):
     file = saved(url, tmp_path / "b.fairlead")
     assert file.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.glob("*fairlead*")] == ["b.fairlead"]
@@ -79,10 +79,10 @@ def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, tmp_pa
     after, later, gone_after = read(other)
     assert (after, gone_after) == (before, gone)
     assert later >= revision + 1_000_000
-    asyncio.run(with_store(other, lambda store: fill(store, 2)))
+    await with_store(other, lambda store: fill(store, 2))
 
 
-def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alone(url: str, tmp_path: Path, capsys):
+async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alone(url: str, tmp_path: Path, capsys):
     file = saved(url, tmp_path / "b.fairlead")
     octets, before = file.read_bytes(), read(url)
     run("backup", str(file), "--store", url, code=1)
@@ -92,7 +92,7 @@ def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alone(url:
     run("restore", str(file), "--store", url, "--dry-run", code=1)
     assert "--replace" in capsys.readouterr().err
     assert read(url) == before
-    asyncio.run(with_store(url, write_something))
+    await with_store(url, write_something)
     run("restore", str(file), "--store", url, "--replace")
     assert read(url)[0] == before[0]
     assert read(url)[1] > before[1] + 1_000_000
@@ -151,16 +151,16 @@ def test_a_file_cut_anywhere_is_refused(good: bytes, tmp_path: Path):
             check_backup(file)
 
 
-def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
+async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
     url = f"sqlite://{tmp_path}/s.db"
     puts = {"network/n": b'{"newer": "than this"}'}
-    asyncio.run(with_store(url, lambda store: store.transact(guards={}, puts=puts, deletes=[])))
+    await with_store(url, lambda store: store.transact(guards={}, puts=puts, deletes=[]))
     run("backup", f"{tmp_path}/b", "--store", url)
     with pytest.raises(BadBackup, match="cannot read a document"):
         check_backup(tmp_path / "b")
 
 
-def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
+async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
     """Pairs that each transaction writes together are equal in the file, and its end is not awaited by anybody."""
     command = [sys.executable, "-m", "fairlead.cli", "store", "backup", f"{tmp_path}/b", "--store", url]
 
@@ -179,15 +179,15 @@ def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
         assert await waiting == 0
         return number
 
-    written = asyncio.run(run_both())
+    written = await run_both()
     lines = [json.loads(each) for each in gzip.decompress((tmp_path / "b").read_bytes()).splitlines()]
     found = {each["key"]: each["value"] for each in lines if "key" in each}
     assert found["claim/a"] == found["claim/z"]
     assert 0 < int(found["claim/a"]) < written
 
 
-def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
-    asyncio.run(with_store(url, fill))
+async def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
+    await with_store(url, fill)
     number = len(read(url)[0])
     run("copy", url, other, "--dry-run", "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == number
@@ -196,7 +196,7 @@ def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
     done = json.loads(capsys.readouterr().out)
     assert (done["documents"], done["differing"], done["first"]) == (number, 0, [])
     run("verify", url, other)
-    asyncio.run(with_store(other, write_something))
+    await with_store(other, write_something)
     run("verify", url, other, code=3)
     assert "claim/x: only in the second" in capsys.readouterr().out
     run("copy", url, other, code=1)
@@ -204,7 +204,7 @@ def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
     run("reopen", url, code=1)
     run("reopen", other)
     run("reopen", url, "--force")
-    asyncio.run(with_store(url, lambda store: fill(store, 1)))
+    await with_store(url, lambda store: fill(store, 1))
     run("copy", "mysql://x", url, code=2)
     run("copy", url, "sqlite://x", code=2)
     run("copy", f"sqlite://{tmp_path}/nothing.db", other, code=1)

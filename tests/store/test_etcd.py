@@ -80,7 +80,7 @@ async def _numbers(store: EtcdStore) -> Counter[int]:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: Etcd, opened):
+async def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: Etcd, opened):
     async def run() -> None:
         store, other = await opened(), await opened()
         writer = Writer(store)
@@ -116,41 +116,38 @@ def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: E
         await store.close()
         await other.close()
 
-    asyncio.run(run())
+    await run()
 
 
 @pytest.mark.slow
-def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
 
-    async def run() -> None:
-        store = await opened()
-        await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        leader = etcd.leader()
-        still = [member for member in range(3) if member != leader]
+    store = await opened()
+    await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+    leader = etcd.leader()
+    still = [member for member in range(3) if member != leader]
+    for member in still:
+        etcd.signal(member, signal.SIGSTOP)
+    try:
+        with pytest.raises(OutcomeUnknown, match="not known"):
+            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+        with pytest.raises(StoreUnavailable, match="no quorum"):
+            await store.get("n")
+    finally:
         for member in still:
-            etcd.signal(member, signal.SIGSTOP)
-        try:
-            with pytest.raises(OutcomeUnknown, match="not known"):
-                await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-            with pytest.raises(StoreUnavailable, match="no quorum"):
-                await store.get("n")
-        finally:
-            for member in still:
-                etcd.signal(member, signal.SIGCONT)
-        await asyncio.to_thread(etcd.wait)
-        await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
-        found = await _numbers(store)
-        assert list(found) in ([1, 3], [1, 2, 3])
-        assert set(found.values()) == {1}
-        await store.close()
-
-    asyncio.run(run())
+            etcd.signal(member, signal.SIGCONT)
+    await asyncio.to_thread(etcd.wait)
+    await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
+    found = await _numbers(store)
+    assert list(found) in ([1, 3], [1, 2, 3])
+    assert set(found.values()) == {1}
+    await store.close()
 
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatch, done: bool, guarded: bool):
+async def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatch, done: bool, guarded: bool):
     ask_once, lost = Members.ask_once, list[bool]()
 
     async def lose(self, method, request):
@@ -161,19 +158,16 @@ def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatch, don
             raise Unreached("the answer was lost")
         return await ask_once(self, method, request)
 
-    async def run() -> None:
-        store = await opened()
-        monkeypatch.setattr(Members, "ask_once", lose)
-        revision = await store.transact(guards={"n": ABSENT} if guarded else {}, puts={"n": b"1"}, deletes=[])
-        assert len(lost) == 2
-        assert [batch.revision for batch in await store.changes(0)] == [revision]
-        assert await store.transact(guards={"n": revision}, puts={"n": b"2"}, deletes=[]) > revision
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    monkeypatch.setattr(Members, "ask_once", lose)
+    revision = await store.transact(guards={"n": ABSENT} if guarded else {}, puts={"n": b"1"}, deletes=[])
+    assert len(lost) == 2
+    assert [batch.revision for batch in await store.changes(0)] == [revision]
+    assert await store.transact(guards={"n": revision}, puts={"n": b"2"}, deletes=[]) > revision
+    await store.close()
 
 
-def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(
+async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(
     opened, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
@@ -184,24 +178,21 @@ def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(
             raise Unreached("away")
         return await ask_once(self, method, request)
 
-    async def run() -> None:
-        store = await opened()
-        monkeypatch.setattr(Members, "ask_once", lose)
-        with pytest.raises(OutcomeUnknown, match="not known"):
-            await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
-                await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-            assert not isinstance(refused.value, OutcomeUnknown)
-        away.clear()
-        last = await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
-        assert [(each.revision, dict(each.documents)) for each in await store.changes(0)] == [(last, {"n": b"3"})]
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    monkeypatch.setattr(Members, "ask_once", lose)
+    with pytest.raises(OutcomeUnknown, match="not known"):
+        await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
+            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+        assert not isinstance(refused.value, OutcomeUnknown)
+    away.clear()
+    last = await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
+    assert [(each.revision, dict(each.documents)) for each in await store.changes(0)] == [(last, {"n": b"3"})]
+    await store.close()
 
 
-def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
+async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
     """Its session was taken away meanwhile: the earlier one can not be done any more."""
@@ -213,44 +204,38 @@ def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_e
             raise Unreached("away")
         return await ask_once(self, method, request)
 
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        monkeypatch.setattr(Members, "ask_once", lose)
-        with pytest.raises(OutcomeUnknown):
-            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-        etcd.ctl("del", store._keys.session.decode())
-        away.clear()
-        third = await store.transact(guards={"n": first}, puts={"n": b"3"}, deletes=[])
-        assert [each.revision for each in await store.changes(0)] == [first, third]
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+    monkeypatch.setattr(Members, "ask_once", lose)
+    with pytest.raises(OutcomeUnknown):
+        await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+    etcd.ctl("del", store._keys.session.decode())
+    away.clear()
+    third = await store.transact(guards={"n": first}, puts={"n": b"3"}, deletes=[])
+    assert [each.revision for each in await store.changes(0)] == [first, third]
+    await store.close()
 
 
-def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
 
     async def nobody(*_: object) -> None:
         raise Unreached("away")
 
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        store._members._user = "fl"
-        monkeypatch.setattr(Members, "_log_in", nobody)
-        with pytest.raises(StoreUnavailable, match="away") as refused:
-            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-        assert not isinstance(refused.value, OutcomeUnknown)
-        store._members._user = ""
-        assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+    store._members._user = "fl"
+    monkeypatch.setattr(Members, "_log_in", nobody)
+    with pytest.raises(StoreUnavailable, match="away") as refused:
+        await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+    assert not isinstance(refused.value, OutcomeUnknown)
+    store._members._user = ""
+    assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
+    await store.close()
 
 
 @pytest.mark.parametrize(("guards", "documents"), [(123, 126), (120, 200), (100, 3_000), (61, 5_000)])
-def test_guards_that_etcd_compares_are_not_looked_at_before(
+async def test_guards_that_etcd_compares_are_not_looked_at_before(
     opened, monkeypatch: pytest.MonkeyPatch, guards: int, documents: int
 ):
     """Whatever others write meanwhile, elsewhere."""
@@ -258,67 +243,56 @@ def test_guards_that_etcd_compares_are_not_looked_at_before(
     names = [f"key/{each:05}" for each in range(documents)]
     guarded = [f"key/{each:05}" for each in range(guards)]
 
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(
-            guards=dict.fromkeys(guarded, ABSENT), puts=dict.fromkeys(names[:-3], b""), deletes=[]
+    store = await opened()
+    first = await store.transact(guards=dict.fromkeys(guarded, ABSENT), puts=dict.fromkeys(names[:-3], b""), deletes=[])
+    with pytest.raises(Conflict, match=guarded[-1]):
+        await store.transact(
+            guards={**dict.fromkeys(guarded[:-1], first), guarded[-1]: first + 1}, puts={"x": b""}, deletes=[]
         )
-        with pytest.raises(Conflict, match=guarded[-1]):
-            await store.transact(
-                guards={**dict.fromkeys(guarded[:-1], first), guarded[-1]: first + 1}, puts={"x": b""}, deletes=[]
-            )
-        assert len((await store.range(""))[0]) == documents - 3
-        await store.close()
-
-    asyncio.run(run())
+    assert len((await store.range(""))[0]) == documents - 3
+    await store.close()
 
 
-def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened):
+async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened):
     """More guards than etcd compares: nothing at all may be written between a look at them and the change."""
     names = [f"key/{each:03}" for each in range(400)]
 
-    async def run() -> None:
-        store, *others = [await opened() for _ in range(3)]
-        writers = [Writer(each) for each in others]
-        writing = [asyncio.create_task(each.write()) for each in writers]
-        revision = ABSENT
-        for number in range(5):
-            for each in writers:
-                await each.more(2)
-            revision = await store.transact(
-                guards=dict.fromkeys(names, revision), puts=dict.fromkeys(names, b"%d" % number), deletes=[]
-            )
-        for task in writing:
-            task.cancel()
-        await asyncio.gather(*writing, return_exceptions=True)
-        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
-        for each in (store, *others):
-            await each.close()
-
-    asyncio.run(run())
+    store, *others = [await opened() for _ in range(3)]
+    writers = [Writer(each) for each in others]
+    writing = [asyncio.create_task(each.write()) for each in writers]
+    revision = ABSENT
+    for number in range(5):
+        for each in writers:
+            await each.more(2)
+        revision = await store.transact(
+            guards=dict.fromkeys(names, revision), puts=dict.fromkeys(names, b"%d" % number), deletes=[]
+        )
+    for task in writing:
+        task.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+    assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+    for each in (store, *others):
+        await each.close()
 
 
-def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
+async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE", 0.3)
 
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        etcd.ctl("put", store._keys.precedence.decode(), "somebody")
-        began = asyncio.get_running_loop().time()
-        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        assert asyncio.get_running_loop().time() - began > 0.3
-        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
-        for each in (other, store):
-            await each.transact(guards={}, puts={"a": b"2"}, deletes=[])
-        await store.close()
-        await other.close()
-
-    asyncio.run(run())
+    store, other = await opened(), await opened()
+    etcd.ctl("put", store._keys.precedence.decode(), "somebody")
+    began = asyncio.get_running_loop().time()
+    await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    assert asyncio.get_running_loop().time() - began > 0.3
+    assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+    for each in (other, store):
+        await each.transact(guards={}, puts={"a": b"2"}, deletes=[])
+    await store.close()
+    await other.close()
 
 
-def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
+async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
     """Such as servers of a version that knows nothing of who goes first."""
@@ -343,86 +317,74 @@ def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
         assert etcd.ctl("get", store._keys.precedence.decode()) == ""
         await store.close()
 
-    asyncio.run(run())
+    await run()
 
 
-def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        etcd.ctl("del", store._keys.session.decode())
-        assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
-        await store.close()
-        assert etcd.ctl("get", "--prefix", "--keys-only", store._keys.sessions.decode()) == ""
-
-    asyncio.run(run())
+async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
+    store = await opened()
+    first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+    etcd.ctl("del", store._keys.session.decode())
+    assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
+    await store.close()
+    assert etcd.ctl("get", "--prefix", "--keys-only", store._keys.sessions.decode()) == ""
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
+async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ):
     """Each second change deletes, or a server is started for each change."""
     monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
     monkeypatch.setattr("fairlead.store.etcd.TRIMMED", 2)
 
-    async def run() -> None:
-        store = await opened()
-        for number in range(20):
-            if restarts:
-                await store.close()
-                store = await opened()
-            await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
-            await store.transact(guards={}, puts={"n": b"%d" % number}, deletes=[])
-        deleted = await store.deleted()
-        assert {f"k/{number}" for number in range(14, 20)} <= deleted
-        assert len(deleted) <= 6 + 2
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    for number in range(20):
+        if restarts:
+            await store.close()
+            store = await opened()
+        await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
+        await store.transact(guards={}, puts={"n": b"%d" % number}, deletes=[])
+    deleted = await store.deleted()
+    assert {f"k/{number}" for number in range(14, 20)} <= deleted
+    assert len(deleted) <= 6 + 2
+    await store.close()
 
 
-def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
     """Else two pictures of one store would differ."""
 
-    async def run() -> None:
-        store = await opened()
-        for number in range(9):
-            await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
-        monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
-        whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
-        async with whole.picture() as picture:
-            assert len(picture.gone) == 9
-        await whole.close()
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    for number in range(9):
+        await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
+    monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
+    whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
+    async with whole.picture() as picture:
+        assert len(picture.gone) == 9
+    await whole.close()
+    await store.close()
 
 
-def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
+async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
     """At the compacted revision itself etcd would leave out deletes and say nothing."""
 
-    async def run() -> None:
-        store = await opened()
-        revisions = [await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])]
-        revisions.append(await store.transact(guards={}, puts={"b": b"2"}, deletes=["a"]))
-        revisions.append(await store.transact(guards={}, puts={"b": b"3"}, deletes=[]))
-        etcd.ctl("compact", str(revisions[1]))
-        for after in (0, revisions[0]):
-            with pytest.raises(Compacted):
-                await store.changes(after)
-            with pytest.raises(Compacted):
-                await anext(store.watch(after))
-        assert [batch.revision for batch in await store.changes(revisions[1])] == [revisions[2]]
-        with pytest.raises(Compacted, match="older"):
-            await store.changes(revisions[2] + 1)
-        assert await store.deleted() == {"a"}
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    revisions = [await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])]
+    revisions.append(await store.transact(guards={}, puts={"b": b"2"}, deletes=["a"]))
+    revisions.append(await store.transact(guards={}, puts={"b": b"3"}, deletes=[]))
+    etcd.ctl("compact", str(revisions[1]))
+    for after in (0, revisions[0]):
+        with pytest.raises(Compacted):
+            await store.changes(after)
+        with pytest.raises(Compacted):
+            await anext(store.watch(after))
+    assert [batch.revision for batch in await store.changes(revisions[1])] == [revisions[2]]
+    with pytest.raises(Compacted, match="older"):
+        await store.changes(revisions[2] + 1)
+    assert await store.deleted() == {"a"}
+    await store.close()
 
 
-def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
+async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
     """Servers that run meanwhile hear what is written from then on, and not again what was lost."""
     saved = tmp_path / "snapshot"
 
@@ -455,89 +417,76 @@ def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
             await each.close()
 
     with started() as cluster:
-        asyncio.run(run(cluster))
+        await run(cluster)
 
 
-def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(opened, monkeypatch: pytest.MonkeyPatch):
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        following = other.watch(first)
-        second = asyncio.ensure_future(anext(following))
-        await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
-        assert dict((await second).documents) == {"a": None, "b": b"1"}
-        monkeypatch.setattr(EtcdStore, "_collect", None)
-        third = await store.transact(guards={}, puts={"b": b"2"}, deletes=[])
-        assert [batch.revision for batch in await other.changes((await second).revision)] == [third]
-        await following.aclose()
-        await store.close()
-        await other.close()
+async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
+    opened, monkeypatch: pytest.MonkeyPatch
+):
+    store, other = await opened(), await opened()
+    first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    following = other.watch(first)
+    second = asyncio.ensure_future(anext(following))
+    await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+    assert dict((await second).documents) == {"a": None, "b": b"1"}
+    monkeypatch.setattr(EtcdStore, "_collect", None)
+    third = await store.transact(guards={}, puts={"b": b"2"}, deletes=[])
+    assert [batch.revision for batch in await other.changes((await second).revision)] == [third]
+    await following.aclose()
+    await store.close()
+    await other.close()
 
-    asyncio.run(run())
 
-
-def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
+async def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
     """One that begins at the very revision that is compacted."""
 
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        second = await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
-        etcd.ctl("compact", str(second))
-        heard = transactions(store._members, store._keys, first, 5.0)
-        assert dict((await anext(heard)).documents) == {"a": None, "b": b"1"}
-        await heard.aclose()
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    second = await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+    etcd.ctl("compact", str(second))
+    heard = transactions(store._members, store._keys, first, 5.0)
+    assert dict((await anext(heard)).documents) == {"a": None, "b": b"1"}
+    await heard.aclose()
+    await store.close()
 
 
-def test_what_is_too_large_is_refused_and_the_store_goes_on(opened):
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"a": b"x" * 1_300_000}, deletes=[])
-        with pytest.raises(TooLarge, match="max-request-bytes"):
-            await store.transact(guards={"a": first}, puts={"a": b"x" * 1_600_000}, deletes=[])
-        with pytest.raises(Conflict):
-            await store.transact(guards={"a": first + 1}, puts={"a": b"1"}, deletes=[])
-        await store.transact(guards={"a": first}, puts={"a": b"1"}, deletes=[])
-        await store.close()
-
-    asyncio.run(run())
+async def test_what_is_too_large_is_refused_and_the_store_goes_on(opened):
+    store = await opened()
+    first = await store.transact(guards={}, puts={"a": b"x" * 1_300_000}, deletes=[])
+    with pytest.raises(TooLarge, match="max-request-bytes"):
+        await store.transact(guards={"a": first}, puts={"a": b"x" * 1_600_000}, deletes=[])
+    with pytest.raises(Conflict):
+        await store.transact(guards={"a": first + 1}, puts={"a": b"1"}, deletes=[])
+    await store.transact(guards={"a": first}, puts={"a": b"1"}, deletes=[])
+    await store.close()
 
 
-def test_large_documents_are_read_in_smaller_pages(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_large_documents_are_read_in_smaller_pages(opened, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         etcd_calls,
         "OPTIONS",
         tuple((name, 2**20 if "receive" in name else value) for name, value in etcd_calls.OPTIONS),
     )
 
-    async def run() -> None:
-        store = await opened()
-        for each in range(8):
-            await store.transact(guards={}, puts={f"k/{each}": b"x" * 400_000}, deletes=[])
-        documents, _ = await store.range("")
-        assert [each.key for each in documents] == [f"k/{each}" for each in range(8)]
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    for each in range(8):
+        await store.transact(guards={}, puts={f"k/{each}": b"x" * 400_000}, deletes=[])
+    documents, _ = await store.range("")
+    assert [each.key for each in documents] == [f"k/{each}" for each in range(8)]
+    await store.close()
 
 
-def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, opened):
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        etcd.ctl("put", "somebody/else", "1")
-        assert (await store.range(""))[1] == first
-        assert await store.changes(first) == []
-        second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
-        assert second > first + 1
-        assert [batch.revision for batch in await store.changes(first - 1)] == [first, second]
-        assert etcd.ctl("get", "somebody/else") == "somebody/else\n1\n"
-        await store.close()
-
-    asyncio.run(run())
+async def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, opened):
+    store = await opened()
+    first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    etcd.ctl("put", "somebody/else", "1")
+    assert (await store.range(""))[1] == first
+    assert await store.changes(first) == []
+    second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
+    assert second > first + 1
+    assert [batch.revision for batch in await store.changes(first - 1)] == [first, second]
+    assert etcd.ctl("get", "somebody/else") == "somebody/else\n1\n"
+    await store.close()
 
 
 def _limited(etcd: Etcd, *users: str) -> None:
@@ -553,7 +502,7 @@ def _limited(etcd: Etcd, *users: str) -> None:
     etcd.ctl("auth", "enable")
 
 
-def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(tmp_path: Path):
+async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(tmp_path: Path):
     authority = Authority()
     names = ("member", "root", "first", "second")
     issued = {name: authority.issue(name, "127.0.0.1") for name in names}
@@ -592,10 +541,10 @@ def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(tmp_
 
     with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
         _limited(etcd, "first", "second")
-        asyncio.run(run(etcd))
+        await run(etcd)
 
 
-def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
+async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(etcd_calls, "LONGEST_CALL", 1.0)
@@ -638,10 +587,10 @@ def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_wr
 
     with started() as etcd:
         _limited(etcd, "fl:s3cret-of-old")
-        asyncio.run(run(etcd))
+        await run(etcd)
 
 
-def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
     ours, theirs = Authority(), Authority("theirs")
     member, client = ours.issue("member", "127.0.0.1"), ours.issue("fl")
@@ -654,44 +603,38 @@ def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pyt
     with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
         location = parse_location(f"{','.join(etcd.hosts)}/ours")
 
-        async def run() -> None:
-            shown = {"certificate": f"{tmp_path}/client", "key": f"{tmp_path}/client.key"}
-            store = await EtcdStore.open(location, Access(ca=f"{tmp_path}/ca", **shown))
-            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-            await store.close()
-            for access in (Access(), Access(ca=f"{tmp_path}/ca"), Access(ca=f"{tmp_path}/theirs", **shown)):
-                with pytest.raises(StoreUnavailable):
-                    await EtcdStore.open(location, access)
-            with pytest.raises(StoreUnavailable, match="No such file"):
-                await EtcdStore.open(location, Access(ca=f"{tmp_path}/nothing"))
-
-        asyncio.run(run())
+        shown = {"certificate": f"{tmp_path}/client", "key": f"{tmp_path}/client.key"}
+        store = await EtcdStore.open(location, Access(ca=f"{tmp_path}/ca", **shown))
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        await store.close()
+        for access in (Access(), Access(ca=f"{tmp_path}/ca"), Access(ca=f"{tmp_path}/theirs", **shown)):
+            with pytest.raises(StoreUnavailable):
+                await EtcdStore.open(location, access)
+        with pytest.raises(StoreUnavailable, match="No such file"):
+            await EtcdStore.open(location, Access(ca=f"{tmp_path}/nothing"))
 
 
-def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
+async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
     secret = tmp_path / "password"
     secret.write_text("s3cret-of-ours\n")
     with started() as etcd:
         _limited(etcd, "fl:s3cret-of-ours")
         hosts = ",".join(etcd.hosts)
 
-        async def run() -> None:
-            access = Access(user="fl", password_file=str(secret))
-            store = await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
-            first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-            store._members._way.token = "of yesterday"
-            assert [batch.revision for batch in await store.changes(0)] == [first]
-            store._members._way.token = "of yesterday"
-            await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
-            await store.close()
-            with pytest.raises(StoreUnavailable, match="permission denied"):
-                await EtcdStore.open(parse_location(f"{hosts}/theirs"), access)
-            secret.write_text("s3cret-of-nobody")
-            with pytest.raises(StoreUnavailable, match="authentication failed") as refused:
-                await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
-            assert "s3cret" not in str(refused.value)
-
-        asyncio.run(run())
+        access = Access(user="fl", password_file=str(secret))
+        store = await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
+        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        store._members._way.token = "of yesterday"
+        assert [batch.revision for batch in await store.changes(0)] == [first]
+        store._members._way.token = "of yesterday"
+        await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
+        await store.close()
+        with pytest.raises(StoreUnavailable, match="permission denied"):
+            await EtcdStore.open(parse_location(f"{hosts}/theirs"), access)
+        secret.write_text("s3cret-of-nobody")
+        with pytest.raises(StoreUnavailable, match="authentication failed") as refused:
+            await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
+        assert "s3cret" not in str(refused.value)
 
 
 class _Slow:
@@ -715,92 +658,80 @@ class _Slow:
         writer.close()
 
 
-def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
+async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
     """Else a server would have no store for as long as the members' hosts have much to do."""
 
-    async def run() -> None:
-        way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
-        async with way:
-            port = way.sockets[0].getsockname()[1]
-            store = await EtcdStore.open(parse_location(f"127.0.0.1:{port}/slow{next(_NUMBERS)}"), Access())
-            assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == await store.head()
-            await store.close()
-
-    asyncio.run(run())
+    way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
+    async with way:
+        port = way.sockets[0].getsockname()[1]
+        store = await EtcdStore.open(parse_location(f"127.0.0.1:{port}/slow{next(_NUMBERS)}"), Access())
+        assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == await store.head()
+        await store.close()
 
 
-def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
     """Somebody fills the store, and the head is written last."""
     monkeypatch.setattr("fairlead.store.etcd_feed.LARGEST", 50_000)
 
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        following = other.watch(first)
-        waiting = asyncio.ensure_future(anext(following))
-        whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
-        await whole.seal(SEAL, None)
-        filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
-        await whole.put(SEAL, filled)
-        with pytest.raises(Compacted, match="more was written than one change"):
-            await anext(transactions(store._members, store._keys, first, 5.0))
-        while other._feed.since(first) is not None:  # it has given up  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
-        assert await other.changes(first) == []
-        assert not waiting.done()
-        await whole.finish(SEAL, 0)
-        assert len((await waiting).documents) == 20  # read, and not heard
-        waiting = asyncio.ensure_future(anext(following))
-        last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
-        assert ((await waiting).revision, dict((await waiting).documents)) == (last, {"a": b"2"})
-        await following.aclose()
-        for each in (whole, store, other):
-            await each.close()
-
-    asyncio.run(run())
+    store, other = await opened(), await opened()
+    first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    following = other.watch(first)
+    waiting = asyncio.ensure_future(anext(following))
+    whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
+    await whole.seal(SEAL, None)
+    filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
+    await whole.put(SEAL, filled)
+    with pytest.raises(Compacted, match="more was written than one change"):
+        await anext(transactions(store._members, store._keys, first, 5.0))
+    while other._feed.since(first) is not None:  # it has given up  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert await other.changes(first) == []
+    assert not waiting.done()
+    await whole.finish(SEAL, 0)
+    assert len((await waiting).documents) == 20  # read, and not heard
+    waiting = asyncio.ensure_future(anext(following))
+    last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+    assert ((await waiting).revision, dict((await waiting).documents)) == (last, {"a": b"2"})
+    await following.aclose()
+    for each in (whole, store, other):
+        await each.close()
 
 
-def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fairlead.store.etcd_feed.MOST", 50)
 
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        following = other.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
-        waiting = asyncio.ensure_future(anext(following))
-        puts = dict.fromkeys(map(str, range(60)), b"1")
-        last = await store.transact(guards={}, puts=puts, deletes=[])
-        assert ((await waiting).revision, dict((await waiting).documents)) == (last, puts)
-        await following.aclose()
-        await store.close()
-        await other.close()
-
-    asyncio.run(run())
+    store, other = await opened(), await opened()
+    following = other.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
+    waiting = asyncio.ensure_future(anext(following))
+    puts = dict.fromkeys(map(str, range(60)), b"1")
+    last = await store.transact(guards={}, puts=puts, deletes=[])
+    assert ((await waiting).revision, dict((await waiting).documents)) == (last, puts)
+    await following.aclose()
+    await store.close()
+    await other.close()
 
 
-def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
+async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
     """History begins after the last change."""
 
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        for _ in range(3):
-            etcd.ctl("put", "somebody/else", "1")
-        etcd.ctl("compact", str(first + 2))
-        following = other.watch(await other.head())
-        waiting = asyncio.ensure_future(anext(following))
-        async with asyncio.timeout(5):
-            while other._feed.since(first) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
-        assert other._feed.since(first) == []
-        last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
-        assert (await waiting).revision == last
-        await following.aclose()
-        await store.close()
-        await other.close()
-
-    asyncio.run(run())
+    store, other = await opened(), await opened()
+    first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    for _ in range(3):
+        etcd.ctl("put", "somebody/else", "1")
+    etcd.ctl("compact", str(first + 2))
+    following = other.watch(await other.head())
+    waiting = asyncio.ensure_future(anext(following))
+    async with asyncio.timeout(5):
+        while other._feed.since(first) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert other._feed.since(first) == []
+    last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+    assert (await waiting).revision == last
+    await following.aclose()
+    await store.close()
+    await other.close()
 
 
 class _FailsWhenCancelled(Members):
@@ -819,14 +750,11 @@ class _FailsWhenCancelled(Members):
         yield create
 
 
-def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(etcd: Etcd):
-    async def run() -> None:
-        location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
-        feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
-        feed.start()
-        while feed.since(0) is None:  # it listens  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
-            await feed.close()
-
-    asyncio.run(run())
+async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(etcd: Etcd):
+    location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
+    feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
+    feed.start()
+    while feed.since(0) is None:  # it listens  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await feed.close()

@@ -1,6 +1,5 @@
 """The model takes in a sort of fact that it has never heard of: its declaration is all that there is to it."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="this test", concerns=
 MODEL = "network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=-\napi vip=10.0.0.20 on=net1 tcp:80=-"
 
 
-def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Path):
+async def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Path):
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "s.db")
         model, told = Model(store, lambda snapshot, owner: None, known), list[tuple[Owner, ...]]()
@@ -55,4 +54,4 @@ def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Pat
     documents, _ = parse_model(MODEL, {})
     known = apply_changes(WithProxies(), Changes(puts=tuple(documents.values())), 1)
     proxy = Proxy(serves=frozenset({"web", "api", "gone"}))
-    asyncio.run(run())
+    await run()

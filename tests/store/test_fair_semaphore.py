@@ -103,24 +103,21 @@ def test_a_turn_that_comes_as_one_leaves_goes_to_the_next():
     play(story)
 
 
-def test_a_turn_that_counts_no_more_is_given_back_once():
-    async def run() -> None:
-        semaphore, never = FairSemaphore(at_once=1, of_one=1, waiting=10), asyncio.Event()
+async def test_a_turn_that_counts_no_more_is_given_back_once():
+    semaphore, never = FairSemaphore(at_once=1, of_one=1, waiting=10), asyncio.Event()
 
-        async def hang(key: str) -> None:
-            async with semaphore.turn(key, counted=0.01):
-                await never.wait()
+    async def hang(key: str) -> None:
+        async with semaphore.turn(key, counted=0.01):
+            await never.wait()
 
-        slow = [asyncio.create_task(hang(key)) for key in "aab"]
-        async with asyncio.timeout(5), semaphore.turn("b"):
-            assert semaphore.waiting == 0
-        for each in slow:
-            each.cancel()
-        await asyncio.gather(*slow, return_exceptions=True)
-        async with semaphore.turn("a"):
-            second = asyncio.create_task(hang("c"))
-            await asyncio.sleep(0)
-            assert semaphore.waiting == 1
-        second.cancel()
-
-    asyncio.run(run())
+    slow = [asyncio.create_task(hang(key)) for key in "aab"]
+    async with asyncio.timeout(5), semaphore.turn("b"):
+        assert semaphore.waiting == 0
+    for each in slow:
+        each.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    async with semaphore.turn("a"):
+        second = asyncio.create_task(hang("c"))
+        await asyncio.sleep(0)
+        assert semaphore.waiting == 1
+    second.cancel()

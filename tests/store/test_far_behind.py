@@ -1,6 +1,5 @@
 """Servers that are too far behind a store read all of it again, whatever has become of what they knew."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -38,30 +37,29 @@ def known(snapshot: Snapshot) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("story", [each for each in STORIES if is_stored(each)], ids=lambda story: story.path.stem)
-def test_whatever_was_written_meanwhile_is_known_then(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_whatever_was_written_meanwhile_is_known_then(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """From state to state, to nothing, and from there to the last one."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 7)
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        told, shown = list[Owner](), list[Published]()
-        model.subscribe(told.extend)
-        model.watch(shown.append)
-        states = [state.documents for state in story.states]
-        for old, new in zip(({}, *states, {}), (*states, {}, states[-1]), strict=True):
-            told.clear()
-            shown.clear()
-            before = model.snapshot.generations
-            await move(store, old, new)
-            await model.catch_up()
-            again = await Model.load(store, lambda *_: None)
-            after = model.snapshot.generations
-            assert known(model.snapshot) == known(again.snapshot)
-            changed = {owner for owner in {*before, *after} if before.get(owner) != after.get(owner)}
-            assert {owner for each in shown for owner in each.documents} == changed
-            assert len(told) == len(set(told))
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda *_: None)
+    told, shown = list[Owner](), list[Published]()
+    model.subscribe(told.extend)
+    model.watch(shown.append)
+    states = [state.documents for state in story.states]
+    for old, new in zip(({}, *states, {}), (*states, {}, states[-1]), strict=True):
+        told.clear()
+        shown.clear()
+        before = model.snapshot.generations
+        await move(store, old, new)
+        await model.catch_up()
+        again = await Model.load(store, lambda *_: None)
+        after = model.snapshot.generations
+        assert known(model.snapshot) == known(again.snapshot)
+        changed = {owner for owner in {*before, *after} if before.get(owner) != after.get(owner)}
+        assert {owner for each in shown for owner in each.documents} == changed
+        assert len(told) == len(set(told))
+    await store.close()

@@ -1,7 +1,6 @@
 """Every format that a release has written is read for ever; a shape does not change without a new number; what is newer
 than this version is left alone."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -121,36 +120,30 @@ async def store_with(path: Path, **documents: bytes) -> SqliteStore:
 
 
 @pytest.mark.parametrize("key", ["network/net1", "sort-of-tomorrow/x"])
-def test_a_model_that_meets_a_newer_document_writes_nothing_any_more(tmp_path: Path, key: str):
-    async def run() -> None:
-        store = await store_with(tmp_path / "db", network__net0=network(id="net0"))
-        model = await Model.load(store, lambda *_: None)
-        await store.transact(guards={}, puts={key: network(format=2)}, deletes=())
-        with pytest.raises(NewerDocument):
-            await model.catch_up()
-        assert model.outgrown.is_set()
-        head = await store.head()
-        with pytest.raises(NewerDocument, match=key):
-            await model.write(lambda _: Changes(puts=(some_network("net2"),)))
-        assert await store.head() == head
-        with pytest.raises(NewerDocument, match=key):
-            await Model.load(store, lambda *_: None)
-        await store.transact(guards={}, puts={}, deletes=(key,))
-        assert set((await Model.load(store, lambda *_: None)).snapshot.networks) == {"net0"}
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_model_that_meets_a_newer_document_writes_nothing_any_more(tmp_path: Path, key: str):
+    store = await store_with(tmp_path / "db", network__net0=network(id="net0"))
+    model = await Model.load(store, lambda *_: None)
+    await store.transact(guards={}, puts={key: network(format=2)}, deletes=())
+    with pytest.raises(NewerDocument):
+        await model.catch_up()
+    assert model.outgrown.is_set()
+    head = await store.head()
+    with pytest.raises(NewerDocument, match=key):
+        await model.write(lambda _: Changes(puts=(some_network("net2"),)))
+    assert await store.head() == head
+    with pytest.raises(NewerDocument, match=key):
+        await Model.load(store, lambda *_: None)
+    await store.transact(guards={}, puts={}, deletes=(key,))
+    assert set((await Model.load(store, lambda *_: None)).snapshot.networks) == {"net0"}
+    await store.close()
 
 
-def test_a_model_that_was_too_far_behind_meets_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def run() -> None:
-        monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
-        store = await store_with(tmp_path / "db", network__net0=network(id="net0"))
-        model = Model(store, lambda *_: None, Snapshot())
-        for key in ("sort-of-tomorrow/x", "network/net2", "network/net3"):
-            await store.transact(guards={}, puts={key: network(id=key[8:])}, deletes=())
-        with pytest.raises(NewerDocument, match="sort-of-tomorrow/x"):
-            await model.catch_up()
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_model_that_was_too_far_behind_meets_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
+    store = await store_with(tmp_path / "db", network__net0=network(id="net0"))
+    model = Model(store, lambda *_: None, Snapshot())
+    for key in ("sort-of-tomorrow/x", "network/net2", "network/net3"):
+        await store.transact(guards={}, puts={key: network(id=key[8:])}, deletes=())
+    with pytest.raises(NewerDocument, match="sort-of-tomorrow/x"):
+        await model.catch_up()
+    await store.close()

@@ -29,59 +29,50 @@ async def _rest() -> None:
         await asyncio.sleep(0)
 
 
-def test_all_who_come_while_a_look_is_on_its_way_share_the_next_one():
-    async def run() -> None:
-        store = Slow()
-        shared = Looks(store.look)
-        first = [asyncio.create_task(shared.newest()) for _ in range(3)]
-        await _rest()
-        assert store.begun == 1
-        later = [asyncio.create_task(shared.newest()) for _ in range(50)]
-        await _rest()
-        assert store.begun == 1
-        store.answers.set()
-        await asyncio.gather(*first)
-        assert not any(each.done() for each in later)
-        await asyncio.gather(*later)
-        assert (store.begun, shared.made, shared.shared) == (2, 2, 53)
-
-    asyncio.run(run())
+async def test_all_who_come_while_a_look_is_on_its_way_share_the_next_one():
+    store = Slow()
+    shared = Looks(store.look)
+    first = [asyncio.create_task(shared.newest()) for _ in range(3)]
+    await _rest()
+    assert store.begun == 1
+    later = [asyncio.create_task(shared.newest()) for _ in range(50)]
+    await _rest()
+    assert store.begun == 1
+    store.answers.set()
+    await asyncio.gather(*first)
+    assert not any(each.done() for each in later)
+    await asyncio.gather(*later)
+    assert (store.begun, shared.made, shared.shared) == (2, 2, 53)
 
 
-def test_a_reader_that_goes_takes_nobodys_look_along():
-    async def run() -> None:
-        store = Slow()
-        shared = Looks(store.look)
-        one, other = (asyncio.create_task(shared.newest()) for _ in range(2))
-        await _rest()
-        one.cancel()
-        await _rest()
-        store.answers.set()
-        await other
-        assert store.begun == 1
-
-    asyncio.run(run())
+async def test_a_reader_that_goes_takes_nobodys_look_along():
+    store = Slow()
+    shared = Looks(store.look)
+    one, other = (asyncio.create_task(shared.newest()) for _ in range(2))
+    await _rest()
+    one.cancel()
+    await _rest()
+    store.answers.set()
+    await other
+    assert store.begun == 1
 
 
-def test_nobody_waits_long_for_a_store_that_is_known_to_be_away(monkeypatch: pytest.MonkeyPatch):
+async def test_nobody_waits_long_for_a_store_that_is_known_to_be_away(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looks, "PATIENCE", 0.05)
     monkeypatch.setattr(looks, "SHORT_PATIENCE", 0.01)
 
-    async def run() -> None:
-        store = Slow()
-        shared = Looks(store.look)
-        with pytest.raises(NotKnown, match=r"has not answered for 0\.05 s"):
-            await shared.newest_in_time()
-        store.away = True
-        store.answers.set()
-        await _rest()
-        assert shared.away > 0
-        store.answers.clear()
-        with pytest.raises(NotKnown, match="it is away"):
-            await shared.newest_in_time()
-        store.away = False
-        store.answers.set()
+    store = Slow()
+    shared = Looks(store.look)
+    with pytest.raises(NotKnown, match=r"has not answered for 0\.05 s"):
         await shared.newest_in_time()
-        assert shared.away == 0
-
-    asyncio.run(run())
+    store.away = True
+    store.answers.set()
+    await _rest()
+    assert shared.away > 0
+    store.answers.clear()
+    with pytest.raises(NotKnown, match="it is away"):
+        await shared.newest_in_time()
+    store.away = False
+    store.answers.set()
+    await shared.newest_in_time()
+    assert shared.away == 0

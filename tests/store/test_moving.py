@@ -64,90 +64,81 @@ async def copied(source: str, target: str, *, replaces: bool = False) -> Compare
         await other.close()
 
 
-def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: tuple[str, str]):
+async def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: tuple[str, str]):
     source, target = ends
 
-    async def run() -> None:
-        running = await open_store(source)
-        await fill(running)
-        model = await Model.load(running, lambda *_: None)
-        before, old = model.snapshot, model.snapshot.revision
-        documents, _ = await running.range("")
-        compared = await copied(source, target)
-        assert (compared.documents, compared.differing) == (len(documents), 0)
+    running = await open_store(source)
+    await fill(running)
+    model = await Model.load(running, lambda *_: None)
+    before, old = model.snapshot, model.snapshot.revision
+    documents, _ = await running.range("")
+    compared = await copied(source, target)
+    assert (compared.documents, compared.differing) == (len(documents), 0)
 
-        with pytest.raises(StoreUnavailable, match=r"as store\.url"):
-            await model.write(mtu(1))
-        assert await running.range("") == (documents, old)
-        await running.close()
-        with pytest.raises(Sealed, match="has moved to"):
-            await open_store(source)
+    with pytest.raises(StoreUnavailable, match=r"as store\.url"):
+        await model.write(mtu(1))
+    assert await running.range("") == (documents, old)
+    await running.close()
+    with pytest.raises(Sealed, match="has moved to"):
+        await open_store(source)
 
-        moved = await open_store(target)
-        found, revision = await moved.range("")
-        assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in documents]
-        assert all(new.revision >= was.revision for new, was in zip(found, documents, strict=True))
-        assert revision >= old
-        assert await moved.deleted() == {GONE}
-        there = await Model.load(moved, lambda *_: None)
-        assert there.snapshot.load_balancers == before.load_balancers
-        follower = await Model.load(other := await open_store(target), lambda *_: None)
-        written = await there.write(mtu(100))
-        assert written.generations[NET] > revision
-        assert [batch.revision for batch in await moved.changes(revision)] == [written.revision]
-        await follower.catch_up()
-        assert follower.snapshot.networks == written.networks
-        with pytest.raises(Conflict):
-            await moved.transact(guards={str(NET): before.generations[NET]}, puts={}, deletes=[str(NET)])
-        await other.close()
-        await moved.close()
-
-    asyncio.run(run())
+    moved = await open_store(target)
+    found, revision = await moved.range("")
+    assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in documents]
+    assert all(new.revision >= was.revision for new, was in zip(found, documents, strict=True))
+    assert revision >= old
+    assert await moved.deleted() == {GONE}
+    there = await Model.load(moved, lambda *_: None)
+    assert there.snapshot.load_balancers == before.load_balancers
+    follower = await Model.load(other := await open_store(target), lambda *_: None)
+    written = await there.write(mtu(100))
+    assert written.generations[NET] > revision
+    assert [batch.revision for batch in await moved.changes(revision)] == [written.revision]
+    await follower.catch_up()
+    assert follower.snapshot.networks == written.networks
+    with pytest.raises(Conflict):
+        await moved.transact(guards={str(NET): before.generations[NET]}, puts={}, deletes=[str(NET)])
+    await other.close()
+    await moved.close()
 
 
-def test_back_again_is_a_copy_like_any_other(urls: Urls):
+async def test_back_again_is_a_copy_like_any_other(urls: Urls):
     source, target = urls("sqlite"), urls("etcd")
 
-    async def run() -> None:
-        await with_store(source, fill)
-        await copied(source, target)
-        await with_store(target, lambda store: store.transact(guards={}, puts={"claim/new": b"port/x"}, deletes=[]))
-        with pytest.raises(Refused, match=r"has moved .*newer"):
-            await copied(source, target, replaces=True)
-        with pytest.raises(Refused, match="--replace"):
-            await copied(target, source)
-        await copied(target, source, replaces=True)
-        store = await open_store(source)
-        assert await store.get("claim/new")
-        await store.close()
-        with pytest.raises(Sealed, match="has moved to sqlite://"):
-            await open_store(target)
-
-    asyncio.run(run())
+    await with_store(source, fill)
+    await copied(source, target)
+    await with_store(target, lambda store: store.transact(guards={}, puts={"claim/new": b"port/x"}, deletes=[]))
+    with pytest.raises(Refused, match=r"has moved .*newer"):
+        await copied(source, target, replaces=True)
+    with pytest.raises(Refused, match="--replace"):
+        await copied(target, source)
+    await copied(target, source, replaces=True)
+    store = await open_store(source)
+    assert await store.get("claim/new")
+    await store.close()
+    with pytest.raises(Sealed, match="has moved to sqlite://"):
+        await open_store(target)
 
 
-def test_what_should_not_be_copied_is_left_as_it_was(urls: Urls):
+async def test_what_should_not_be_copied_is_left_as_it_was(urls: Urls):
     one, other, empty = urls("sqlite"), urls("etcd"), urls("etcd")
     nothing = Path(f"{one}.db".removeprefix("sqlite://"))
 
-    async def run() -> None:
-        await with_store(one, fill)
-        await with_store(other, fill)
-        for source, target, words in (
-            (one, other, "is not empty.*--replace"),
-            (one, one, "is one store"),
-            (empty, one, "is empty"),
-            (f"{one}.db", other, "no such file"),
-            (other, other.replace("127.0.0.1", "localhost"), "is not empty"),
-        ):
-            with pytest.raises((Refused, StoreUnavailable), match=words):
-                await copied(source, target)
-        with pytest.raises(Refused, match="is the same store"):
-            await copied(other, other.replace("127.0.0.1", "localhost"), replaces=True)
-        for url in (one, other):
-            await with_store(url, write_something)
-
-    asyncio.run(run())
+    await with_store(one, fill)
+    await with_store(other, fill)
+    for source, target, words in (
+        (one, other, "is not empty.*--replace"),
+        (one, one, "is one store"),
+        (empty, one, "is empty"),
+        (f"{one}.db", other, "no such file"),
+        (other, other.replace("127.0.0.1", "localhost"), "is not empty"),
+    ):
+        with pytest.raises((Refused, StoreUnavailable), match=words):
+            await copied(source, target)
+    with pytest.raises(Refused, match="is the same store"):
+        await copied(other, other.replace("127.0.0.1", "localhost"), replaces=True)
+    for url in (one, other):
+        await with_store(url, write_something)
     assert not nothing.exists()
 
 
@@ -169,83 +160,71 @@ main(["store", "copy", *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("ends", PAIRS[:2], indirect=True)
-def test_a_copy_that_was_killed_is_nobodys_to_serve_from_and_begins_again(ends: tuple[str, str]):
+async def test_a_copy_that_was_killed_is_nobodys_to_serve_from_and_begins_again(ends: tuple[str, str]):
     source, target = ends
-    asyncio.run(with_store(source, fill))
+    await with_store(source, fill)
     killed = subprocess.run([sys.executable, "-c", KILLED, *ends], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
-    async def run() -> None:
-        with pytest.raises(Sealed, match="half of it"):
-            await open_store(target)
-        with pytest.raises(Sealed, match="fairlead store reopen"):
-            await open_store(source)
-        with pytest.raises(Refused, match="half of it"):
-            await copied(target, source, replaces=True)
-        compared = await copied(source, target)
-        assert compared.differing == 0
-        await with_store(target, write_something)
-
-    asyncio.run(run())
+    with pytest.raises(Sealed, match="half of it"):
+        await open_store(target)
+    with pytest.raises(Sealed, match="fairlead store reopen"):
+        await open_store(source)
+    with pytest.raises(Refused, match="half of it"):
+        await copied(target, source, replaces=True)
+    compared = await copied(source, target)
+    assert compared.differing == 0
+    await with_store(target, write_something)
 
 
-def test_a_copy_that_fails_leaves_the_first_store_open(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
+async def test_a_copy_that_fails_leaves_the_first_store_open(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     source, target = ends
 
-    async def run() -> None:
-        await with_store(source, fill)
-        one, other = await find_whole(source), await make_whole(target)
+    await with_store(source, fill)
+    one, other = await find_whole(source), await make_whole(target)
 
-        async def fail(*_: object) -> None:
-            raise StoreUnavailable("the disk is full")
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("the disk is full")
 
-        monkeypatch.setattr(other, "put", fail)
-        with pytest.raises(StoreUnavailable, match="disk is full"):
-            await copy(one, other, move(source, target), lambda *_: None)
-        await with_store(source, write_something)
-        with pytest.raises(Sealed, match="half of it"):
-            await open_store(target)
-        await one.close()
-        await other.close()
-        await copied(source, target)
-
-    asyncio.run(run())
+    monkeypatch.setattr(other, "put", fail)
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await copy(one, other, move(source, target), lambda *_: None)
+    await with_store(source, write_something)
+    with pytest.raises(Sealed, match="half of it"):
+        await open_store(target)
+    await one.close()
+    await other.close()
+    await copied(source, target)
 
 
-def test_what_was_written_wrong_is_found_and_stays_closed(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
+async def test_what_was_written_wrong_is_found_and_stays_closed(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     source, target = ends
 
-    async def run() -> None:
-        await with_store(source, fill)
-        one, other = await find_whole(source), await make_whole(target)
-        put = other.put
+    await with_store(source, fill)
+    one, other = await find_whole(source), await make_whole(target)
+    put = other.put
 
-        async def spoil(seal, documents) -> None:
-            await put(seal, [replace(documents[0], value=b"{}"), *documents[2:]])
+    async def spoil(seal, documents) -> None:
+        await put(seal, [replace(documents[0], value=b"{}"), *documents[2:]])
 
-        monkeypatch.setattr(other, "put", spoil)
-        with pytest.raises(Differs) as found:
-            await copy(one, other, move(source, target), lambda *_: None)
-        assert [each.what for each in found.value.compared.first] == ["another text", "only in the first"]
-        with pytest.raises(Sealed):
-            await open_store(target)
-        await one.close()
-        await other.close()
-
-    asyncio.run(run())
+    monkeypatch.setattr(other, "put", spoil)
+    with pytest.raises(Differs) as found:
+        await copy(one, other, move(source, target), lambda *_: None)
+    assert [each.what for each in found.value.compared.first] == ["another text", "only in the first"]
+    with pytest.raises(Sealed):
+        await open_store(target)
+    await one.close()
+    await other.close()
 
 
-def test_two_at_once_do_not_mix(urls: Urls):
+async def test_two_at_once_do_not_mix(urls: Urls):
     one, other, target = urls("sqlite"), urls("etcd"), urls("etcd")
 
-    async def run() -> None:
-        for url in (one, other):
-            await with_store(url, fill)
-        done = await asyncio.gather(copied(one, target), copied(other, target), return_exceptions=True)
-        assert sorted(type(each).__name__ for each in done) == ["Compared", "Refused"]
-        await with_store(target, write_something)
-
-    asyncio.run(run())
+    for url in (one, other):
+        await with_store(url, fill)
+    done = await asyncio.gather(copied(one, target), copied(other, target), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in done) == ["Compared", "Refused"]
+    await with_store(target, write_something)
 
 
 FURTHER = 3_000_000
@@ -268,71 +247,65 @@ async def numbered(store: Store) -> dict[str, int]:
     return {each.key: each.revision for each in documents}
 
 
-def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(replaced: tuple[str, str]):
+async def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(replaced: tuple[str, str]):
     """They follow the head, which is written once, at the end; and go on with the revisions that all others have."""
     target, source = replaced
 
-    async def run() -> None:
-        await with_store(source, fill)
-        await with_store(target, write_something)
-        running, writing = await open_store(target), await open_store(target)
-        _, revision = await running.range("")
-        one, other = await find_whole(source), await make_whole(target)
-        put, seen = other.put, []
+    await with_store(source, fill)
+    await with_store(target, write_something)
+    running, writing = await open_store(target), await open_store(target)
+    _, revision = await running.range("")
+    one, other = await find_whole(source), await make_whole(target)
+    put, seen = other.put, []
 
-        async def look(seal, documents) -> None:
-            await put(seal, documents)
-            seen.append(await running.changes(revision))
-            with pytest.raises(Sealed, match="half of it"):
-                await running.range("")
-            with pytest.raises(Sealed, match="half of it"):
-                await running.transact(guards={}, puts={"claim/x": b"2"}, deletes=[])
+    async def look(seal, documents) -> None:
+        await put(seal, documents)
+        seen.append(await running.changes(revision))
+        with pytest.raises(Sealed, match="half of it"):
+            await running.range("")
+        with pytest.raises(Sealed, match="half of it"):
+            await running.transact(guards={}, puts={"claim/x": b"2"}, deletes=[])
 
-        other.put = look  # type: ignore[method-assign]
-        await copy(one, other, move(source, target, replaces=True), lambda *_: None)
-        assert set(map(len, seen)) == {0}
-        with pytest.raises(Compacted):
-            await running.changes(revision)
-        with pytest.raises(Conflict):
-            await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
-        fresh = await open_store(target)
-        assert await numbered(running) == await numbered(fresh) == await numbered(writing)
-        assert min((await numbered(fresh)).values()) > revision
-        last = await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
-        assert await running.head() == await fresh.head() == last
-        for each in (running, writing, fresh, one, other):
-            await each.close()
-
-    asyncio.run(run())
+    other.put = look  # type: ignore[method-assign]
+    await copy(one, other, move(source, target, replaces=True), lambda *_: None)
+    assert set(map(len, seen)) == {0}
+    with pytest.raises(Compacted):
+        await running.changes(revision)
+    with pytest.raises(Conflict):
+        await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
+    fresh = await open_store(target)
+    assert await numbered(running) == await numbered(fresh) == await numbered(writing)
+    assert min((await numbered(fresh)).values()) > revision
+    last = await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
+    assert await running.head() == await fresh.head() == last
+    for each in (running, writing, fresh, one, other):
+        await each.close()
 
 
-def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store(replaced: tuple[str, str]):
+async def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store(replaced: tuple[str, str]):
     target, source = replaced
 
-    async def run() -> None:
-        await with_store(source, fill)
-        running, other = await open_store(target), await open_store(target)
-        await fill(running, 3)
-        model, late = await Model.load(running, lambda *_: None), await Model.load(other, lambda *_: None)
-        following = asyncio.create_task(model.follow())
-        sizes = list[int]()
-        model.watch(lambda published: sizes.append(len(published.after.generations)))
-        before = model.snapshot
-        await copied(source, target, replaces=True)
-        fresh = await Model.load(again := await open_store(target), lambda *_: None)
-        async with asyncio.timeout(20):
-            while model.snapshot.revision < fresh.snapshot.revision:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        assert min(sizes) == len(before.generations)
-        written = await late.write(mtu(100))  # it has not heard of it
-        await fresh.catch_up()
-        await model.catch_up()
-        assert model.snapshot.generations == fresh.snapshot.generations == written.generations
-        assert model.snapshot.networks == fresh.snapshot.networks == written.networks
-        assert written.networks["net1"].mtu == before.networks["net1"].mtu + 37 + 100
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        for each in (running, other, again):
-            await each.close()
-
-    asyncio.run(run())
+    await with_store(source, fill)
+    running, other = await open_store(target), await open_store(target)
+    await fill(running, 3)
+    model, late = await Model.load(running, lambda *_: None), await Model.load(other, lambda *_: None)
+    following = asyncio.create_task(model.follow())
+    sizes = list[int]()
+    model.watch(lambda published: sizes.append(len(published.after.generations)))
+    before = model.snapshot
+    await copied(source, target, replaces=True)
+    fresh = await Model.load(again := await open_store(target), lambda *_: None)
+    async with asyncio.timeout(20):
+        while model.snapshot.revision < fresh.snapshot.revision:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert min(sizes) == len(before.generations)
+    written = await late.write(mtu(100))  # it has not heard of it
+    await fresh.catch_up()
+    await model.catch_up()
+    assert model.snapshot.generations == fresh.snapshot.generations == written.generations
+    assert model.snapshot.networks == fresh.snapshot.networks == written.networks
+    assert written.networks["net1"].mtu == before.networks["net1"].mtu + 37 + 100
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    for each in (running, other, again):
+        await each.close()

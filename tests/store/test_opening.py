@@ -1,6 +1,5 @@
 """A URL means one store, or says what would be right."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,11 @@ from fairlead.store.opening import check_url, open_store
 from fairlead.store.sqlite import SqliteStore
 
 
-def test_a_url_opens_its_store(tmp_path: Path):
-    async def run() -> None:
-        for url in (f"sqlite://{tmp_path}/one.db", f"sqlite:///{tmp_path}/one.db"):  # as others write it, too
-            store = await open_store(url)
-            assert isinstance(store, SqliteStore)
-            await store.close()
-
-    asyncio.run(run())
+async def test_a_url_opens_its_store(tmp_path: Path):
+    for url in (f"sqlite://{tmp_path}/one.db", f"sqlite:///{tmp_path}/one.db"):  # as others write it, too
+        store = await open_store(url)
+        assert isinstance(store, SqliteStore)
+        await store.close()
     assert [path.name for path in tmp_path.glob("*.db")] == ["one.db"]
 
 

@@ -29,24 +29,21 @@ def test_every_document_survives_its_text(key: str):
     assert decode(Owner.parse(key), encode(DOCUMENTS[key])) == DOCUMENTS[key]
 
 
-def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 2)
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        for _ in range(4):
-            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        with pytest.raises(Compacted):
-            await anext(store.watch(0))
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    for _ in range(4):
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    with pytest.raises(Compacted):
+        await anext(store.watch(0))
+    await store.close()
 
 
-def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
+async def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
     (tmp_path / "s.db").write_bytes(b"this is not a database, and long enough to be looked at as one" * 20)
     with pytest.raises(StoreUnavailable, match="not a database"):
-        asyncio.run(SqliteStore.open(tmp_path / "s.db"))
+        await SqliteStore.open(tmp_path / "s.db")
 
 
 def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
@@ -56,7 +53,7 @@ def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
 
 
 @pytest.mark.parametrize(("patience", "tries"), [(60.0, ATTEMPTS), (0.0, 1)])
-def test_a_change_that_others_overtake_ends_and_says_so(
+async def test_a_change_that_others_overtake_ends_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, tries: int
 ):
     tried = []
@@ -66,20 +63,17 @@ def test_a_change_that_others_overtake_ends_and_says_so(
             tried.append(what)
             raise Conflict("the store")
 
-    async def run() -> None:
-        store = await OvertakenStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        monkeypatch.setattr("fairlead.store.model.PATIENCE", patience)
-        with pytest.raises(Overtaken, match=f"others wrote first {tries} times"):
-            await asyncio.wait_for(model._write_in_turn(partial(put, "net")), 30)
-        await store.close()
-
-    asyncio.run(run())
+    store = await OvertakenStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda *_: None)
+    monkeypatch.setattr("fairlead.store.model.PATIENCE", patience)
+    with pytest.raises(Overtaken, match=f"others wrote first {tries} times"):
+        await asyncio.wait_for(model._write_in_turn(partial(put, "net")), 30)
+    await store.close()
     assert len(tried) == tries
 
 
 @pytest.mark.parametrize("fails", [0, 1, 3])
-def test_a_server_that_fell_far_behind_reads_everything_again(
+async def test_a_server_that_fell_far_behind_reads_everything_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ):
     """Page by page, and from the first one if the store goes away before some page."""
@@ -87,29 +81,26 @@ def test_a_server_that_fell_far_behind_reads_everything_again(
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 3)
     network = DOCUMENTS["network/net1"]
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        ahead, behind = [await Model.load(store, lambda *_: None) for _ in range(2)]
-        await ahead.write(lambda _: Changes(puts=(replace(network, id="gone"), replace(network, id="kept"))))
-        await behind.catch_up()
-        for number in range(8):
-            await ahead.write(lambda _, number=number: Changes(puts=(replace(network, id=f"n{number}"),)))
-        await ahead.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
-        seen: list[Owner] = []
-        behind.subscribe(seen.extend)
-        if fails:
-            with monkeypatch.context() as patch:
-                patch.setattr(store, "range", failing(store.range, fails))
-                with pytest.raises(StoreUnavailable):
-                    await behind.catch_up()
-        after = await behind.write(lambda _: Changes(puts=(replace(network, id="mine"),)))
-        assert set(after.networks) == {"kept", "mine", *(f"n{number}" for number in range(8))}
-        await ahead.catch_up()
-        assert (after.networks, after.generations) == (ahead.snapshot.networks, ahead.snapshot.generations)
-        assert {owner.id for owner in seen} == {"gone", "mine", *(f"n{number}" for number in range(8))}
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    ahead, behind = [await Model.load(store, lambda *_: None) for _ in range(2)]
+    await ahead.write(lambda _: Changes(puts=(replace(network, id="gone"), replace(network, id="kept"))))
+    await behind.catch_up()
+    for number in range(8):
+        await ahead.write(lambda _, number=number: Changes(puts=(replace(network, id=f"n{number}"),)))
+    await ahead.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
+    seen: list[Owner] = []
+    behind.subscribe(seen.extend)
+    if fails:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "range", failing(store.range, fails))
+            with pytest.raises(StoreUnavailable):
+                await behind.catch_up()
+    after = await behind.write(lambda _: Changes(puts=(replace(network, id="mine"),)))
+    assert set(after.networks) == {"kept", "mine", *(f"n{number}" for number in range(8))}
+    await ahead.catch_up()
+    assert (after.networks, after.generations) == (ahead.snapshot.networks, ahead.snapshot.generations)
+    assert {owner.id for owner in seen} == {"gone", "mine", *(f"n{number}" for number in range(8))}
+    await store.close()
 
 
 def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Awaitable[object]]:
@@ -136,84 +127,74 @@ class StillStore(SqliteStore):
         return await super().transact(**what)
 
 
-def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fairlead.store.model.PATIENCE", 0.05)
 
-    async def run() -> None:
-        store = await StillStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda snapshot, owner: None)
-        first = asyncio.create_task(model.write(partial(put, "first")))
-        others = (model.write(partial(put, f"other{number}")) for number in range(9))
-        refused = await asyncio.gather(*others, return_exceptions=True)
-        assert [type(each) for each in refused] == [StoreUnavailable] * 9
-        store.moves.set()
-        await first
-        await model.write(partial(put, "later"))
-        assert set(model.snapshot.networks) == {"first", "later"}
-        await store.close()
-
-    asyncio.run(run())
+    store = await StillStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda snapshot, owner: None)
+    first = asyncio.create_task(model.write(partial(put, "first")))
+    others = (model.write(partial(put, f"other{number}")) for number in range(9))
+    refused = await asyncio.gather(*others, return_exceptions=True)
+    assert [type(each) for each in refused] == [StoreUnavailable] * 9
+    store.moves.set()
+    await first
+    await model.write(partial(put, "later"))
+    assert set(model.snapshot.networks) == {"first", "later"}
+    await store.close()
 
 
-def test_another_process_that_holds_the_file_and_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_another_process_that_holds_the_file_and_stands_still_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 0.05)
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreUnavailable, match="locked"):
-                await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-            assert await store.range("") == ([], 0)
-            other.execute("ROLLBACK")
-        assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == 1
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        assert await store.range("") == ([], 0)
+        other.execute("ROLLBACK")
+    assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == 1
+    await store.close()
 
 
-def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path):
+async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path):
     """A disk that is full must not keep a server from starting."""
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")  # who wrote now would have to wait
-            second = await asyncio.wait_for(SqliteStore.open(tmp_path / "s.db"), 2)
-            assert (await second.range(""))[1] == 1
-            await second.close()
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(tmp_path / "s.db")
+    await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # who wrote now would have to wait
+        second = await asyncio.wait_for(SqliteStore.open(tmp_path / "s.db"), 2)
+        assert (await second.range(""))[1] == 1
+        await second.close()
+    await store.close()
 
 
-def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(tmp_path: Path):
+async def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(tmp_path: Path):
     log = tmp_path / "s.db-wal"
 
     async def write(store: SqliteStore, count: int) -> None:
         for _ in range(count):
             await store.transact(guards={}, puts={"a": b"x" * 100_000}, deletes=[])
 
-    async def run() -> None:
-        store, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
-        for _ in range(20):
-            await asyncio.gather(write(store, 5), *(other.range("") for _ in range(5)))
-        assert log.stat().st_size < 3 * LARGEST_LOG
-        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM document").fetchall()
-            await write(store, 100)
-            assert log.stat().st_size > 3 * LARGEST_LOG
-        await write(store, 30)
-        assert log.stat().st_size <= 2 * LARGEST_LOG
-        await store.close()
-        await other.close()
-
-    asyncio.run(run())
+    store, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
+    for _ in range(20):
+        await asyncio.gather(write(store, 5), *(other.range("") for _ in range(5)))
+    assert log.stat().st_size < 3 * LARGEST_LOG
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM document").fetchall()
+        await write(store, 100)
+        assert log.stat().st_size > 3 * LARGEST_LOG
+    await write(store, 30)
+    assert log.stat().st_size <= 2 * LARGEST_LOG
+    await store.close()
+    await other.close()
 
 
-def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 2)
     network = DOCUMENTS["network/net1"]
 
@@ -247,12 +228,12 @@ def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monke
         await store.close()
 
     other: Model
-    asyncio.run(run())
+    await run()
 
 
 @pytest.mark.parametrize("theirs", [None, 1300])
 @pytest.mark.parametrize("feed", [1, 100])
-def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
+async def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int | None, feed: int
 ):
     """Another server has written before, and deletes or changes it at once, before the first one has read the feed."""
@@ -282,7 +263,7 @@ def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
         await store.close()
 
     other: Model
-    asyncio.run(run())
+    await run()
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -294,28 +275,25 @@ def _size(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(tmp_path: Path):
+async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(tmp_path: Path):
     """One document of 400 KiB is written 300 times: the file does not grow with it, and what was deleted is known."""
 
-    async def run() -> None:
-        path = tmp_path / "s.db"
-        store = await SqliteStore.open(path)
-        await store.transact(guards={}, puts={"small": b"1"}, deletes=[])
-        await store.transact(guards={}, puts={}, deletes=["small"])
-        for number in range(300):
-            last = await store.transact(guards={}, puts={"large": bytes([number % 256]) * LARGE}, deletes=[])
-        assert _size(path) < FEED_BYTES + 4 * LARGEST_LOG
-        with pytest.raises(Compacted):
-            await store.changes(2)
-        batches = await store.changes(last - 20)
-        assert [batch.revision for batch in batches] == list(range(last - 19, last + 1))
-        assert await store.deleted() == {"small"}
-        await store.close()
-
-    asyncio.run(run())
+    path = tmp_path / "s.db"
+    store = await SqliteStore.open(path)
+    await store.transact(guards={}, puts={"small": b"1"}, deletes=[])
+    await store.transact(guards={}, puts={}, deletes=["small"])
+    for number in range(300):
+        last = await store.transact(guards={}, puts={"large": bytes([number % 256]) * LARGE}, deletes=[])
+    assert _size(path) < FEED_BYTES + 4 * LARGEST_LOG
+    with pytest.raises(Compacted):
+        await store.changes(2)
+    batches = await store.changes(last - 20)
+    assert [batch.revision for batch in batches] == list(range(last - 19, last + 1))
+    assert await store.deleted() == {"small"}
+    await store.close()
 
 
-def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(tmp_path: Path):
+async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(tmp_path: Path):
     path = tmp_path / "s.db"
     with closing(sqlite3.connect(path)) as raw:
         raw.executescript(SCHEMA)
@@ -325,43 +303,37 @@ def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(
         raw.execute("PRAGMA user_version=1")
         raw.commit()
 
-    async def run() -> None:
-        store = await SqliteStore.open(path)
-        assert await store.deleted() == {"gone"}
-        for _ in range(10):
-            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        assert len(await store.changes(200)) == 10
-        await store.close()
-        before = _size(path)
-        assert before > 190 * LARGE
-        store = await SqliteStore.open(path)
-        assert _size(path) < before / 2
-        assert len(await store.changes(200)) == 10
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(path)
+    assert await store.deleted() == {"gone"}
+    for _ in range(10):
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    assert len(await store.changes(200)) == 10
+    await store.close()
+    before = _size(path)
+    assert before > 190 * LARGE
+    store = await SqliteStore.open(path)
+    assert _size(path) < before / 2
+    assert len(await store.changes(200)) == 10
+    await store.close()
 
 
-def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path):
+async def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path):
     path = tmp_path / "s.db"
 
-    async def run() -> None:
-        store = await SqliteStore.open(path)
-        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        await store.close()
-        with closing(sqlite3.connect(path)) as raw:  # it knows nothing of the newer tables
-            raw.execute("DELETE FROM document WHERE key = 'a'")
-            raw.execute("INSERT INTO change VALUES (2, 'a', NULL)")
-            raw.execute("UPDATE head SET revision = 2")
-            raw.commit()
-        store = await SqliteStore.open(path)
-        assert await store.deleted() == {"a"}
-        await store.close()
-
-    asyncio.run(run())
+    store = await SqliteStore.open(path)
+    await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    await store.close()
+    with closing(sqlite3.connect(path)) as raw:  # it knows nothing of the newer tables
+        raw.execute("DELETE FROM document WHERE key = 'a'")
+        raw.execute("INSERT INTO change VALUES (2, 'a', NULL)")
+        raw.execute("UPDATE head SET revision = 2")
+        raw.commit()
+    store = await SqliteStore.open(path)
+    assert await store.deleted() == {"a"}
+    await store.close()
 
 
-def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
+async def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
     async def run() -> None:
         path = tmp_path / "s.db"
         await (await SqliteStore.open(path)).close()
@@ -374,28 +346,23 @@ def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
     def modes() -> set[int]:
         return {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
 
-    asyncio.run(run())
+    await run()
 
 
-def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Path):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        order: list[str] = []
+async def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Path):
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda *_: None)
+    order: list[str] = []
 
-        async def write(project: str, number: int) -> None:
-            ASKING_PROJECT.set(project)
-            network = Network(
-                id=f"{project}{number}", project_id=project, name="n", created_at=datetime.now(UTC), mtu=1500
-            )
-            await model.write(lambda _: Changes(puts=(network,)))
-            order.append(project)
+    async def write(project: str, number: int) -> None:
+        ASKING_PROJECT.set(project)
+        network = Network(id=f"{project}{number}", project_id=project, name="n", created_at=datetime.now(UTC), mtu=1500)
+        await model.write(lambda _: Changes(puts=(network,)))
+        order.append(project)
 
-        crowd = [asyncio.create_task(write("many", number)) for number in range(100)]
-        await asyncio.sleep(0)
-        await asyncio.create_task(write("one", 0))
-        await asyncio.gather(*crowd)
-        assert order.index("one") <= 3
-        await store.close()
-
-    asyncio.run(run())
+    crowd = [asyncio.create_task(write("many", number)) for number in range(100)]
+    await asyncio.sleep(0)
+    await asyncio.create_task(write("one", 0))
+    await asyncio.gather(*crowd)
+    assert order.index("one") <= 3
+    await store.close()

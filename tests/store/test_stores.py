@@ -43,53 +43,44 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return lambda: open_store(url)
 
 
-def test_a_transaction_is_all_or_nothing_and_guards_hold(opened: Opener):
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards={"a": ABSENT}, puts={"a": b"1", "b": b"1"}, deletes=[])
-        with pytest.raises(Conflict):
-            await store.transact(guards={"a": ABSENT}, puts={"c": b"1"}, deletes=["b"])
-        second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=["b"])
-        assert second > first
-        documents, revision = await store.range("")
-        assert [(document.key, document.revision, document.value) for document in documents] == [("a", second, b"2")]
-        assert revision == second
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_transaction_is_all_or_nothing_and_guards_hold(opened: Opener):
+    store = await opened()
+    first = await store.transact(guards={"a": ABSENT}, puts={"a": b"1", "b": b"1"}, deletes=[])
+    with pytest.raises(Conflict):
+        await store.transact(guards={"a": ABSENT}, puts={"c": b"1"}, deletes=["b"])
+    second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=["b"])
+    assert second > first
+    documents, revision = await store.range("")
+    assert [(document.key, document.revision, document.value) for document in documents] == [("a", second, b"2")]
+    assert revision == second
+    await store.close()
 
 
-def test_the_feed_tells_every_transaction_in_order_to_another_process_too(opened: Opener):
-    async def run() -> None:
-        mine, other = await opened(), await opened()
-        feed = mine.watch(0)
-        await mine.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        await other.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
-        assert dict((await anext(feed)).documents) == {"a": b"1"}
-        assert dict((await anext(feed)).documents) == {"a": None, "b": b"1"}
-        await feed.aclose()
-        await mine.close()
-        await other.close()
-
-    asyncio.run(run())
+async def test_the_feed_tells_every_transaction_in_order_to_another_process_too(opened: Opener):
+    mine, other = await opened(), await opened()
+    feed = mine.watch(0)
+    await mine.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    await other.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+    assert dict((await anext(feed)).documents) == {"a": b"1"}
+    assert dict((await anext(feed)).documents) == {"a": None, "b": b"1"}
+    await feed.aclose()
+    await mine.close()
+    await other.close()
 
 
-def test_the_model_survives_a_restart(opened: Opener):
+async def test_the_model_survives_a_restart(opened: Opener):
     state = STORIES[0].states[0]
 
-    async def run() -> None:
-        store = await opened()
-        model = await Model.load(store, lambda *_: None)
-        before = await model.write(lambda _: Changes(puts=tuple(state.documents.values())))
-        await store.close()
-        store = await opened()
-        assert (await Model.load(store, lambda *_: None)).snapshot == before
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    model = await Model.load(store, lambda *_: None)
+    before = await model.write(lambda _: Changes(puts=tuple(state.documents.values())))
+    await store.close()
+    store = await opened()
+    assert (await Model.load(store, lambda *_: None)).snapshot == before
+    await store.close()
 
 
-def test_two_servers_never_lose_an_update(opened: Opener):
+async def test_two_servers_never_lose_an_update(opened: Opener):
     state = STORIES[0].states[0]
     net = Owner(Kind.NETWORK, "net1")
 
@@ -97,24 +88,21 @@ def test_two_servers_never_lose_an_update(opened: Opener):
         network = snapshot.networks["net1"]
         return Changes(puts=(replace(network, mtu=network.mtu + 1),))
 
-    async def run() -> None:
-        stores = [await opened() for _ in range(2)]
-        models = [await Model.load(store, lambda *_: None) for store in stores]
-        await models[0].write(lambda _: Changes(puts=(state.documents[net],)))
-        await models[1].write(
-            lambda snapshot: more(snapshot) if "net1" in snapshot.networks else Changes(puts=(state.documents[net],))
-        )
-        await asyncio.gather(*(model.write(more) for _ in range(20) for model in models))
-        loaded = await Model.load(stores[0], lambda *_: None)
-        assert loaded.snapshot.networks["net1"].mtu == 1442 + 41
-        for store in stores:
-            await store.close()
-
-    asyncio.run(run())
+    stores = [await opened() for _ in range(2)]
+    models = [await Model.load(store, lambda *_: None) for store in stores]
+    await models[0].write(lambda _: Changes(puts=(state.documents[net],)))
+    await models[1].write(
+        lambda snapshot: more(snapshot) if "net1" in snapshot.networks else Changes(puts=(state.documents[net],))
+    )
+    await asyncio.gather(*(model.write(more) for _ in range(20) for model in models))
+    loaded = await Model.load(stores[0], lambda *_: None)
+    assert loaded.snapshot.networks["net1"].mtu == 1442 + 41
+    for store in stores:
+        await store.close()
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
+async def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
     """Others are served while what takes long is compiled."""
     served = asyncio.Event()
 
@@ -128,20 +116,17 @@ def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
             yield
         raise Unsupported("anything", "nobody")
 
-    async def run() -> None:
-        store = await opened()
-        model = await Model.load(store, refuse)
-        asyncio.get_running_loop().call_later(0, served.set)
-        with pytest.raises(Unsupported):
-            await model.write(lambda _: Changes(puts=tuple(STORIES[0].states[0].documents.values())))
-        assert await store.range("") == ([], 0)
-        assert model.snapshot == Snapshot()
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    model = await Model.load(store, refuse)
+    asyncio.get_running_loop().call_later(0, served.set)
+    with pytest.raises(Unsupported):
+        await model.write(lambda _: Changes(puts=tuple(STORIES[0].states[0].documents.values())))
+    assert await store.range("") == ([], 0)
+    assert model.snapshot == Snapshot()
+    await store.close()
 
 
-def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened: Opener):
+async def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened: Opener):
     port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
 
     async def run() -> None:
@@ -159,10 +144,10 @@ def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened: Open
             await models[1].write(take)
         await store.close()
 
-    asyncio.run(run())
+    await run()
 
 
-def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Opener):
+async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Opener):
     """The port's document only reads the network: nothing that the deletion writes is changed by it."""
     network = DOCUMENTS["network/net1"]
     port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
@@ -173,116 +158,98 @@ def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Open
             raise LookupError("in use")
         return Changes(deletes=(owner,), rests_on_absence=True)
 
-    async def run() -> None:
-        store = await opened()
-        one = await Model.load(store, lambda *_: None)
-        await one.write(lambda _: Changes(puts=(network,)))
-        other = await Model.load(store, lambda *_: None)
-        await one.write(lambda _: Changes(puts=(port,), reads=(owner,)))
-        with pytest.raises(LookupError):
-            await other.write(delete)
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    one = await Model.load(store, lambda *_: None)
+    await one.write(lambda _: Changes(puts=(network,)))
+    other = await Model.load(store, lambda *_: None)
+    await one.write(lambda _: Changes(puts=(port,), reads=(owner,)))
+    with pytest.raises(LookupError):
+        await other.write(delete)
+    await store.close()
 
 
-def test_what_was_deleted_is_known_also_after_a_restart(opened: Opener):
-    async def run() -> None:
-        store = await opened()
-        model = await Model.load(store, lambda *_: None)
-        for name in ("kept", "gone"):
-            await model.write(partial(put, name))
-            await model.write(partial(put_router, name))
-        await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"), Owner(Kind.ROUTER, "gone"))))
-        await store.close()
-        store = await opened()
-        model = await Model.load(store, lambda *_: None)
-        deleted = await model.deleted()
-        gone = ("network/gone", "vip-network/gone", "vip-network/gone/guest", "vip-network/kept")
-        gone += ("router/gone", "vip-gateway/gone", "vip-gateway/kept", "near-gateway/gone")
-        assert all(Owner.parse(text) in deleted for text in gone)
-        strange = ("network/kept", "network/strange", "vip-network/strange", "loadbalancer/strange")
-        strange += ("vip-gateway/strange", "near-gateway/strange")
-        assert not any(Owner.parse(text) in deleted for text in strange)
-        await store.close()
-
-    asyncio.run(run())
+async def test_what_was_deleted_is_known_also_after_a_restart(opened: Opener):
+    store = await opened()
+    model = await Model.load(store, lambda *_: None)
+    for name in ("kept", "gone"):
+        await model.write(partial(put, name))
+        await model.write(partial(put_router, name))
+    await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"), Owner(Kind.ROUTER, "gone"))))
+    await store.close()
+    store = await opened()
+    model = await Model.load(store, lambda *_: None)
+    deleted = await model.deleted()
+    gone = ("network/gone", "vip-network/gone", "vip-network/gone/guest", "vip-network/kept")
+    gone += ("router/gone", "vip-gateway/gone", "vip-gateway/kept", "near-gateway/gone")
+    assert all(Owner.parse(text) in deleted for text in gone)
+    strange = ("network/kept", "network/strange", "vip-network/strange", "loadbalancer/strange")
+    strange += ("vip-gateway/strange", "near-gateway/strange")
+    assert not any(Owner.parse(text) in deleted for text in strange)
+    await store.close()
 
 
 @pytest.mark.parametrize("number", [1, 41, 130, 4_100])
-def test_a_change_of_many_documents_is_one_transaction(opened: Opener, number: int):
+async def test_a_change_of_many_documents_is_one_transaction(opened: Opener, number: int):
     """1,000 ports with their claims, and a tree that goes with all that it has."""
     puts = {f"key/{each:05}": b"%d" % each for each in range(number)}
 
-    async def run() -> None:
-        store = await opened()
-        first = await store.transact(guards=dict.fromkeys(puts, ABSENT), puts=puts, deletes=[])
-        documents, revision = await store.range("")
-        assert {each.key: each.value for each in documents} == puts
-        assert {each.revision for each in documents} == {revision} == {first}
-        with pytest.raises(Conflict):
-            await store.transact(guards=dict.fromkeys([*puts, "x"], ABSENT), puts={"x": b""}, deletes=[])
-        last = await store.transact(guards=dict.fromkeys(puts, first), puts={}, deletes=puts)
-        assert await store.range("") == ([], last)
-        assert await store.deleted() == set(puts)
-        batches = await store.changes(0)
-        assert [(each.revision, dict(each.documents)) for each in batches] == [
-            (first, puts),
-            (last, dict.fromkeys(puts)),
-        ]
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    first = await store.transact(guards=dict.fromkeys(puts, ABSENT), puts=puts, deletes=[])
+    documents, revision = await store.range("")
+    assert {each.key: each.value for each in documents} == puts
+    assert {each.revision for each in documents} == {revision} == {first}
+    with pytest.raises(Conflict):
+        await store.transact(guards=dict.fromkeys([*puts, "x"], ABSENT), puts={"x": b""}, deletes=[])
+    last = await store.transact(guards=dict.fromkeys(puts, first), puts={}, deletes=puts)
+    assert await store.range("") == ([], last)
+    assert await store.deleted() == set(puts)
+    batches = await store.changes(0)
+    assert [(each.revision, dict(each.documents)) for each in batches] == [
+        (first, puts),
+        (last, dict.fromkeys(puts)),
+    ]
+    await store.close()
 
 
-def test_a_range_is_in_order_and_in_pages(opened: Opener):
+async def test_a_range_is_in_order_and_in_pages(opened: Opener):
     names = [f"{kind}/{each}" for kind in ("a", "b", "é") for each in ("1", "2", "10")]
 
-    async def run() -> None:
-        store = await opened()
-        revision = await store.transact(guards={}, puts=dict.fromkeys(names, b"1"), deletes=[])
-        assert [each.key for each in (await store.range("b/"))[0]] == ["b/1", "b/10", "b/2"]
-        assert [each.key for each in (await store.range("b/", after="b/1", limit=1))[0]] == ["b/10"]
-        assert [each.key for each in (await store.range("", after="b/2"))[0]] == ["é/1", "é/10", "é/2"]
-        assert await store.range("c") == ([], revision)
-        found = await store.get("é/2")
-        assert found
-        assert (found.value, found.revision) == (b"1", revision)
-        assert await store.get("é") is None
-        await store.close()
-
-    asyncio.run(run())
+    store = await opened()
+    revision = await store.transact(guards={}, puts=dict.fromkeys(names, b"1"), deletes=[])
+    assert [each.key for each in (await store.range("b/"))[0]] == ["b/1", "b/10", "b/2"]
+    assert [each.key for each in (await store.range("b/", after="b/1", limit=1))[0]] == ["b/10"]
+    assert [each.key for each in (await store.range("", after="b/2"))[0]] == ["é/1", "é/10", "é/2"]
+    assert await store.range("c") == ([], revision)
+    found = await store.get("é/2")
+    assert found
+    assert (found.value, found.revision) == (b"1", revision)
+    assert await store.get("é") is None
+    await store.close()
 
 
-def test_head_guards_against_whatever_was_written_since(opened: Opener):
-    async def run() -> None:
-        mine, other = await opened(), await opened()
-        assert await mine.range("") == ([], 0)
-        first = await mine.transact(guards={}, puts={"a": b"1"}, deletes=[], head=0)
-        second = await other.transact(guards={}, puts={"b": b"1"}, deletes=[], head=first)
-        with pytest.raises(Conflict, match="the store"):
-            await mine.transact(guards={}, puts={"a": b"2"}, deletes=[], head=first)
-        assert await mine.changes(second) == []
-        assert await mine.transact(guards={}, puts={"a": b"2"}, deletes=[], head=second) > second
-        await mine.close()
-        await other.close()
-
-    asyncio.run(run())
+async def test_head_guards_against_whatever_was_written_since(opened: Opener):
+    mine, other = await opened(), await opened()
+    assert await mine.range("") == ([], 0)
+    first = await mine.transact(guards={}, puts={"a": b"1"}, deletes=[], head=0)
+    second = await other.transact(guards={}, puts={"b": b"1"}, deletes=[], head=first)
+    with pytest.raises(Conflict, match="the store"):
+        await mine.transact(guards={}, puts={"a": b"2"}, deletes=[], head=first)
+    assert await mine.changes(second) == []
+    assert await mine.transact(guards={}, puts={"a": b"2"}, deletes=[], head=second) > second
+    await mine.close()
+    await other.close()
 
 
-def test_what_is_made_again_is_not_deleted(opened: Opener):
-    async def run() -> None:
-        store = await opened()
-        await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])
-        await store.transact(guards={}, puts={}, deletes=["a", "b"])
-        await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
-        assert await store.deleted() == {"b"}
-        await store.close()
-
-    asyncio.run(run())
+async def test_what_is_made_again_is_not_deleted(opened: Opener):
+    store = await opened()
+    await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])
+    await store.transact(guards={}, puts={}, deletes=["a", "b"])
+    await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+    assert await store.deleted() == {"b"}
+    await store.close()
 
 
-def test_writers_at_once_lose_nothing(opened: Opener):
+async def test_writers_at_once_lose_nothing(opened: Opener):
     """Guards of two servers: each sees what the other wrote, or has a conflict."""
 
     async def add(store: Store) -> None:
@@ -298,13 +265,10 @@ def test_writers_at_once_lose_nothing(opened: Opener):
                 continue
             return
 
-    async def run() -> None:
-        stores = [await opened() for _ in range(2)]
-        await asyncio.gather(*(add(store) for store in stores for _ in range(10)))
-        found = await stores[0].get("n")
-        assert found
-        assert found.value == b"20"
-        for store in stores:
-            await store.close()
-
-    asyncio.run(run())
+    stores = [await opened() for _ in range(2)]
+    await asyncio.gather(*(add(store) for store in stores for _ in range(10)))
+    found = await stores[0].get("n")
+    assert found
+    assert found.value == b"20"
+    for store in stores:
+        await store.close()

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from api.keystone.recorded import ADMIN_ROLES, ALICE, DOMAIN, OF_SHOP, SHOP, token
 from fairlead.api.keystone.answers import NotUnderstood, may_validate, read_own, read_token
 from fairlead.changes.identity import Identity
+from harness.front_ends.keystone_recorded import ADMIN_ROLES, ALICE, DOMAIN, OF_SHOP, SHOP, token
 
 
 def test_a_token_of_a_project():

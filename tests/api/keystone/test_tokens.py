@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from api.keystone.recorded import ADMIN_ROLES, DOMAIN, OF_SHOP, PASSWORD, SHOP, Playing, keystone_at, playing, token
 from fairlead import questions
 from fairlead.api.auth import LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
 from fairlead.api.keystone import asking, tokens
@@ -19,6 +18,17 @@ from fairlead.api.metrics import TokenCollector
 from fairlead.changes.identity import Identity
 from fairlead.questions import NoAnswer
 from fairlead.store.fair_semaphore import Gone
+from harness.front_ends.keystone_recorded import (
+    ADMIN_ROLES,
+    DOMAIN,
+    OF_SHOP,
+    PASSWORD,
+    SHOP,
+    Playing,
+    keystone_at,
+    playing,
+    token,
+)
 
 
 @dataclass

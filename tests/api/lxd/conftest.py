@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from api.lxd.world import Door
+from harness.front_ends.lxd_world import Door
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from api.lxd.balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
-from api.lxd.world import Door
 from fairlead.model import sizes
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from harness.api import compile_anything
+from harness.front_ends.lxd_balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
+from harness.front_ends.lxd_world import Door
 
 A, A6 = backend("a"), backend("a", target_address="fd00::11")
 PORT80 = port("80", "a")

@@ -3,9 +3,9 @@
 import pytest
 from starlette.requests import Request
 
-from api.lxd.world import Door
 from fairlead.api.door import ApiError
 from fairlead.api.lxd.envelope import check_match, etag
+from harness.front_ends.lxd_world import Door
 
 
 def request(**headers: str) -> Request:

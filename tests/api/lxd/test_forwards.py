@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from api.lxd.balancing import FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, settle
-from api.lxd.world import Door
 from fairlead.api.lxd.events import Listener
 from fairlead.model.loadbalancer import ListenerProtocol
+from harness.front_ends.lxd_balancing import FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, settle
+from harness.front_ends.lxd_world import Door
 
 ONE = f"{FORWARDS}/{LISTEN}"
 

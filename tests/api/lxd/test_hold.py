@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from api.lxd.balancing import LBS, LISTEN, backend, port, settle
-from api.lxd.world import ROOT, Door
 from fairlead.api.loop_lag import LONG
 from fairlead.model import sizes
 from harness.api import compile_anything
+from harness.front_ends.lxd_balancing import LBS, LISTEN, backend, port, settle
+from harness.front_ends.lxd_world import ROOT, Door
 from harness.hold import as_in_a_server, held
 
 ONE = f"{LBS}/{LISTEN}"

@@ -9,8 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from api.lxd.balancing import BODY, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
-from api.lxd.world import Door
 from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.model.facts import HEALTH
@@ -18,6 +16,8 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import DownMember, Locality, Transport
 from fairlead.model.sizes import UDP_CONNECT_DELAY
 from fairlead.model.steps import at_once
+from harness.front_ends.lxd_balancing import BODY, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
+from harness.front_ends.lxd_world import Door
 
 ONE = f"{LBS}/{LISTEN}"
 SIX = {

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from api.lxd.test_networks import UPLINK, make
-from api.lxd.world import CALLERS, Door
 from fairlead.api.loop_lag import LONG
 from fairlead.model.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router, Subnet
 from fairlead.model.writing import Changes
 from harness.api import NOON
+from harness.front_ends.lxd_world import CALLERS, Door
 from harness.hold import as_in_a_server, held
 
 BEHIND = 800

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from api.lxd.world import CALLERS, Door
 from fairlead.api.door import Services
 from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
@@ -20,6 +19,7 @@ from fairlead.model.status import Applied
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
 from harness.api import NOON, compile_anything
+from harness.front_ends.lxd_world import CALLERS, Door
 
 UPLINK = {
     "parent": "physnet",

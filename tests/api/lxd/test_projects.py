@@ -2,10 +2,10 @@
 
 import pytest
 
-from api.lxd.world import Door
 from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.model import trust
 from fairlead.model.quota import Quota
+from harness.front_ends.lxd_world import Door
 
 
 def test_default_is_always_there(door: Door):

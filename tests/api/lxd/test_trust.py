@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from api.lxd.keys import base64_of, make_certificate
-from api.lxd.world import Door
 from fairlead.api.auth import FAILURES
 from fairlead.api.door import Reachable
 from fairlead.api.lxd.certificates import LARGEST_BODY
@@ -19,6 +17,8 @@ from fairlead.api.lxd.x509 import LARGEST_DER
 from fairlead.changes.trust import identity_of
 from fairlead.model import trust
 from harness.api import NOON
+from harness.front_ends.lxd_keys import base64_of, make_certificate
+from harness.front_ends.lxd_world import Door
 
 HERE = Reachable(addresses=("192.0.2.1:8443",), fingerprint="ab" * 32, certificate="PEM", token_seconds=3600)
 TOKEN = {"token": True, "type": "client", "name": "laptop"}

@@ -5,7 +5,7 @@ import openstack
 import pytest
 from openstack.connection import Connection
 
-from api.network.world import Door
+from harness.front_ends.network_world import Door
 from harness.served import served, write_clouds
 
 

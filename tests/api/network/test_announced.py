@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.network.world import Door
+from harness.front_ends.network_world import Door
 
 KIND = {"provider:network_type": "announced"}
 

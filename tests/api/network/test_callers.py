@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.network.world import Door
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.store.interface import StoreUnavailable
+from harness.front_ends.network_world import Door
 
 
 @pytest.fixture

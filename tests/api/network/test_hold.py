@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from api.network.world import CALLERS, Door
 from fairlead.api.loop_lag import LONG
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
 from fairlead.model.addresses import parse_address
@@ -14,6 +13,7 @@ from fairlead.model.network import FixedIP, Port
 from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.writing import Changes
 from harness.api import NOON
+from harness.front_ends.network_world import CALLERS, Door
 from harness.hold import as_in_a_server, held
 
 PORTS = 10_000

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.network.world import Door
+from harness.front_ends.network_world import Door
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from api.network.world import Door
 from fairlead.model.chassis import Chassis
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED
 from fairlead.model.health import Endpoint, Health
@@ -15,6 +14,7 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import PortUse
 from fairlead.model.steps import at_once
 from harness.api import compile_anything
+from harness.front_ends.network_world import Door
 
 NOBODY = "99999999-0000-4000-8000-000000000009"
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from api.network.world import Door
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.facts import FOREIGN
 from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, Writer
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import ExternalGateway, FixedIP, PortUse, Subnet
+from harness.front_ends.network_world import Door
 
 NET, OUTSIDE, SUBNET, ABROAD = (f"{number:08d}-aaaa-4aaa-8aaa-aaaaaaaaaaaa" for number in range(4))
 MACHINE, INTERFACE, GATEWAY, ROUTER, FLOATING = (f"{number:08d}-bbbb-4bbb-8bbb-bbbbbbbbbbbb" for number in range(5))

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from api.network.world import CALLERS, Door
 from fairlead.api.network.collection import Viewpoint
 from fairlead.api.network.ports import encode_port
 from fairlead.model.facts import PLUGGED
 from fairlead.model.network import PortUse
 from fairlead.model.status import Applied
 from fairlead.model.steps import at_once
+from harness.front_ends.network_world import CALLERS, Door
 
 
 @pytest.fixture

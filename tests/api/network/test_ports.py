@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from api.network.world import Door
 from fairlead.api.network import limits
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import PLUGGED
 from fairlead.model.loadbalancer import LoadBalancer, Vip
 from fairlead.model.steps import at_once
 from harness.api import NOON
+from harness.front_ends.network_world import Door
 
 NOBODY = "99999999-0000-4000-8000-000000000009"
 

@@ -1,6 +1,5 @@
 """Quotas: Neutron's bodies and words, and that no way in leads past a limit."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count
@@ -9,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from api.network.world import CALLERS, Door
 from fairlead.api.network import make_door
 from fairlead.model.quota import Limits, Quota
 from fairlead.model.writing import Changes
 from harness.api import inside
+from harness.front_ends.network_world import CALLERS, Door
 
 NAMES = ("network", "subnet", "port", "router", "floatingip", "local_ip", "local_ip_association")
 
@@ -136,19 +135,14 @@ def test_no_way_in_leads_past_a_limit(door: Door):
     assert door.good("POST", "/networks", {"network": {"project_id": "two"}})["network"]["project_id"] == "two"
 
 
-def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
-    async def run() -> None:
-        async with inside(
-            lambda services: make_door(replace(services, limits=Limits(network=1))), tmp_path, ""
-        ) as place:
-            place.caller = CALLERS["admin"]
-            assert (await place.good("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
-            await place.good("POST", "/v2.0/networks", {"network": {}})
-            assert (await place.call("POST", "/v2.0/networks", {"network": {}})).status_code == 409
-            await place.good("PUT", "/v2.0/quotas/one", {"quota": {"network": 2}})
-            await place.good("POST", "/v2.0/networks", {"network": {}})
-
-    asyncio.run(run())
+async def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
+    async with inside(lambda services: make_door(replace(services, limits=Limits(network=1))), tmp_path, "") as place:
+        place.caller = CALLERS["admin"]
+        assert (await place.good("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
+        await place.good("POST", "/v2.0/networks", {"network": {}})
+        assert (await place.call("POST", "/v2.0/networks", {"network": {}})).status_code == 409
+        await place.good("PUT", "/v2.0/quotas/one", {"quota": {"network": 2}})
+        await place.good("POST", "/v2.0/networks", {"network": {}})
 
 
 def test_limits_of_load_balancers_are_not_of_this_door(door: Door):
@@ -160,20 +154,17 @@ def test_limits_of_load_balancers_are_not_of_this_door(door: Door):
     assert door.snapshot.quotas["one"] == Quota(project_id="one", pool=1)
 
 
-def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
+async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
     """The second one has not heard of what the first one wrote."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            one, two = [await stack.enter_async_context(inside(make_door, tmp_path, "")) for _ in range(2)]
-            two.ids = count(10**6)
-            await one.model.write(lambda _: Changes(puts=(Quota(project_id="demo", network=5),)))
-            await two.model.catch_up()
-            answers = [
-                await place.call("POST", "/v2.0/networks", {"network": {}}) for _ in range(4) for place in (one, two)
-            ]
-            assert [answer.status_code for answer in answers] == [201] * 5 + [409] * 3
-            await one.model.catch_up()
-            assert len(one.model.snapshot.networks) == 5
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(inside(make_door, tmp_path, "")) for _ in range(2)]
+        two.ids = count(10**6)
+        await one.model.write(lambda _: Changes(puts=(Quota(project_id="demo", network=5),)))
+        await two.model.catch_up()
+        answers = [
+            await place.call("POST", "/v2.0/networks", {"network": {}}) for _ in range(4) for place in (one, two)
+        ]
+        assert [answer.status_code for answer in answers] == [201] * 5 + [409] * 3
+        await one.model.catch_up()
+        assert len(one.model.snapshot.networks) == 5

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from api.network.world import CALLERS
 from fairlead.api.network.collection import RequestContext
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -20,6 +19,7 @@ from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.api import NOON, compile_owner
+from harness.front_ends.network_world import CALLERS
 
 NET, FOUR, FAR, ROUTER = (f"{n}0000000-0000-4000-8000-000000000000" for n in "1234")
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from api.octavia.world import Door
 from harness.api import WITH_PROXIES, compile_owner, compile_with_proxies
+from harness.front_ends.octavia_world import Door
 
 
 @pytest.fixture

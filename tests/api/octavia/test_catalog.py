@@ -1,6 +1,5 @@
 """Flavors, availability zones, their profiles, providers and amphorae: Octavia's bodies, rules and words."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import Door
 from fairlead.api import octavia
 from fairlead.api.octavia.providers import provider_routes
 from fairlead.compilers import providers
@@ -17,6 +15,7 @@ from fairlead.compilers.providers import IMPLEMENTATIONS, parse_names
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.model.writing import Changes, owners_with_rows
 from harness.api import Inside, inside
+from harness.front_ends.octavia_world import Door
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said
 
 FAMILIES = ("flavor", "availability_zone")
@@ -142,29 +141,26 @@ def test_a_flavors_name_is_its_own(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
-def test_two_servers_at_the_same_moment(tmp_path: Path, names: Names):
+async def test_two_servers_at_the_same_moment(tmp_path: Path, names: Names):
     """The second one has not heard of what the first one wrote: a name is given once, and what is in use stays."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
-            two.ids = count(10**6)
-            await one.model.write(lambda _: Changes(puts=(network(),)))
-            profile = (await names.make_profile(one))["id"]
-            await two.model.catch_up()
-            made = await names.make(one, profile)
-            body = {names.root: {"name": "gold", names.profile_id: profile}}
-            assert (await said(two, "POST", names.path, body))[0] == 409
-            attribute = "flavor_id" if names.root == "flavor" else names.root
-            await make(one, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, **{attribute: names.key(made)})
-            assert (await said(two, "DELETE", f"{names.path}/{names.key(made)}"))[0] == 409
-            other = await names.make(one, profile, name="silver")
-            await two.model.catch_up()
-            await one.good("DELETE", f"{ROOT}/{names.path}/{names.key(other)}")
-            lb = {"vip_subnet_id": SUBNET, attribute: names.key(other)}
-            assert (await said(two, "POST", "loadbalancers", {"loadbalancer": lb}))[0] == 400
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
+        two.ids = count(10**6)
+        await one.model.write(lambda _: Changes(puts=(network(),)))
+        profile = (await names.make_profile(one))["id"]
+        await two.model.catch_up()
+        made = await names.make(one, profile)
+        body = {names.root: {"name": "gold", names.profile_id: profile}}
+        assert (await said(two, "POST", names.path, body))[0] == 409
+        attribute = "flavor_id" if names.root == "flavor" else names.root
+        await make(one, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, **{attribute: names.key(made)})
+        assert (await said(two, "DELETE", f"{names.path}/{names.key(made)}"))[0] == 409
+        other = await names.make(one, profile, name="silver")
+        await two.model.catch_up()
+        await one.good("DELETE", f"{ROOT}/{names.path}/{names.key(other)}")
+        lb = {"vip_subnet_id": SUBNET, attribute: names.key(other)}
+        assert (await said(two, "POST", "loadbalancers", {"loadbalancer": lb}))[0] == 400
 
 
 def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):

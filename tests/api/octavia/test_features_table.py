@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from fairlead.api.keys import Keys
 from fairlead.api.octavia import specs
 from fairlead.compilers.haproxy import compiler
@@ -25,6 +24,7 @@ from fairlead.model.network import AllocationPool
 from fairlead.model.writing import Changes
 from harness.api import WITH_PROXIES, compile_with_proxies
 from harness.certificates import Authority
+from harness.front_ends.octavia_world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from harness.proxied import listener, pool, rows_of, view
 
 WITH_AGENTS = ("by proxy", "by agents")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import MONITOR, NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import MONITOR, NOBODY, SUBNET, Door
 
 WEB = {"type": "HTTP", "delay": 5, "timeout": 3, "max_retries": 2}
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import MONITOR, Door
 from fairlead.reconciler.loop import STALLED
 from harness.api import PATIENCE
+from harness.front_ends.octavia_world import MONITOR, Door
 
 LB = "Load Balancer {lb} is immutable and cannot be updated."
 POOL = "Pool {app} is immutable and cannot be updated."

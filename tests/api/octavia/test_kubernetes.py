@@ -7,7 +7,7 @@ The bodies are those of cloud-provider-openstack's `createOctaviaLoadBalancer`, 
 from typing import Any
 from urllib.parse import urlsplit
 
-from api.octavia.world import ROOT, SUBNET, Door
+from harness.front_ends.octavia_world import ROOT, SUBNET, Door
 
 NAME = "kube_service_kubernetes_default_web"
 TIMEOUTS = {

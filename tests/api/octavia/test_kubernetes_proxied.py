@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from api.octavia.test_kubernetes import NAME, TIMEOUTS, members, service
-from api.octavia.world import Door
+from harness.front_ends.octavia_world import Door
 
 HEALTHZ = {"type": "HTTP", "url_path": "/healthz", "http_method": "GET", "expected_codes": "200"}
 LOCAL = {"name": "monitor", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3, **HEALTHZ}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import NOBODY, SUBNET, TREE, Door
+from harness.front_ends.octavia_world import NOBODY, SUBNET, TREE, Door
 
 
 @pytest.fixture

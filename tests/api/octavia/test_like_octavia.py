@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import MONITOR, NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import MONITOR, NOBODY, SUBNET, Door
 
 LB, WEB, DATAGRAMS = "{lb}", {"protocol": "HTTP"}, {"protocol": "UDP"}
 FAILURE = "Validation failure: "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.octavia.world import NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import NOBODY, SUBNET, Door
 
 NAMES = ("b", "a", "c")
 

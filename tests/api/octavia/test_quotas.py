@@ -1,6 +1,5 @@
 """Quotas: Octavia's bodies, and that no way in leads past a limit."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
@@ -155,26 +154,23 @@ def test_limits_of_networks_are_not_of_this_door(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
-def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
+async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
     """The second one has not heard of what the first one wrote."""
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
-            two.ids = count(10**6)
-            await one.model.write(lambda _: Changes(puts=(network(),)))
-            await one.call("PUT", f"{ROOT}/quotas/demo", {"quota": {"load_balancer": 5}})
-            await two.model.catch_up()
-            answers = [
-                await place.call("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET}})
-                for _ in range(4)
-                for place in (one, two)
-            ]
-            assert [answer.status_code for answer in answers] == [201] * 5 + [403] * 3
-            await one.model.catch_up()
-            assert len(one.model.snapshot.load_balancers) == 5
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
+        two.ids = count(10**6)
+        await one.model.write(lambda _: Changes(puts=(network(),)))
+        await one.call("PUT", f"{ROOT}/quotas/demo", {"quota": {"load_balancer": 5}})
+        await two.model.catch_up()
+        answers = [
+            await place.call("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET}})
+            for _ in range(4)
+            for place in (one, two)
+        ]
+        assert [answer.status_code for answer in answers] == [201] * 5 + [403] * 3
+        await one.model.catch_up()
+        assert len(one.model.snapshot.load_balancers) == 5
 
 
 def test_a_list_shows_the_quotas_that_the_caller_may_see(tmp_path: Path):

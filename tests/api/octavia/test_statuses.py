@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import MONITOR, PATHS, Door, machine
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
+from harness.front_ends.octavia_world import MONITOR, PATHS, Door, machine
 
 KINDS = {
     "lb": "/loadbalancers/{lb}",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from api.octavia.world import SUBNET, Door
 from fairlead.changes.tls_checks import DEFAULT_CIPHERS
+from harness.front_ends.octavia_world import SUBNET, Door
 
 REF = "https://secrets/v1/containers/1"
 TERMINATED = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}

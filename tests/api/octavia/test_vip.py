@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from api.octavia.world import NET, SUBNET, Door, machine, network
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import FixedIP, Port
 from fairlead.model.writing import Changes
 from harness.api import NOON
+from harness.front_ends.octavia_world import NET, SUBNET, Door, machine, network
 
 BARE, OTHER = "11111111-0000-4000-8000-000000000002", "22222222-0000-4000-8000-000000000002"
 

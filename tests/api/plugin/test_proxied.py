@@ -1,6 +1,5 @@
 """The door for plug-ins says which ports of proxies a network of others needs, and takes it that they are refused."""
 
-import asyncio
 from pathlib import Path
 
 from api.plugin.test_changes import LB, LISTENER, WHOLE, machine, vip_port
@@ -19,7 +18,7 @@ OLD = "0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11"
 PATH = f"/proxied-networks/{NET}"
 
 
-def test_which_ports_have_to_come_and_to_go(tmp_path: Path):
+async def test_which_ports_have_to_come_and_to_go(tmp_path: Path):
     async def story(place: Inside) -> None:
         for each in (network(), vip_port(), machine(11)):
             for _ in place.model.observe(FOREIGN, {owner_of(each): neutrons(each)}):
@@ -54,8 +53,5 @@ def test_which_ports_have_to_come_and_to_go(tmp_path: Path):
         await place.call("DELETE", f"/loadbalancers/{LB}?cascade=true")
         assert await place.good("GET", PATH) == {"network": {"places": []}}
 
-    async def run() -> None:
-        async with inside(plugin.make_door, tmp_path, "/plugin", compile_with_proxies, WITH_PROXIES) as place:
-            await story(place)
-
-    asyncio.run(run())
+    async with inside(plugin.make_door, tmp_path, "/plugin", compile_with_proxies, WITH_PROXIES) as place:
+        await story(place)

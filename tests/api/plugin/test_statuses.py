@@ -101,47 +101,38 @@ def test_statistics_are_those_of_the_listeners(tmp_path: Path):
     play_plugin(tmp_path, story)
 
 
-def test_a_feed_that_has_forgotten_says_that_all_is_to_be_looked_at():
-    async def story() -> None:
-        feed = StatusFeed("f", known=3)
-        start = (await feed.since("", 0)).cursor
-        feed.hear(map(owner, "abc"))
-        told = await feed.since(start, 0)
-        assert (told.ids, told.is_whole) == (("a", "b", "c"), False)
-        feed.hear([owner("a"), Owner(Kind.NETWORK, "n")])
-        assert (await feed.since(told.cursor, 0)).ids == ("a",)
-        assert (await feed.since(start, 0)).ids == ("b", "c", "a")
-        feed.hear([owner("d")])
-        assert (await feed.since(start, 0)).is_whole
-        assert (await feed.since(told.cursor, 0)).ids == ("a", "d")
-
-    asyncio.run(story())
+async def test_a_feed_that_has_forgotten_says_that_all_is_to_be_looked_at():
+    feed = StatusFeed("f", known=3)
+    start = (await feed.since("", 0)).cursor
+    feed.hear(map(owner, "abc"))
+    told = await feed.since(start, 0)
+    assert (told.ids, told.is_whole) == (("a", "b", "c"), False)
+    feed.hear([owner("a"), Owner(Kind.NETWORK, "n")])
+    assert (await feed.since(told.cursor, 0)).ids == ("a",)
+    assert (await feed.since(start, 0)).ids == ("b", "c", "a")
+    feed.hear([owner("d")])
+    assert (await feed.since(start, 0)).is_whole
+    assert (await feed.since(told.cursor, 0)).ids == ("a", "d")
 
 
-def test_what_does_not_fit_into_one_answer_is_in_the_next_one():
-    async def story() -> None:
-        feed = StatusFeed("f")
-        start = (await feed.since("", 0)).cursor
-        feed.hear(map(owner, range(MOST_TOLD + 1)))
-        first = await feed.since(start, 0)
-        second = await feed.since(first.cursor, 0)
-        assert [len(first.ids), first.ids[0], second.ids] == [MOST_TOLD, "0", (str(MOST_TOLD),)]
-
-    asyncio.run(story())
+async def test_what_does_not_fit_into_one_answer_is_in_the_next_one():
+    feed = StatusFeed("f")
+    start = (await feed.since("", 0)).cursor
+    feed.hear(map(owner, range(MOST_TOLD + 1)))
+    first = await feed.since(start, 0)
+    second = await feed.since(first.cursor, 0)
+    assert [len(first.ids), first.ids[0], second.ids] == [MOST_TOLD, "0", (str(MOST_TOLD),)]
 
 
-def test_so_many_may_wait_and_no_more():
-    async def story() -> None:
-        feed = StatusFeed("f")
-        start = (await feed.since("", 0)).cursor
-        waiting = [asyncio.create_task(feed.since(start, 30)) for _ in range(MOST_WAITING)]
-        await asyncio.sleep(0)
-        assert (await feed.since(start, 30)).ids == ()
-        feed.hear([owner("a")])
-        assert {(await each).ids for each in waiting} == {("a",)}
-        assert (await feed.since((await waiting[0]).cursor, 0)).ids == ()
-
-    asyncio.run(story())
+async def test_so_many_may_wait_and_no_more():
+    feed = StatusFeed("f")
+    start = (await feed.since("", 0)).cursor
+    waiting = [asyncio.create_task(feed.since(start, 30)) for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    assert (await feed.since(start, 30)).ids == ()
+    feed.hear([owner("a")])
+    assert {(await each).ids for each in waiting} == {("a",)}
+    assert (await feed.since((await waiting[0]).cursor, 0)).ids == ()
 
 
 def test_that_members_answer_is_news_though_no_row_changes(tmp_path: Path):

@@ -1,0 +1,124 @@
+"""A real Barbican beside a real Keystone: a process of this test alone, ended by its own id."""
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from harness.keystone.cloud import PATIENCE, Cloud, password_of
+from harness.ports import free_port
+
+ENVIRONMENT = Path(__file__).parents[3] / ".venv-barbican"
+PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
+INSTALLED = ENVIRONMENT / ".installed"
+TRUST = """
+[keystone_authtoken]
+auth_type = password
+auth_url = {url}
+www_authenticate_uri = {url}
+username = barbican
+password = {password}
+project_name = service
+user_domain_id = default
+project_domain_id = default
+service_token_roles_required = true
+"""
+
+
+@dataclass
+class Barbican:
+    folder: Path
+    url: str
+    """Without a version."""
+    cloud: Cloud
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PATIENCE))
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        environment = {**os.environ, "HOME": str(self.folder), "PYTHONWARNINGS": "ignore"}
+        environment.pop("PYTHONPATH", None)
+        program = [PYTHON, "-m", "uvicorn", "serve:app", "--app-dir", Path(__file__).parent]
+        words = ["--port", str(httpx.URL(self.url).port), "--log-level", "warning"]
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*map(str, program), *words], env=environment, cwd=self.folder, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self.client.get(self.url).status_code in (200, 300):
+                    return
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, (self.folder / "output").read_text()
+            assert time.monotonic() < deadline, "Barbican does not start"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            self.process.wait(PATIENCE)
+            self.process = None
+
+    def send(self, number: int) -> None:
+        """A signal: it hangs, and goes on."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    # what users do
+
+    def call(self, token: str, method: str, path: str, body: object = None) -> Any:
+        answer = self.client.request(method, f"{self.url}/v1{path}", json=body, headers={"X-Auth-Token": token})
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def text(self, token: str, content: str, **more: object) -> str:
+        """As `openstack secret store --payload` does. The reference."""
+        return self._store(token, {"payload": content, "payload_content_type": "text/plain", **more})
+
+    def binary(self, token: str, content: bytes, **more: object) -> str:
+        """As `openstack secret store --payload-content-type application/octet-stream` does."""
+        payload = {"payload": base64.b64encode(content).decode(), "payload_content_encoding": "base64"}
+        return self._store(token, {**payload, "payload_content_type": "application/octet-stream", **more})
+
+    def _store(self, token: str, body: Mapping[str, object]) -> str:
+        made: str = self.call(token, "POST", "/secrets", {"name": "it", **body})["secret_ref"]
+        return made
+
+    def container(self, token: str, kind: str = "certificate", **secrets: str) -> str:
+        named = [{"name": name, "secret_ref": reference} for name, reference in secrets.items()]
+        body = {"name": "it", "type": kind, "secret_refs": named}
+        made: str = self.call(token, "POST", "/containers", body)["container_ref"]
+        return made
+
+    def delete(self, token: str, reference: str) -> None:
+        self.call(token, "DELETE", reference.partition("/v1")[2])
+
+
+@contextmanager
+def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
+    """With a user in Keystone, and in its catalogue."""
+    here = folder / "barbican"
+    shutil.copytree(EMPTY, here)
+    cloud.employ("barbican")
+    made = Barbican(here, f"http://127.0.0.1:{free_port()}", cloud)
+    with (here / "barbican.conf").open("a") as configuration:
+        configuration.write(TRUST.format(url=cloud.url, password=password_of("barbican")))
+        configuration.write(f"[DEFAULT]\nhost_href = {made.url}\n")
+    cloud.enter("key-manager", made.url)
+    with made.client:
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()

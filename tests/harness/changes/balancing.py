@@ -1,0 +1,84 @@
+"""What tests of the rules of load balancing begin with: a whole load balancer, as a door builds it that gives ids."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import create_load_balancer
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.vips import AskedVip, choose_vip
+from fairlead.compilers import providers
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    Pool,
+    PoolProtocol,
+)
+from fairlead.model.port_ranges import one_port
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import Applied
+from fairlead.model.steps import Steps, at_once
+from fairlead.model.writing import Changes, apply_changes
+from harness.api import NOON
+from harness.changes.world import NETWORK, OWNER, OWNERS, having
+
+LATER = NOON + timedelta(hours=1)
+ARRIVED = Applied(generation=2**40)
+ASKER = Asker(identity=OWNER, now=LATER, applied=lambda _: ARRIVED, providers=providers.DEFAULT)
+
+
+def member(identity: str, number: int, **fields: Any) -> Member:
+    given = {"address": parse_address(f"10.0.0.{number}"), "port": 8080} | OWNERS | fields
+    return Member(id=identity, **given)
+
+
+def pool(identity: str, *members: Member, **fields: Any) -> Pool:
+    given = {"protocol": PoolProtocol.TCP, "algorithm": Algorithm.SOURCE_IP_PORT} | OWNERS | fields
+    return Pool(id=identity, members=members, **given)
+
+
+def listener(identity: str, port: int, **fields: Any) -> Listener:
+    return Listener(id=identity, ports=one_port(port), **{"protocol": ListenerProtocol.TCP} | OWNERS | fields)
+
+
+def built(snapshot: Snapshot, identity: str = "lb", **fields: Any) -> Steps[Changes]:
+    """What a door asks that has the whole load balancer, with an id for each part."""
+    asked = AskedVip(balancer_id=identity, project_id="owner", new_port_id=f"vip-{identity}", subnet_id="four")
+    vip = choose_vip(snapshot, ASKER, asked)
+    wanted = {"provider": "fairlead", "vip": vip.vips[0]} | OWNERS | fields
+    return create_load_balancer(snapshot, ASKER, LoadBalancer(id=identity, **wanted), vip)
+
+
+def after(snapshot: Snapshot, work: Steps[Changes]) -> Snapshot:
+    return apply_changes(snapshot, at_once(work), snapshot.revision + 1)
+
+
+def whole() -> Snapshot:
+    """A network, and a load balancer `lb` with the listener `front` that leads to the pool `app` of `a` and `b`."""
+    app = pool("app", member("a", 11), member("b", 12))
+    front = listener("front", 80, default_pool_id="app")
+    return after(having(NETWORK), built(having(NETWORK), listeners=(front,), pools=(app,)))
+
+
+def stored(snapshot: Snapshot) -> LoadBalancer:
+    return snapshot.load_balancers["lb"]
+
+
+def with_pool(snapshot: Snapshot, **fields: Any) -> LoadBalancer:
+    """The stored load balancer with another pool `app`."""
+    (app,) = stored(snapshot).pools
+    return replace(stored(snapshot), pools=(replace(app, **fields),))
+
+
+def refusal_of(rule: Callable[..., Steps[Changes]], *arguments: Any, **named: Any) -> Refusal:
+    with pytest.raises(Refused) as refused:
+        at_once(rule(*arguments, **named))
+    return refused.value.why

@@ -1,0 +1,232 @@
+"""What tempest takes for an OpenStack: a Fairlead server, and a Keystone and a Barbican in front of it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from socket import socket
+
+import httpx
+import pytest
+import uvicorn
+from starlette.types import ASGIApp
+
+from fairlead.api.auth import HttpBasic, read_password_file
+from fairlead.api.network import make_door
+from fairlead.compilers.providers import IMPLEMENTATIONS
+from harness.api import compile_anything, inside
+from harness.conformance.keystone import ADMINISTRATOR, PASSWORD, Keystone, make_app, write_password_file
+from harness.conformance.node import node, options_of, start_agent
+from harness.fuzz.machine import CHASSIS, machine
+from harness.served import Announced, make_whole
+
+CONFIGURATION_FILE = "tempest.conf"
+CONFIGURATION = """\
+[DEFAULT]
+log_dir = {folder}
+log_file = tempest.log
+use_stderr = false
+default_log_levels = tempest=WARNING,octavia_tempest_plugin=WARNING
+
+[oslo_concurrency]
+lock_path = {folder}
+
+[identity]
+uri_v3 = {address}/v3
+region = {region}
+
+[auth]
+use_dynamic_credentials = true
+create_isolated_networks = false
+admin_username = admin
+admin_password = {password}
+admin_project_name = admin
+admin_domain_name = Default
+
+[service_available]
+# The plug-in wants Nova and Glance wherever there are networks; no test of the API calls them.
+nova = true
+glance = true
+neutron = true
+cinder = false
+swift = false
+horizon = false
+barbican = true
+
+[network]
+project_networks_reachable = true
+public_network_id = {public}
+
+[load_balancer]
+provider = {provider}
+enabled_provider_drivers = {providers}
+RBAC_test_type = {rbac}
+test_with_ipv6 = {ipv6}
+log_user_roles = false
+default_ipv6_subnetpool =
+build_interval = {interval}
+lb_build_interval = {interval}
+check_interval = {interval}
+build_timeout = 60
+lb_build_timeout = 60
+check_timeout = 60
+availability_zone = {zone}
+availability_zone2 = {zone}2
+availability_zone3 = {zone}3
+
+[loadbalancer-feature-enabled]
+not_implemented_is_error = {all}
+l7_protocol_enabled = {all}
+terminated_tls_enabled = {tls}
+prometheus_listener_enabled = true
+l4_protocol = TCP
+"""
+DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
+"""The providers of Fairlead's own door."""
+PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
+"""Those of a door whose nodes run proxies."""
+FLAVOR_CAPABILITIES = {
+    "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
+    " ACTIVE_STANDBY - Two amphora per load balancer."
+}
+ZONE_CAPABILITIES = {
+    "compute_zone": "The compute availability zone.",
+    "management_network": "The management network ID for the amphora.",
+}
+"""Keys of the profiles in the tests, in the words of the plug-in's defaults. The provider `ovn` has none of its own."""
+
+
+def write_configuration(
+    folder: Path,
+    address: str,
+    *,
+    rbac: str,
+    ipv6: bool,
+    everything: bool,
+    public: str = "",
+    providers: tuple[str, ...] = DESCRIBED,
+    tls: bool = True,
+    interval: float = 0.1,
+    region: str = "one",
+    password: str = PASSWORD,
+) -> None:
+    """`everything`: the provider can do all that there is in Octavia's API, and 501 is a failure. `public` is an
+    external network. The last of the providers is used. `tls`: certificates are found in what plays Barbican.
+    `interval`: seconds between two looks at what is on its way. `region` and `password` are Keystone's, and its
+    administrator's."""
+    values = {
+        "folder": folder,
+        "address": address,
+        "password": password,
+        "region": region,
+        "provider": providers[-1].partition(":")[0],
+        "providers": ",".join(providers),
+        "rbac": rbac,
+        "ipv6": ipv6,
+        "all": everything,
+        "tls": tls,
+        "interval": interval,
+        "zone": "zone",
+        "public": public,
+    }
+    (folder / CONFIGURATION_FILE).write_text(CONFIGURATION.format(**values))
+
+
+@contextmanager
+def on_ovn(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
+    """A server over real databases of OVN. The address of its Keystone."""
+    with fairlead_server(folder, proxied) as server, keystone(server, counted) as address:
+        yield address
+
+
+@contextmanager
+def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
+    """A server that knows the users of Keystone, and has heard of a node. Its address.
+
+    `proxied` are providers and their names (providers.names) of which one has proxies: then the node is one of a lab,
+    and the agent there runs them.
+    """
+    passwords = folder / "passwords"
+    write_password_file(passwords)
+    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords)}
+    with ExitStack() as stack:
+        lab = stack.enter_context(node()) if proxied else None
+        server = stack.enter_context(machine(folder, options | (options_of(lab, proxied) if lab else {})))
+        if lab is not None:
+            stack.callback(start_agent(lab, server.url, folder).stop)
+        else:
+            _tell_that_it_counts(server.url)
+        yield server.url
+        assert server.mistakes() == []
+
+
+@contextmanager
+def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
+    """The doors, with a provider that refuses nothing and does nothing. The address of its Keystone."""
+    passwords = folder / "passwords"
+    write_password_file(passwords)
+    provider = replace(
+        IMPLEMENTATIONS["ovn"],
+        flavor_capabilities=FLAVOR_CAPABILITIES,
+        availability_zone_capabilities=ZONE_CAPABILITIES,
+    )
+
+    @asynccontextmanager
+    async def doors() -> AsyncIterator[ASGIApp]:
+        async with inside(make_door, folder, "/network", compile_anything) as place:
+            work = asyncio.create_task(place.reconciler.run())
+            yield make_whole(place, HttpBasic(read_password_file(passwords)))[1]
+            work.cancel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(IMPLEMENTATIONS, "ovn", provider)  # type: ignore[arg-type]
+        with serving(doors) as server:
+            _tell_that_it_counts(server)
+            with keystone(server, counted) as address:
+                yield address
+
+
+def _tell_that_it_counts(fairlead: str) -> None:
+    """As the agent of the one node that OVN knows: nothing, until now."""
+    body = {"interval": 3600, "listeners": {}}
+    httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=ADMINISTRATOR).raise_for_status()
+
+
+@contextmanager
+def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Iterator[str]:
+    """Its address; `octavia` is that of a real one."""
+    with socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        @asynccontextmanager
+        async def app() -> AsyncIterator[ASGIApp]:
+            async with httpx.AsyncClient(timeout=60) as client:
+                yield make_app(Keystone(fairlead=fairlead, address=address, octavia=octavia, counted=counted), client)
+
+        with serving(app, listening):
+            yield address
+
+
+@contextmanager
+def serving(make: Callable[[], AbstractAsyncContextManager[ASGIApp]], *sockets: socket) -> Iterator[str]:
+    """An application in a thread of its own, which has ended when the block has. Its address."""
+    started: list[uvicorn.Server] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        async with make() as app:
+            config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
+            started.append(Announced(config, ready))
+            await started[0].serve(list(sockets) or None)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield f"http://127.0.0.1:{started[0].servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        started[0].should_exit = True
+        thread.join()

@@ -1,0 +1,1 @@
+"""Clients of each API front end in this process, and the catalogues that their tests share."""

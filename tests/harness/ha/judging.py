@@ -1,0 +1,140 @@
+"""What came of it: for each way to disturb, the longest pause and what users saw; and what was lost or doubled."""
+
+import csv
+import io
+import sys
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from harness.claims import claim
+from harness.ha.load import RETRIES, Town, Write, adapter, read_all
+from harness.ha.nemesis import Step
+from harness.ha.place import NORTHBOUND, SOUTHBOUND, run, until
+from harness.histories import Operation, contradictions
+
+Table = dict[str, Any]
+REMOTES = {"ovn-nbctl": NORTHBOUND, "ovn-sbctl": SOUTHBOUND}
+
+
+def p50_p99(writes: Iterable[Write]) -> str:
+    took = sorted((each.answered - each.asked) * 1000 for each in writes if each.is_done)
+    return f"{took[len(took) // 2]:.1f} / {took[len(took) * 99 // 100]:.1f}" if took else "-"
+
+
+def pauses(writes: Sequence[Write], began: float, ended: float) -> Iterator[tuple[float, float]]:
+    """When nobody had a write acknowledged: since when, and for how long."""
+    last = began
+    for moment in (*sorted(each.answered for each in writes if each.is_done), ended):
+        if began <= moment <= ended:
+            yield last, moment - last
+            last = moment
+
+
+def by_way(town: Town, steps: Sequence[Step]) -> dict[str, Table]:
+    """A write belongs to the step that was the last to begin before it was asked; none is begun after the last step."""
+    of: dict[str, list[Write]] = defaultdict(list)
+    longest: Counter[str] = Counter()
+    begins = [step.began for step in steps]
+    for write in town.writes:
+        if (number := bisect_right(begins, write.asked)) > 0:
+            of[steps[number - 1].title].append(write)
+    for since, length in pauses(town.writes, begins[0], town.until) if steps else ():
+        title = _title_of(since, length, steps)
+        longest[title] = max(longest[title], round(length * 1000))
+    times = Counter(step.title for step in steps)
+    return {
+        title: {"times": times[title], "longest pause, ms": longest[title]} | told(of[title]) for title in sorted(of)
+    }
+
+
+def _title_of(since: float, length: float, steps: Sequence[Step]) -> str:
+    """Of the step that shares most of a pause: one may begin before the step, and outlast it."""
+    ends = [*(step.began for step in steps[1:]), since + length]
+    shared = [min(since + length, end) - max(since, step.began) for step, end in zip(steps, ends, strict=True)]
+    return steps[shared.index(max(shared))].title
+
+
+def told(writes: Sequence[Write]) -> Table:
+    """Of each kind of client apart: the longest that one of them waited, and each error by its code."""
+    table: Table = {"writes": len(writes)}
+    for mode in RETRIES:
+        its = [each for each in writes if each.mode == mode]
+        errors = Counter(each.code for each in its if each.is_error)
+        table[f"longest wait {mode}, ms"] = round(max((e.answered - e.asked for e in its), default=0.0) * 1000)
+        table[f"errors {mode}"] = " ".join(f"{code}: {count}" for code, count in sorted(errors.items())) or 0
+        table[f"refused {mode}"] = sum(not e.is_done and not e.is_error and not e.is_of_lost_try for e in its)
+        table[f"refused after its own lost try {mode}"] = sum(not e.is_done and e.is_of_lost_try for e in its)
+    table["retried"] = sum(len(each.attempts) - 1 for each in writes)
+    return table
+
+
+def judge(town: Town, others: Mapping[str, set[str]]) -> Table:
+    """All of it has to be 0, but what clients made twice themselves. `others` are rows that were there before."""
+    settle(town.servers)
+    found = read_all(town)
+    names = Counter(each["name"] for each in found)
+    there = set(names)
+    missing = [name for name, write in town.unfought.items() if write.is_done and name not in there]
+    doubled = [name for name, times in names.items() if times > 1]
+    against = contradictions(town.judged, None, claim)
+    for address in against:
+        show(address, (each for each in town.history if each.key == address))
+    claims = Counter((each["vip_subnet_id"], each["vip_address"]) for each in found)
+    return {
+        "acknowledged": sum(each.is_done for each in town.writes),
+        "never answered": sum(not each.is_sure for write in town.writes for each in write.attempts),
+        "operations judged": len(town.judged),
+        "addresses whose history fits into no order": against,
+        "lost": missing,
+        "duplicated by servers": [name for name in doubled if name not in town.tried_again],
+        "duplicated by clients that sent it again": len([name for name in doubled if name in town.tried_again]),
+        "addresses claimed twice": [address for (_, address), times in claims.items() if times > 1],
+        **rows(town, {f"{each['id']}-tcp" for each in found}, others),
+    }
+
+
+def show(address: str, operations: Iterable[Operation]) -> None:
+    """For people, who have to find out what it was."""
+    print(f"{address}:", file=sys.stderr)
+    for each in sorted(operations, key=attrgetter("asked")):
+        print(f"  {each.asked:.4f} to {each.answered:.4f} {each.action} {each.value}", file=sys.stderr)
+
+
+def settle(servers: Sequence[int]) -> None:
+    """Until the model is in OVN, as whoever writes says; raises, with what is left, if it never is."""
+
+    def idle() -> bool:
+        return not plans(servers)
+
+    until(idle, "OVN to be as the model")
+
+
+def plans(servers: Sequence[int]) -> dict[str, Any]:
+    """What any server would change."""
+    planned: dict[str, Any] = {}
+    for host in servers:
+        planned |= adapter(host, 5)[0].get("/operator/plan").json()["plan"]
+    return planned
+
+
+def rows(town: Town, wanted: set[str], others: Mapping[str, set[str]]) -> Table:
+    """OVN's own tables beside what the API says, the Southbound's too."""
+    run("ovn-nbctl", f"--db={NORTHBOUND}", "--wait=sb", "--timeout=30", "sync")
+    table: Table = {"owners whose rows differ from the model": sorted(plans(town.servers))}
+    for client in REMOTES:
+        has = rows_of(client) - others[client]
+        table[f"rows that are too many or missing, {client}"] = sorted(wanted ^ has)
+    return table
+
+
+def rows_of(client: str) -> set[str]:
+    words = ("--format=csv", "--data=bare", "--no-headings", "--columns=name", "list", "Load_Balancer")
+    return {name for (name,) in csv.reader(io.StringIO(run(client, f"--db={REMOTES[client]}", *words)))}
+
+
+def failures(table: Table) -> list[str]:
+    """What has to be nothing and is not."""
+    return [what for what, value in table.items() if isinstance(value, list) and value]

@@ -1,0 +1,289 @@
+"""Clients of three servers that ask as OpenStack's own ones do: by keystoneauth, with or without its retries.
+
+What goes over the wire is noted by each attempt: one that was lost may have been carried out, and keystoneauth sends it
+again without knowing. So what a client's user sees and what a server has done are counted apart.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter, sleep
+from typing import Any
+
+import requests
+from keystoneauth1 import exceptions
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.http_basic import HTTPBasicAuth
+from keystoneauth1.session import Session
+
+from harness.ha.place import ADDRESSES, PASSWORD, PORT, USER
+from harness.histories import UNKNOWN, Operation
+
+CLIENTS, RATE = 10, 50.0
+"""Writes a second, of all together."""
+ADDRESSES_AT_ONCE, USES = 12, 60
+"""Addresses that are fought for, and how many times: a long history of one is hard to judge."""
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+TIMEOUT = 30.0
+"""Seconds; the clients' own default is to wait for ever."""
+UNFOUGHT = 0.05
+"""Of creates: without an address, which nothing keeps from being made twice."""
+WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
+RETRIES = {"as they come": 0, "with 5 retries": 5}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    asked: float
+    answered: float
+    code: str
+    """A status, or what befell the connection."""
+    body: Any = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known what it has done."""
+        return self.code.isdigit() and int(self.code) < 500
+
+
+class Wire(requests.Session):
+    """Of one client, that notes its attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: list[Attempt] = []
+
+    def request(self, *words: Any, **options: Any) -> requests.Response:
+        asked = perf_counter()
+        try:
+            answer = super().request(*words, **options)
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            refused = "NewConnectionError" in repr(error) or "refused" in str(error)
+            self.attempts.append(Attempt(asked, perf_counter(), "not connected" if refused else "connection lost"))
+            raise
+        except requests.Timeout:
+            self.attempts.append(Attempt(asked, perf_counter(), "timed out"))
+            raise
+        body = answer.json() if answer.content and answer.headers.get("Content-Type", "").startswith("app") else None
+        self.attempts.append(Attempt(asked, perf_counter(), str(answer.status_code), body))
+        return answer
+
+
+@dataclass(frozen=True)
+class Write:
+    mode: str
+    asked: float
+    answered: float
+    code: str
+    """What the user saw."""
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def is_done(self) -> bool:
+        return self.code.startswith("2")
+
+    @property
+    def is_of_lost_try(self) -> bool:
+        """409 or 404 because the client's own first try was carried out, as far as anybody can know."""
+        return self.code in ("404", "409") and any(not each.is_sure for each in self.attempts)
+
+    @property
+    def is_error(self) -> bool:
+        return not self.is_done and self.code not in ("404", "409")
+
+
+@dataclass
+class Town:
+    """What all clients share."""
+
+    subnet: str
+    prefix: str
+    servers: Sequence[int]
+    history: list[Operation] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    unfought: dict[str, Write] = field(default_factory=dict)
+    """By name."""
+    tried_again: set[str] = field(default_factory=set)
+    """Names of which a create was sent more than once."""
+    uses: "Counter[int]" = field(default_factory=Counter)
+    ended: threading.Event = field(default_factory=threading.Event)
+    failures: list[BaseException] = field(default_factory=list)
+    until: float = 0.0
+    """When it ended."""
+    _first: int = 0
+    _number: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def judged(self) -> list[Operation]:
+        """Without those that say of a name that it is gone, or on its way, if two may have had it, one after the other:
+        which of them is known when all has ended, for a client may still be sending it again."""
+        return [
+            each
+            for each in self.history
+            if each.action not in WITHOUT_EFFECT.values() or each.value not in self.tried_again
+        ]
+
+    def end(self) -> None:
+        self.until = perf_counter()
+        self.ended.set()
+
+    def name(self) -> str:
+        with self._lock:
+            self._number += 1
+            return f"{self.prefix}{self._number}"
+
+    def address(self, random: Random) -> str:
+        with self._lock:
+            number = self._first + random.randrange(ADDRESSES_AT_ONCE)
+            self.uses[number] += 1
+            while self.uses[self._first] >= USES:
+                self._first += 1
+            return address_of(number)
+
+    def addresses(self) -> list[str]:
+        return [address_of(number) for number in self.uses]
+
+
+def address_of(number: int) -> str:
+    return f"10.{10 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def adapter(host: int, retries: int) -> tuple[Adapter, Wire]:
+    wire = Wire()
+    url = f"http://{ADDRESSES[host]}:{PORT}"
+    session = Session(auth=HTTPBasicAuth(endpoint=url, username=USER, password=PASSWORD), session=wire, timeout=TIMEOUT)
+    return Adapter(session, endpoint_override=url, connect_retries=retries, status_code_retries=retries), wire
+
+
+class Client(threading.Thread):
+    """Writes at its share of the rate, or as fast as it is answered."""
+
+    def __init__(self, town: Town, number: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._town = town
+        self._random = Random(f"{seed} {number}")
+        self._mode = list(RETRIES)[number % len(RETRIES)]
+        host = town.servers[number // len(RETRIES) % len(town.servers)]
+        self._adapter, self._wire = adapter(host, RETRIES[self._mode])
+
+    def run(self) -> None:
+        due = perf_counter()
+        try:
+            while not self._town.ended.is_set():
+                self._write()
+                due = max(due + CLIENTS / RATE, perf_counter() - 1)
+                sleep(max(0.0, due - perf_counter()))
+        except BaseException as error:
+            self._town.failures.append(error)
+            raise
+
+    def _ask(self, method: str, path: str, body: Any = None) -> tuple[str, Any, tuple[Attempt, ...]]:
+        """What the user sees, and all attempts."""
+        self._wire.attempts.clear()
+        options = {} if body is None else {"json": body}
+        try:
+            answer = self._adapter.request(path, method, raise_exc=False, **options)
+        except exceptions.ConnectionError:  # in the middle of an answer too, which clients do not ask for again
+            return self._wire.attempts[-1].code, None, tuple(self._wire.attempts)
+        return str(answer.status_code), self._wire.attempts[-1].body, tuple(self._wire.attempts)
+
+    def _write(self) -> None:
+        if self._random.random() < UNFOUGHT:
+            self._create(None)
+            return
+        address = self._town.address(self._random)
+        code, body, attempts = self._ask("GET", f"{LBS}?vip_address={address}")
+        if code != "200":
+            return
+        found = body["loadbalancers"]
+        self._note(address, "read", seen(address, found), attempts[-1])
+        if not found:
+            self._create(address)
+        elif self._random.random() < 0.6:
+            self._change(address, found[0])
+        else:
+            self._remove(address, found[0])
+
+    def _create(self, address: str | None) -> None:
+        name = self._town.name()
+        where: Mapping[str, str] = {} if address is None else {"vip_address": address}
+        balancer = {"name": name, "vip_subnet_id": self._town.subnet, "listeners": [LISTENER], **where}
+        write, attempts = self._counted("POST", LBS, {"loadbalancer": balancer})
+        if sum(each.code != "not connected" for each in attempts) > 1:
+            self._town.tried_again.add(name)
+        if address is None:
+            self._town.unfought[name] = write
+            return
+        for each in attempts:
+            assert each.code in ("201", "409") or not each.is_sure, each
+            self._note(address, "refused" if each.code == "409" else "create", name, each)
+
+    def _change(self, address: str, known: Any) -> None:
+        text = self._town.name()
+        _, attempts = self._counted("PUT", f"{LBS}/{known['id']}", {"loadbalancer": {"description": text}})
+        for each in attempts:
+            self._note_effect(address, "change", (known["name"], text), known["name"], each)
+
+    def _remove(self, address: str, known: Any) -> None:
+        _, attempts = self._counted("DELETE", f"{LBS}/{known['id']}?cascade=true")
+        for each in attempts:
+            self._note_effect(address, "delete", known["name"], known["name"], each)
+
+    def _note_effect(self, address: str, action: str, value: Any, name: str, attempt: Attempt) -> None:
+        if attempt.code.isdigit() and (why := WITHOUT_EFFECT.get(int(attempt.code))) is not None:
+            self._note(address, why, name, attempt)
+            return
+        assert attempt.code in ("200", "204") or not attempt.is_sure, attempt
+        self._note(address, action, value, attempt)
+
+    def _counted(self, method: str, path: str, body: Any = None) -> tuple[Write, tuple[Attempt, ...]]:
+        asked = perf_counter()
+        code, _, attempts = self._ask(method, path, body)
+        write = Write(self._mode, asked, perf_counter(), code, attempts)
+        self._town.writes.append(write)
+        return write, attempts
+
+    def _note(self, address: str, action: str, value: Any, attempt: Attempt) -> None:
+        """What was never connected was not asked."""
+        if attempt.code != "not connected":
+            answered = attempt.answered if attempt.is_sure else UNKNOWN
+            self._town.history.append(
+                Operation(key=address, action=action, value=value, asked=attempt.asked, answered=answered)
+            )
+
+
+LISTENER = {
+    "protocol": "TCP",
+    "protocol_port": 80,
+    "default_pool": {
+        "name": "pool",
+        "protocol": "TCP",
+        "lb_algorithm": "SOURCE_IP_PORT",
+        "members": [{"address": "10.255.0.1", "protocol_port": 8080}],
+    },
+}
+
+
+def seen(address: str, found: Sequence[Any]) -> tuple[str, str] | None:
+    assert len(found) < 2, f"{address} is claimed twice"
+    return (found[0]["name"], found[0]["description"]) if found else None
+
+
+def read_all(town: Town) -> list[Any]:
+    """All that there is in the end; each address is noted as read."""
+    client, wire = adapter(town.servers[0], 5)
+    by_address: dict[str, list[Any]] = defaultdict(list)
+    found: list[Any] = []
+    while page := client.get(LBS, params={"marker": found[-1]["id"]} if found else {}).json()["loadbalancers"]:
+        found += page
+    for each in found:
+        by_address[each["vip_address"]].append(each)
+    for address in town.addresses():
+        value, last = seen(address, by_address[address]), wire.attempts[-1]
+        town.history.append(
+            Operation(key=address, action="read", value=value, asked=last.asked, answered=last.answered)
+        )
+    return [each for each in found if each["name"].startswith(town.prefix)]

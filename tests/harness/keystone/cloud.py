@@ -1,0 +1,197 @@
+"""A real Keystone, and a Fairlead server that trusts it: processes of this test alone, ended by their own ids.
+
+people    project    role
+fairlead  service    service: who asks about tokens
+alice     shop       member
+rita      shop       reader
+olga      shop       load-balancer_observer
+bob       other      member
+dora      (domain)   admin of the domain
+sam       (system)   reader of the system
+admin     admin      admin, of the system too: Keystone's own
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = ROOT / ".venv-keystone"
+PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
+INSTALLED = ENVIRONMENT / ".installed"
+PATIENCE = 60.0
+"""Seconds for a start."""
+REGION = "RegionOne"
+DEFAULT = {"id": "default"}
+SYSTEM = {"system": {"all": True}}
+IN_PROJECTS = {
+    "fairlead": ("service", "service"),
+    "alice": ("shop", "member"),
+    "rita": ("shop", "reader"),
+    "olga": ("shop", "load-balancer_observer"),
+    "bob": ("other", "member"),
+}
+DOORS = {"network": "network", "load-balancer": "load-balancer"}
+
+
+def password_of(user: str) -> str:
+    return f"{user}'s password"
+
+
+def in_project(name: str) -> dict[str, Any]:
+    return {"project": {"name": name, "domain": DEFAULT}}
+
+
+@dataclass
+class Cloud:
+    folder: Path
+    url: str
+    """Of the Identity API v3."""
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PATIENCE))
+    process: "subprocess.Popen[bytes] | None" = None
+    ids: dict[str, str] = field(default_factory=dict)
+    """By the names of projects and users."""
+    roles: dict[str, str] = field(default_factory=dict)
+    """Name -> id."""
+    admin: str = ""
+    """A token of the system's administrator."""
+
+    # the process
+
+    def start(self) -> None:
+        environment = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": "keystone.conf"}
+        environment.pop("PYTHONPATH", None)
+        port = str(httpx.URL(self.url).port)
+        program = [PYTHON, "-W", "ignore", "-m", "uvicorn", "serve:app", "--app-dir", Path(__file__).parent]
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*map(str, program), "--port", port, "--log-level", "warning"],
+                env=environment,
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self.client.get(self.url).is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, (self.folder / "output").read_text()
+            assert time.monotonic() < deadline, "Keystone does not start"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(PATIENCE)
+            self.process = None
+
+    # what administrators do
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        headers = {"X-Auth-Token": self.admin}
+        answer = self.client.request(method, self.url + path, json=body, headers=headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def make(self, kind: str, name: str, **more: object) -> str:
+        made: str = self.call("POST", f"/{kind}s", {kind: {"name": name, **more}})[kind]["id"]
+        (self.roles if kind == "role" else self.ids)[name] = made
+        return made
+
+    def populate(self) -> None:
+        self.admin = self.token("admin", SYSTEM)
+        self.roles = {role["name"]: role["id"] for role in self.call("GET", "/roles")["roles"]}
+        self.make("role", "load-balancer_observer")
+        for project in ("service", "shop", "other"):
+            self.make("project", project, domain_id="default")
+        for user in (*IN_PROJECTS, "dora", "sam"):
+            self.make("user", user, domain_id="default", password=password_of(user))
+        for user, (project, role) in IN_PROJECTS.items():
+            self.grant(f"/projects/{self.ids[project]}", user, role)
+        self.grant("/domains/default", "dora", "admin")
+        self.grant("/system", "sam", "reader")
+
+    def grant(self, where: str, user: str, role: str) -> None:
+        self.call("PUT", f"{where}/users/{self.ids[user]}/roles/{self.roles[role]}")
+
+    def announce(self, fairlead: str) -> None:
+        for kind, door in DOORS.items():
+            self.enter(kind, f"{fairlead}/{door}")
+
+    def enter(self, kind: str, url: str) -> None:
+        """Write a service into the catalogue, as an operator does."""
+        service = self.call("POST", "/services", {"service": {"type": kind, "name": kind}})["service"]["id"]
+        endpoint = {"interface": "public", "region_id": REGION, "service_id": service, "url": url}
+        self.call("POST", "/endpoints", {"endpoint": endpoint})
+
+    def employ(self, service: str) -> None:
+        """A user of its own for another service, which may do everything."""
+        self.make("user", service, domain_id="default", password=password_of(service))
+        self.grant(f"/projects/{self.ids['service']}", service, "admin")
+        self.grant(f"/projects/{self.ids['service']}", service, "service")
+
+    # what users do
+
+    def token(self, user: str, scope: Mapping[str, Any] | None = None) -> str:
+        """For their project, or for another scope; {} is for none."""
+        who = {"name": user, "domain": DEFAULT, "password": password_of(user)}
+        return self.token_by({"methods": ["password"], "password": {"user": who}}, scope, user)
+
+    def token_by(self, identity: object, scope: Mapping[str, Any] | None = None, user: str = "") -> str:
+        where = in_project(IN_PROJECTS[user][0]) if scope is None and user in IN_PROJECTS else scope
+        auth = {"identity": identity, **({"scope": where} if where else {})}
+        answer = self.client.post(f"{self.url}/auth/tokens?nocatalog", json={"auth": auth})
+        assert answer.status_code == 201, answer.text
+        return str(answer.headers["x-subject-token"])
+
+    def revoke(self, token: str) -> None:
+        headers = {"X-Auth-Token": self.admin, "X-Subject-Token": token}
+        assert self.client.delete(f"{self.url}/auth/tokens", headers=headers).status_code == 204
+
+    def clouds(self) -> str:
+        """A clouds.yaml with everybody in it, as users write it. JSON is YAML."""
+        system = {"sam": {"system_scope": "all"}, "root": {"system_scope": "all"}}
+        people = {**{user: project for user, (project, _) in IN_PROJECTS.items()}, "admin": "admin", **system}
+        clouds = {}
+        for user, where in people.items():
+            name = "admin" if user == "root" else user
+            scope = where if isinstance(where, dict) else {"project_name": where, "project_domain_id": "default"}
+            auth = {"auth_url": self.url, "username": name, "password": password_of(name), "user_domain_id": "default"}
+            clouds[user] = {"auth_type": "password", "auth": {**auth, **scope}, "region_name": REGION}
+        path = self.folder / "clouds.yaml"
+        path.write_text(json.dumps({"clouds": clouds}))
+        return str(path)
+
+
+@contextmanager
+def keystone(folder: Path) -> Iterator[Cloud]:
+    """With everybody in it."""
+    here = folder / "keystone"
+    shutil.copytree(EMPTY, here)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        cloud = Cloud(here, f"http://127.0.0.1:{probe.getsockname()[1]}/v3")
+    urls = [word for kind in ("admin", "public", "internal") for word in (f"--bootstrap-{kind}-url", cloud.url)]
+    program = [PYTHON, "-W", "ignore", ENVIRONMENT / "bin" / "keystone-manage", "--config-file", "keystone.conf"]
+    words = ["bootstrap", "--bootstrap-password", password_of("admin"), "--bootstrap-region-id", REGION, *urls]
+    subprocess.run([*map(str, program), *words], cwd=here, check=True, capture_output=True)
+    with cloud.client:
+        cloud.start()
+        try:
+            cloud.populate()
+            yield cloud
+        finally:
+            cloud.stop()

@@ -1,0 +1,210 @@
+"""What the tests of Local IPs stand on: three chassis, clients on each of them on two networks, and one outside."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from fairlead.lab import Lab, take_down
+from fairlead.lab.databases import ConditionTimedOut, until
+from harness.lab.asker import Answers, Asker, asking, mark_hops
+from harness.lab.site import PATIENCE, PORT, Site, open_site
+from lab.conftest import NAME
+from lab.test_gateway import lead_out, ping
+
+CHASSIS = ("chassis1", "chassis2", "chassis3")
+OWNER = "owner"
+"""On chassis3: the port that has the addresses of most Local IPs here."""
+REPLICAS = {"one": "chassis1", "two": "chassis2", "other": "chassis1"}
+NEAR = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
+"""Clients on the network of the Local IPs."""
+ROUTED = {"fir1": "chassis1", "fir2": "chassis2", "fir3": "chassis3"}
+MACHINES = {OWNER: "chassis3", **REPLICAS, **NEAR, **ROUTED}
+CLIENTS = (*NEAR, *ROUTED, "outside")
+NOWHERE = {"refused", "unreachable"}
+REVALIDATED = 5.0
+
+Wanted = Mapping[str, str | set[str]]
+"""By client: who answers it, over each protocol and at each address that it asks; or the words that may be told."""
+Wrong = dict[str, tuple[str, set[str]]]
+
+
+@dataclass(frozen=True)
+class LocalIPs:
+    """One of each IP version, for the same machines."""
+
+    site: Site
+    ids: Mapping[int, str]
+    addresses: Sequence[str]
+
+    def associate(self, replica: str) -> None:
+        """The youngest from now on."""
+        for version, identity in self.ids.items():
+            body = {"fixed_port_id": port_id(self.site, replica), "fixed_ip": self.site.address(replica, version)}
+            _post(self.site, f"{identity}/port_associations", port_association=body)
+        self.site.lab.wait_synced()
+
+    def dissociate(self, replica: str) -> None:
+        for identity in self.ids.values():
+            path = f"{identity}/port_associations/{port_id(self.site, replica)}"
+            httpx.delete(_url(self.site, path)).raise_for_status()
+        self.site.lab.wait_synced()
+
+    def change(self, **attributes: Any) -> None:
+        for identity in self.ids.values():
+            httpx.put(_url(self.site, identity), json={"local_ip": attributes}).raise_for_status()
+        self.site.lab.wait_synced()
+
+
+@contextmanager
+def made(site: Site, *bodies: Mapping[str, Any]) -> Iterator[LocalIPs]:
+    """Gone at the end, associations included."""
+    items = [_post(site, "", local_ip=body)["local_ip"] for body in bodies]
+    addresses = [item["local_ip_address"] for item in items]
+    site.lab.wait_synced()
+    try:
+        yield LocalIPs(site, {6 if ":" in item["local_ip_address"] else 4: item["id"] for item in items}, addresses)
+    finally:
+        for item in items:
+            httpx.delete(_url(site, item["id"]), params={"force": True}).raise_for_status()
+        site.lab.wait_synced()
+
+
+def port_id(site: Site, name: str) -> str:
+    found: str = site.cloud.network.find_port(name, ignore_missing=False).id
+    return found
+
+
+def _url(site: Site, path: str) -> str:
+    return f"{site.url}/network/v2.0/local_ips/{path}".rstrip("/")
+
+
+def _post(site: Site, path: str, **body: Any) -> Any:
+    answer = httpx.post(_url(site, path), json=body)
+    assert answer.status_code == httpx.codes.CREATED, answer.text
+    return answer.json()
+
+
+@dataclass(frozen=True)
+class Wood:
+    site: Site
+    askers: Mapping[str, Asker]
+
+    @property
+    def lab(self) -> Lab:
+        return self.site.lab
+
+    def addresses(self, name: str) -> list[str]:
+        return [self.site.address(name, version) for version in (4, 6)]
+
+    @contextmanager
+    def owned(self, *replicas: str, **attributes: Any) -> Iterator[LocalIPs]:
+        """The addresses of the owner, answered by these; the oldest first."""
+        port = port_id(self.site, OWNER)
+        bodies = [{"local_port_id": port, "local_ip_address": each, **attributes} for each in self.addresses(OWNER)]
+        with made(self.site, *bodies) as local_ips:
+            for replica in replicas:
+                local_ips.associate(replica)
+            self.forget_neighbours()
+            yield local_ips
+        self.forget_neighbours()
+
+    @contextmanager
+    def having(self, local_ips: LocalIPs, *replicas: str) -> Iterator[None]:
+        """The machines themselves have the addresses too, as pass-through asks of them."""
+        lines = [(name, f"{each}/{128 if ':' in each else 32}") for name in replicas for each in local_ips.addresses]
+        for name, address in lines:
+            self.lab.exec(name, ["ip", "address", "add", address, "dev", "lo"])
+        try:
+            yield
+        finally:
+            for name, address in lines:
+                self.lab.exec(name, ["ip", "address", "delete", address, "dev", "lo"])
+
+    def move(self, name: str, chassis: str) -> None:
+        self.lab.move_workload(name, chassis)
+        self.lab.wait_bound(name)
+
+    def forget_neighbours(self) -> None:
+        """No agent tells these clients that the address has another MAC."""
+        for client in NEAR:
+            for family in ("-4", "-6"):
+                self.lab.exec(client, ["ip", family, "neigh", "flush", "dev", "eth0"])
+
+    def expect(self, addresses: Sequence[str], wanted: Wanted) -> None:
+        """When a request has been answered, every chassis has it, and its switch has looked at its cached flows again.
+
+        That last is OVS's own: revalidators begin at once when a flow changes, and each cached one keeps its old
+        actions until its turn (`max-revalidator` in ovs-vswitchd.conf.db(5)).
+        """
+        self._expect_within(REVALIDATED, addresses, wanted)
+
+    def expect_soon(self, addresses: Sequence[str], wanted: Wanted) -> None:
+        """What follows from something that the server hears of by and by."""
+        self._expect_within(PATIENCE, addresses, wanted)
+
+    def _expect_within(self, seconds: float, addresses: Sequence[str], wanted: Wanted) -> None:
+        wrong: list[Wrong] = []
+
+        def holds() -> bool:
+            wrong[:] = [self._wrong(addresses, wanted)]
+            return not wrong[0]
+
+        try:
+            until(seconds, "they are answered as they should be", holds)
+        except ConditionTimedOut:
+            raise AssertionError(wrong) from None
+
+    def _wrong(self, addresses: Sequence[str], wanted: Wanted) -> Wrong:
+        """Where somebody else answers, with who should."""
+        told = self.see([*wanted], addresses)
+        sets = {client: {names} if isinstance(names, str) else names for client, names in wanted.items()}
+        return {
+            f"{client} {address} {how}": (word, names)
+            for client, names in sets.items()
+            for address, seen in told[client].items()
+            for how, word in seen.items()
+            if word not in names
+        }
+
+    def see(self, clients: Sequence[str], addresses: Sequence[str]) -> Mapping[str, Answers]:
+        """All of them at once."""
+        for client in clients:
+            self.askers[client].send(addresses)
+        return {client: self.askers[client].receive() for client in clients}
+
+
+@contextmanager
+def watching(site: Site, *machines: str) -> Iterator[Wood]:
+    """From each of them, and who answers is one of them."""
+    hops = mark_hops(site.lab, machines)
+    with ExitStack() as stack:
+        yield Wood(site, {each: stack.enter_context(asking(site.lab, each, hops)) for each in machines})
+
+
+@contextmanager
+def open_wood(name: str = f"{NAME}wood") -> Iterator[Wood]:
+    """In a lab of its own."""
+    take_down(name)
+    with ExitStack() as stack:
+        stack.callback(take_down, name)
+        lab = Lab.up(name, chassis=len(CHASSIS))
+        site = open_site(lab)
+        stack.callback(site.close)
+        _plant(site)
+        yield stack.enter_context(watching(site, *MACHINES, "outside"))
+        assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+
+
+def _plant(site: Site) -> None:
+    public = site.outside()
+    site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
+    site.network("firs", "10.0.1.0/24", "fd00:b::/64")
+    router = site.router("path", "oaks-v4", "oaks-v6", "firs-v4", "firs-v6")
+    lead_out(site, router, public, snat=False)
+    site.machines("oaks", {OWNER: MACHINES[OWNER], **REPLICAS, **NEAR}, serve=[PORT])
+    site.machines("firs", ROUTED, serve=[PORT])
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is
+        ping(site, "fir2", host)

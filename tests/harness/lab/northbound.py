@@ -1,0 +1,136 @@
+"""The Northbound database's server as something that fails: killed, started again, frozen."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fairlead.lab import Lab, central, processes
+from fairlead.lab.layout import CENTRAL
+from harness.lab.servers import until
+
+
+class Northbound:
+    """The one of a lab. Whatever a test does to it, `mended` leaves it running."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._base = lab.layout.node_directory(CENTRAL) / "ovnnb_db"
+
+    @property
+    def pid(self) -> int:
+        pid = processes.read_pidfile(Path(f"{self._base}.pid"))
+        assert pid is not None
+        assert processes.is_marked(pid, self._lab.layout.directory), "not the lab's own"
+        return pid
+
+    def kill(self) -> None:
+        """Returns when it is gone: nobody listens, no connection is left."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
+
+    def start(self) -> None:
+        """With the same command line; returns when it serves."""
+        central.run_database(self._lab.layout, self._base)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(f"{self._base}.sock") == 0
+
+
+class Northd:
+    """The program that translates the Northbound database, killed and started again."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def restart(self) -> None:
+        pid = processes.read_pidfile(self._lab.layout.node_directory(CENTRAL) / "ovn-northd.pid")
+        assert pid is not None
+        assert processes.is_marked(pid, self._lab.layout.directory), "not the lab's own"
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
+        central.run_northd(self._lab.layout)
+
+
+class Monitor:
+    """Every change of the Northbound database, as a client that is not ours sees it.
+
+    Left out is NB_Global: its counters (nb_cfg, sb_cfg, hv_cfg and their times) are those of who waits for OVN, and of
+    northd. Two rows of our own mark the begin and the end of what is counted, and show that the monitor sees.
+    """
+
+    def __init__(self, lab: Lab, seen: Path) -> None:
+        self._lab = lab
+        self._seen = seen
+        self._marks = 0
+        self._begin = 0
+
+    def begin(self) -> None:
+        self._mark()
+        self._begin = self._seen.stat().st_size
+
+    def writes(self) -> list[str]:
+        """The rows that changed since the begin."""
+        end = self._seen.stat().st_size
+        name = self._mark()
+        with self._seen.open() as file:
+            file.seek(self._begin)
+            lines = file.read().splitlines()
+        assert end >= self._begin
+        self._begin = self._seen.stat().st_size
+        return [line for line in _changes(lines) if name not in line]
+
+    def _mark(self) -> str:
+        name = f"monitor-mark-{self._marks}"
+        self._marks += 1
+        self._lab.exec("central", ["ovn-nbctl", "ls-add", name])
+        until(lambda: name in self._seen.read_text())
+        self._lab.exec("central", ["ovn-nbctl", "ls-del", name])
+        until(lambda: self._seen.read_text().count(name) == 2)
+        return name
+
+
+def _changes(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        table = json.loads(line)
+        if table["caption"] != "NB_Global table":
+            yield from (f"{table['caption']}: {row}" for row in table["data"])
+
+
+@contextmanager
+def monitoring(lab: Lab, folder: Path) -> Iterator[Monitor]:
+    seen = folder / "monitor"
+    argv = ["ovsdb-client", "--format=json", "monitor", lab.northbound, "OVN_Northbound", "ALL"]
+    with seen.open("wb") as output, subprocess.Popen(argv, stdout=output) as client:
+        try:
+            until(lambda: seen.stat().st_size)
+            monitor = Monitor(lab, seen)
+            monitor.begin()
+            yield monitor
+        finally:
+            client.kill()
+
+
+@contextmanager
+def breaking(lab: Lab) -> Iterator[Northbound]:
+    """Whatever was done to it: in the end it runs."""
+    northbound = Northbound(lab)
+    try:
+        yield northbound
+    finally:
+        with suppress(AssertionError):
+            northbound.thaw()
+        if not northbound.listens():
+            northbound.start()

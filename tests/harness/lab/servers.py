@@ -1,0 +1,143 @@
+"""Fairlead servers as an operator has them: processes with a store, a log and an address, each ended in the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+import httpx
+
+from fairlead.lab import Lab, databases
+from harness.lab.site import MARKED, PATIENCE
+from harness.pace import slowdown
+from harness.ports import free_port
+
+BINARIES = Path(sys.executable).parent
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
+POOLS = "/load-balancer/v2.0/lbaas/pools"
+NETWORKS = "/network/v2.0/networks"
+SUBNETS = "/network/v2.0/subnets"
+
+
+@dataclass(frozen=True)
+class Server:
+    process: "subprocess.Popen[bytes]"
+    client: httpx.Client
+    log: Path
+    url: str
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def make(self, path: str, root: str, **body: Any) -> Any:
+        answer = self.client.post(path, json={root: body})
+        assert answer.status_code == 201, answer.text
+        return answer.json()[root]
+
+    def balancer(self, identity: str) -> Any:
+        return self.client.get(f"{LBS}/{identity}").json()["loadbalancer"]
+
+    def balancers(self) -> dict[str, Any]:
+        return {each["id"]: each for each in self.client.get(f"{LBS}?limit=1000").json()["loadbalancers"]}
+
+    def wait_for(self, identity: str, status: str, seconds: float = 10) -> None:
+        until(lambda: self.balancer(identity)["provisioning_status"] == status, seconds)
+
+    def fairlead(self, *argv: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [BINARIES / "fairlead", *argv, "--url", self.url], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def is_ready(self) -> bool:
+        return self.client.get("/readyz").status_code == 200
+
+    def is_holder(self) -> bool:
+        """Whether it is the one that writes."""
+        return self.client.get("/readyz").text == "ready\n"
+
+    def has_nothing_to_do(self) -> bool:
+        """What is in OVN is what should be: asked of the server, which reads OVN."""
+        answer = self.client.get("/operator/plan")
+        return answer.status_code == 200 and answer.json()["plan"] == {}
+
+
+def until(holds: Callable[[], Any], seconds: float = 10) -> None:
+    """What others do can only be looked at again and again. Seconds are those of a machine that does nothing else."""
+    began, slowest = monotonic(), 1.0
+    while not holds():
+        if (waited := monotonic() - began) > seconds * slowest:
+            slowest = max(slowest, slowdown())
+            assert waited < seconds * slowest, f"waited {waited:.1f} s in vain, on a machine {slowest:.1f} times slower"
+        sleep(0.01)
+
+
+class Northbound(Protocol):
+    @property
+    def northbound(self) -> str:
+        """The remote of its Northbound database."""
+
+
+@contextmanager
+def serving(
+    lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli", **environment: str
+) -> Iterator[Server]:
+    """A server with its store in the folder; ended at the end, however it is then."""
+    port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
+    url = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-m", program, "server"],
+            env={
+                **os.environ,
+                "FAIRLEAD_SERVER_LISTEN": f"127.0.0.1:{port}",
+                "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
+                "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
+                **environment,
+            },
+            stderr=stack.enter_context(log.open("wb")),
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE))
+        until(lambda: process.poll() is not None or answers(client), 60)
+        assert process.poll() is None, log.read_text()
+        yield Server(process=process, client=client, log=log, url=url)
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/").status_code in (200, 401, 503)
+    except httpx.TransportError:
+        return False
+
+
+def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
+    """One writes and the other says so; they may need a moment to settle it."""
+    texts = {"ready\n", "ready: another server writes\n"}
+    until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
+    return (first, second) if first.is_holder() else (second, first)
+
+
+def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:
+    """Every row of this mark in the Northbound database by table, as OVN's own client finds them: by key, or name."""
+    rows = {table: sorted(_keys(lab, table, mark)) for table in MARKED}
+    return {table: keys for table, keys in rows.items() if keys}
+
+
+def _keys(lab: Lab, table: str, mark: str) -> Iterator[str]:
+    client = databases.northbound(lab.layout)
+    if table == "Load_Balancer_Group":  # has no external_ids: the name says it
+        names = (row.text("name") for row in databases.find(client, table, ("name",)))
+        yield from (name for name in names if name.startswith(f"{mark},"))
+        return
+    for row in databases.find(client, table, ("external_ids",), f"external_ids:fairlead={mark}"):
+        yield row.mapping("external_ids")["fairlead:key"]

@@ -1,0 +1,1 @@
+"""Shared code of the tests in tests/neutron_lab."""

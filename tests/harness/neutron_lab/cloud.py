@@ -1,0 +1,164 @@
+"""A whole OpenStack of its networking on the lab: Keystone, Neutron (ML2/OVN), Octavia, and Fairlead behind Octavia.
+
+Users find all of it by Keystone's catalogue. Compute is what the lab has: a machine is a port that was bound to a
+chassis, as Nova does it, and a workload with that port's name there.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import openstack
+import openstack.config
+import openstack.connection
+
+from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, Workload
+from harness.keystone.cloud import Cloud as Keystone
+from harness.keystone.cloud import keystone
+from harness.lab.servers import Server
+from harness.neutron_lab.services import Service, neutron, octavia
+from harness.octavia_plugin.cloud import PASSWORD, fairlead
+from harness.ports import free_port
+
+OPENSTACK = Path(sys.executable).with_name("openstack")
+PORT = 8080
+"""Where machines answer, over TCP and UDP, with their names."""
+GATEWAY = "ovn-cms-options=enable-chassis-as-gw"
+"""What Neutron asks of a chassis before it puts a router's gateway there."""
+
+SILENT = "ignore_lsp_down=false"
+"""OVN answers ARP and ND for no port that is nowhere. Neutron's maintenance writes it too, but only in its first second
+and if it has its lock by then: else it tries again after a day."""
+
+
+def say_nothing(_: str) -> None:
+    """For who needs no progress."""
+
+
+@dataclass
+class Cloud:
+    lab: Lab
+    folder: Path
+    keystone: Keystone
+    neutron: Service
+    octavia: Service
+    server: Server
+    clouds: str
+    running: ExitStack
+    """Ends all of it."""
+    connections: dict[str, openstack.connection.Connection] = field(default_factory=dict)
+
+    # who asks
+
+    def of(self, user: str) -> openstack.connection.Connection:
+        """The SDK as this user, who finds everything by the catalogue."""
+        if user not in self.connections:
+            configuration = openstack.config.OpenStackConfig(config_files=[self.clouds]).get_one(user)
+            self.connections[user] = openstack.connection.Connection(config=configuration)
+        return self.connections[user]
+
+    def openstack(self, user: str, line: str) -> Any:
+        """The stock command as this user: what it prints as JSON, if it prints."""
+        environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": self.clouds, "OS_CLOUD": user, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(
+            [OPENSTACK, *shlex.split(line)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"openstack {line}: {done.stderr}"
+        return json.loads(done.stdout) if done.stdout.lstrip().startswith(("{", "[")) else done.stdout
+
+    def serve_again(self, **options: str) -> None:
+        """Kill Fairlead's server, and start another one at its place and with its store."""
+        self.server.kill()
+        port, southbound = int(self.server.url.rpartition(":")[2]), {"FAIRLEAD_OVN_SOUTHBOUND": self.lab.southbound}
+        self.server = self.running.enter_context(fairlead(self.lab, self.folder, port, **southbound, **options))
+
+    # machines
+
+    def machine(self, name: str, network: str, chassis: str) -> None:
+        """A port of Alice's that is bound to a chassis, and a workload there that answers with its name."""
+        administrator = self.of("admin").network
+        where = self.of("alice").network.find_network(network, ignore_missing=False)
+        port = self.of("alice").network.create_port(name=name, network_id=where.id)
+        administrator.update_port(
+            port.id, binding_host_id=chassis, device_owner="compute:nova", device_id=f"machine-{name}"
+        )
+        subnets = {fixed["subnet_id"]: administrator.get_subnet(fixed["subnet_id"]) for fixed in port.fixed_ips}
+        workload = Workload(
+            name=name,
+            chassis=chassis,
+            port_id=port.id,
+            mac=port.mac_address,
+            addresses=tuple(
+                f"{fixed['ip_address']}/{ip_network(subnets[fixed['subnet_id']].cidr).prefixlen}"
+                for fixed in port.fixed_ips
+            ),
+            gateways=tuple(subnet.gateway_ip for subnet in subnets.values() if subnet.gateway_ip),
+            mtu=where.mtu,
+            serve=(PORT,),
+        )
+        self.lab.add_workload(workload)
+
+    def machines(self, places: Mapping[str, tuple[str, str]]) -> None:
+        """Of each name its network and its chassis."""
+        for name, (network, chassis) in places.items():
+            self.machine(name, network, chassis)
+        self.lab.wait_bound(*places)
+        self.lab.wait_synced()
+
+    def address(self, machine: str, version: int = 4) -> str:
+        return next(str(each.ip) for each in self.lab.workload(machine).interfaces if each.version == version)
+
+    # what is seen
+
+    def answers(
+        self, place: str, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, count: int = 24
+    ) -> set[str]:
+        """Who answered a number of connections; "" stands for those that nobody answered."""
+        result = self.traffic(place, to, port, protocol, count)
+        return {*result.answers, *([""] if result.errors else [])}
+
+    def traffic(self, place: str, to: str, port: int, protocol: Protocol, count: int) -> TrafficResult:
+        wanted = Traffic(to=to, port=port, protocol=protocol, count=count, timeout=4, concurrency=8)
+        return self.lab.traffic(place, wanted)
+
+
+@contextmanager
+def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = say_nothing) -> Iterator[Cloud]:
+    """All of it starts here, and ends here."""
+    for node in lab.record.chassis:
+        lab.exec(node.name, ["ovs-vsctl", "set", "Open_vSwitch", ".", f"external_ids:{GATEWAY}"])
+    lab.exec("central", ["ovn-nbctl", "set", "NB_Global", ".", f"options:{SILENT}"])
+    with ExitStack() as stack:
+        identity = stack.enter_context(keystone(folder))
+        for service in ("neutron", "octavia"):
+            identity.employ(service)
+        say(f"Keystone answers on {identity.url}")
+        network = stack.enter_context(neutron(folder / "neutron", lab, identity))
+        server = stack.enter_context(fairlead(lab, folder, free_port(), FAIRLEAD_OVN_SOUTHBOUND=lab.southbound))
+        say(f"Fairlead serves on {server.url}")
+        balancing = stack.enter_context(octavia(folder / "octavia", lab, identity, network.url, server.url, PASSWORD))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Service.await_answer, (network, balancing)))
+        say(f"Neutron answers on {network.url}, Octavia on {balancing.url}")
+        made = Cloud(lab, folder, identity, network, balancing, server, identity.clouds(), stack)
+        stack.callback(lambda: [connection.close() for connection in made.connections.values()])
+        _default_rules(made.of("admin"))
+        yield made
+
+
+def _default_rules(administrator: openstack.connection.Connection) -> None:
+    """Of security groups, which Neutron's migrations write into a database: out to anywhere, in from the same group."""
+    for version in ("IPv4", "IPv6"):
+        everywhere = {"ethertype": version, "used_in_default_sg": True}
+        made = administrator.network.create_default_security_group_rule
+        made(direction="egress", used_in_non_default_sg=True, **everywhere)
+        made(direction="ingress", used_in_non_default_sg=False, remote_group_id="PARENT", **everywhere)

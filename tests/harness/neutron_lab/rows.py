@@ -1,0 +1,129 @@
+"""The Northbound database as rows of plain JSON: what Neutron wrote, with and without what is ours.
+
+`northbound.json` is one request to an OVSDB server (`ovsdb-client transact`): it fills an empty one with
+what a Neutron 29 wrote for a small cloud: n1 (IPv4, and IPv6 without router advertisements), n2 (no DHCP, SLAAC), n3
+(stateful DHCPv6, no router), a VLAN as a tenant's network, a flat external network, a network that another project
+shares, a router with a gateway, bound machines, VIP ports as Octavia and OVN's stock provider make them, floating IPs.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fairlead.lab import Lab
+
+RECORDED = Path(__file__).parents[2] / "neutron_lab" / "northbound.json"
+DATABASE = "OVN_Northbound"
+OTHERS = {"Connection", "SSL"}
+"""Tables that are about the database itself."""
+OURS = "fairlead"
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = dict[str, dict[str, Row]]
+"""By table and the row's id."""
+
+
+def recorded() -> Rows:
+    rows: Rows = {}
+    for operation in json.loads(RECORDED.read_text())[1:]:
+        rows.setdefault(operation["table"], {})[operation.get("uuid", "")] = operation["row"]
+    return rows
+
+
+def read(lab: Lab) -> Rows:
+    """Columns that say nothing are left out, as in the recording."""
+    schema = json.loads(lab.exec("central", ["ovsdb-client", "get-schema", lab.northbound, DATABASE]))
+    tables = sorted(set(schema["tables"]) - OTHERS)
+    request = [DATABASE, *({"op": "select", "table": table, "where": []} for table in tables)]
+    answers = json.loads(lab.exec("central", ["ovsdb-client", "transact", lab.northbound, json.dumps(request)]))
+    return {
+        table: {row["_uuid"][1]: _told(row) for row in answer["rows"]}
+        for table, answer in zip(tables, answers, strict=True)
+        if answer["rows"]
+    }
+
+
+def shape(rows: Rows) -> dict[str, set[str]]:
+    """Which columns of each table say something, and which keys its maps have."""
+    return {table: {word for row in each.values() for word in _words(row)} for table, each in rows.items()}
+
+
+def without_ours(rows: Rows) -> Rows:
+    """Of the rows that are not ours, without elements of their columns that are. NB_Global changes by itself."""
+    left = without(rows, {identity for each in rows.values() for identity, row in each.items() if _is_ours(row)})
+    return {table: each for table, each in left.items() if table != "NB_Global"}
+
+
+def without(rows: Rows, gone: set[str]) -> Rows:
+    """Without these rows, and what refers to them."""
+    return {
+        table: left
+        for table, each in rows.items()
+        if (left := {identity: _less(row, gone) for identity, row in each.items() if identity not in gone})
+    }
+
+
+def without_revisions(rows: Rows) -> Rows:
+    """Neutron counts what has changed, and its maintenance writes a number minutes later: of a network, say, that got
+    a subnet."""
+    return {
+        table: {
+            identity: {column: _uncounted(value) for column, value in row.items()} for identity, row in each.items()
+        }
+        for table, each in rows.items()
+    }
+
+
+def _uncounted(value: Any) -> Any:
+    if not (isinstance(value, list) and value[0] == "map"):
+        return value
+    return ["map", [pair for pair in value[1] if pair[0] != "neutron:revision_number"]]
+
+
+def differences(before: Rows, after: Rows) -> list[str]:
+    """In words: which row, which column, what it was and what it is."""
+    return [
+        f"{table} {identity}: {column} was {old.get(column)}, is {new.get(column)}"
+        for table in sorted({*before, *after})
+        for identity in sorted({*before.get(table, {}), *after.get(table, {})})
+        for old, new in [(before.get(table, {}).get(identity, {}), after.get(table, {}).get(identity, {}))]
+        for column in sorted({*old, *new})
+        if old.get(column) != new.get(column)
+    ]
+
+
+def _is_ours(row: Row) -> bool:
+    """As our driver finds them after a restart: by their marks. Groups of load balancers have only a name."""
+    return OURS in _mapping(row.get("external_ids")) or str(row.get("name", "")).startswith(f"{OURS},")
+
+
+def _less(row: Row, gone: set[str]) -> Row:
+    left = {column: _without(value, gone) for column, value in row.items()}
+    return {column: value for column, value in left.items() if not _is_nothing(value)}
+
+
+def _without(value: Any, gone: set[str]) -> Any:
+    """A set of references without some; one that has one left is written as that one."""
+    atoms = value[1] if isinstance(value, list) and value[0] == "set" else [value]
+    left = [atom for atom in atoms if not (isinstance(atom, list) and atom[0] == "uuid" and atom[1] in gone)]
+    if len(left) == len(atoms):
+        return value
+    return left[0] if len(left) == 1 else ["set", left]
+
+
+def _told(row: Row) -> Row:
+    return {column: value for column, value in sorted(row.items()) if column[0] != "_" and not _is_nothing(value)}
+
+
+def _is_nothing(value: Any) -> bool:
+    return value in (["set", []], ["map", []], "", False, 0)
+
+
+def _words(row: Row) -> Iterable[str]:
+    for column, value in row.items():
+        yield column
+        yield from (f"{column}:{key}" for key in _mapping(value))
+
+
+def _mapping(value: Any) -> Mapping[str, str]:
+    return dict(value[1]) if isinstance(value, list) and value[0] == "map" else {}

@@ -1,0 +1,249 @@
+"""A real Neutron and a real Octavia as an operator configures them, with Keystone: processes ended by their ids."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from fairlead.lab import Lab
+from fairlead.lab.layout import PHYSICAL_NETWORK
+from harness.keystone.cloud import REGION, Cloud, password_of
+from harness.lab.servers import until
+from harness.ports import free_port
+
+ROOT = Path(__file__).parents[3]
+NEUTRON = ROOT / ".venv-neutron-server"
+OCTAVIA = ROOT / ".venv-octavia"
+KEYSTONE = ROOT / ".venv-keystone"
+PATIENCE = 180.0
+"""Seconds for a start: they read some thousand files, on a machine that has much else to do."""
+NEUTRON_CONF = """
+[DEFAULT]
+core_plugin = ml2
+service_plugins = ovn-router
+auth_strategy = keystone
+transport_url = fake://
+api_paste_config = {environment}/etc/neutron/api-paste.ini
+state_path = {folder}
+notify_nova_on_port_status_changes = false
+notify_nova_on_port_data_changes = false
+[database]
+connection = sqlite:///{folder}/neutron.db
+sqlite_synchronous = false
+[oslo_concurrency]
+lock_path = {folder}
+{trust}
+[ml2]
+mechanism_drivers = ovn
+type_drivers = geneve,vlan,flat
+project_network_types = geneve
+extension_drivers = port_security
+[ml2_type_geneve]
+vni_ranges = 1:65536
+max_header_size = 38
+[ml2_type_flat]
+flat_networks = {physical}
+[ml2_type_vlan]
+network_vlan_ranges = {physical}:100:199
+[ovn]
+ovn_nb_connection = {northbound}
+ovn_sb_connection = {southbound}
+ovn_metadata_enabled = true
+"""
+OCTAVIA_CONF = """
+[DEFAULT]
+transport_url = fake://
+[api_settings]
+bind_host = 127.0.0.1
+bind_port = {port}
+auth_strategy = keystone
+enabled_provider_drivers = fairlead:Fairlead,ovn:OVN
+default_provider_driver = fairlead
+[database]
+connection = sqlite:///{folder}/octavia.db?timeout=60
+sqlite_synchronous = false
+[driver_agent]
+status_socket_path = {folder}/status.sock
+stats_socket_path = {folder}/stats.sock
+get_socket_path = {folder}/get.sock
+enabled_provider_agents = fairlead
+[controller_worker]
+compute_driver = compute_noop_driver
+[networking]
+allow_invisible_resource_usage = True
+{trust}
+[service_auth]
+{account}
+[neutron]
+auth_section = service_auth
+endpoint_override = {neutron}
+[fairlead]
+servers = {fairlead}
+user = octavia
+password = {password}
+statistics_interval = 5
+[ovn]
+ovn_nb_connection = {northbound}
+ovn_sb_connection = {southbound}
+"""
+
+
+@dataclass
+class Service:
+    """The processes of one service, each with its children in a group of its own."""
+
+    folder: Path
+    url: str
+    environment: dict[str, str]
+    commands: dict[str, list[str | Path]]
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        environment = {**os.environ, **self.environment, "PYTHONWARNINGS": "ignore"}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self.commands[name], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    def await_answer(self) -> None:
+        """Of its API, which is there."""
+        until(self._answers, PATIENCE)
+
+    def run(self, name: str, *more: str) -> str:
+        """A command to its end; what it says."""
+        environment = {**os.environ, **self.environment, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(
+            [*self.commands[name], *more], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    def kill(self, name: str) -> None:
+        """And all of its children."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def end(self) -> None:
+        for name in list(self.processes):
+            self.kill(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _answers(self) -> bool:
+        assert self.processes["api"].poll() is None, self.log("api")[-4000:]
+        try:
+            return httpx.get(self.url, timeout=PATIENCE).status_code < 500
+        except httpx.TransportError:
+            return False
+
+
+def missing() -> list[Path]:
+    """What is not installed of these services."""
+    return [place for place in (KEYSTONE, NEUTRON, OCTAVIA) if not (place / ".installed").exists()]
+
+
+@contextmanager
+def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
+    """Its API and its maintenance start here; `await_answer` says when the API is there. `sync` can be run."""
+    folder.mkdir()
+    shutil.copy(NEUTRON / "empty" / "neutron.db", folder)
+    conf = NEUTRON_CONF.format(
+        environment=NEUTRON,
+        folder=folder,
+        physical=PHYSICAL_NETWORK,
+        northbound=lab.northbound,
+        southbound=lab.southbound,
+        trust=_trust(keystone, "neutron"),
+    )
+    (folder / "neutron.conf").write_text(conf)
+    port = free_port()
+    launch: list[str | Path] = [NEUTRON / "bin" / "python", Path(__file__).with_name("launch.py")]
+    configured = ["--config-file", folder / "neutron.conf"]
+    commands = {
+        "api": [*launch, "api", str(port)],
+        "maintenance": [*launch, "maintenance", *configured],
+        "sync": [*launch, "sync", *configured],
+    }
+    environment = {
+        "ASGI_WORKERS": "1",  # so many answer the API; Neutron shares the work of its OVN events among them
+        "TMPDIR": str(folder),
+        "OS_NEUTRON_CONFIG_DIR": str(folder),
+        "OS_NEUTRON_CONFIG_FILES": "neutron.conf",
+    }
+    keystone.enter("network", f"http://127.0.0.1:{port}")
+    yield from _serving(Service(folder, f"http://127.0.0.1:{port}", environment, commands), "api", "maintenance")
+
+
+class HasDatabases(Protocol):
+    """Of OVN."""
+
+    @property
+    def northbound(self) -> str: ...
+    @property
+    def southbound(self) -> str: ...
+
+
+@contextmanager
+def octavia(
+    folder: Path, ovn: HasDatabases, keystone: Cloud, neutron: str, fairlead: str, password: str, more: str = ""
+) -> Iterator[Service]:
+    """Its API and driver-agent start here. Beside ours it has its stock provider, `ovn`. `more` is of octavia.conf."""
+    folder.mkdir()
+    port = free_port()
+    conf = OCTAVIA_CONF.format(
+        port=port,
+        folder=folder,
+        trust=_trust(keystone, "octavia"),
+        account=_account(keystone, "octavia"),
+        neutron=neutron,
+        fairlead=fairlead,
+        password=password,
+        northbound=ovn.northbound,
+        southbound=ovn.southbound,
+    )
+    (folder / "octavia.conf").write_text(conf + more)
+    launch: list[str | Path] = [OCTAVIA / "bin" / "python", ROOT / "tests" / "octavia_plugin" / "launch.py"]
+    configured = ["--config-file", folder / "octavia.conf"]
+    commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}
+    commands["adopt"] = [*launch, "fairlead", "octavia", "adopt", *configured]
+    keystone.enter("load-balancer", f"http://127.0.0.1:{port}")
+    environment = {"OCTAVIA_SOCKETS": str(folder)}
+    service = Service(folder, f"http://127.0.0.1:{port}", environment, commands)
+    service.run("database")
+    yield from _serving(service, "agent", "api")
+
+
+def _serving(service: Service, *names: str) -> Iterator[Service]:
+    try:
+        for name in names:
+            service.start(name)
+        yield service
+    finally:
+        service.end()
+
+
+def _account(keystone: Cloud, user: str) -> str:
+    return f"""auth_type = password
+auth_url = {keystone.url}
+username = {user}
+password = {password_of(user)}
+user_domain_id = default
+project_name = service
+project_domain_id = default
+region_name = {REGION}"""
+
+
+def _trust(keystone: Cloud, user: str) -> str:
+    return f"""[keystone_authtoken]
+www_authenticate_uri = {keystone.url}
+service_token_roles_required = true
+{_account(keystone, user)}"""

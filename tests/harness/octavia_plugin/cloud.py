@@ -1,0 +1,330 @@
+"""A real Octavia beside a Fairlead server and a real ovsdb-server: processes of this test alone, ended by their ids.
+
+Octavia has its API, octavia-driver-agent with our agent in it, and SQLite; its Neutron is Fairlead's network door.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import bcrypt
+import httpx
+import pytest
+
+from harness.fuzz.machine import SCHEMA, SERVER
+from harness.lab.servers import Northbound, Server, serving, until
+from harness.ports import free_port
+
+OCTAVIA = Path(__file__).parents[3] / ".venv-octavia" / "bin" / "python"
+LAUNCH = Path(__file__).with_name("launch.py")
+PROJECT = "a" * 32
+USER, PASSWORD = "octavia", "secret"
+PATIENCE = 4
+"""Seconds: what the agent takes for lost in so little time is no request of this machine's, slow as it may be, since
+each test lets Octavia rest."""
+SETTLED = 120.0
+"""Seconds: a machine that has much else to do takes a minute to start an agent."""
+CONF = """
+[DEFAULT]
+transport_url = fake://
+[api_settings]
+bind_host = 127.0.0.1
+bind_port = {port}
+auth_strategy = noauth
+enabled_provider_drivers = {providers}
+default_provider_driver = fairlead
+[database]
+connection = sqlite:///{folder}/octavia.db
+[driver_agent]
+status_socket_path = {folder}/status.sock
+stats_socket_path = {folder}/stats.sock
+get_socket_path = {folder}/get.sock
+enabled_provider_agents = fairlead
+[controller_worker]
+network_driver = fairlead_network_driver
+compute_driver = compute_noop_driver
+[networking]
+allow_invisible_resource_usage = True
+[service_auth]
+auth_type = http_basic
+username = {user}
+password = {password}
+endpoint = {url}/network
+[neutron]
+auth_section = service_auth
+endpoint_override = {url}/network
+[fairlead]
+servers = http://127.0.0.1:1,{url}
+user = {user}
+password = {password}
+patience = {patience}
+statistics_interval = 5
+"""
+PROVIDERS = "fairlead:Fairlead"
+STOCK = "fairlead:Fairlead,ovn:OVN"
+STOCK_CONF = """
+[ovn]
+ovn_nb_connection = unix:{folder}/nb.sock
+ovn_sb_connection = unix:{folder}/sb.sock
+"""
+"""Of Octavia's stock provider, which writes into the same Northbound database."""
+CLOUDS = """
+clouds:
+  fairlead:
+    auth_type: http_basic
+    auth: {{username: {user}, password: {password}, endpoint: {url}}}
+    network_endpoint_override: {url}/network
+    load_balancer_endpoint_override: http://127.0.0.1:{port}
+"""
+
+
+class Database:
+    """A real ovsdb-server with OVN's Northbound database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.northbound = f"unix:{folder}/nb.sock"
+        subprocess.run(["ovsdb-tool", "create", folder / "nb.db", SCHEMA], check=True)
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def restart(self) -> None:
+        self.kill()
+        self._process = self._start()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        folder = self._folder
+        (folder / "nb.sock").unlink(missing_ok=True)
+        listen, control = f"--remote=punix:{folder}/nb.sock", f"--unixctl={folder}/nb.ctl"
+        process = subprocess.Popen([SERVER, listen, control, "-vconsole:off", folder / "nb.db"], cwd=folder)
+        until((folder / "nb.sock").exists)
+        return process
+
+
+class Gone(AssertionError):
+    """What is asked about is not there."""
+
+
+def content_of(answer: httpx.Response) -> Any:
+    """Raises Gone."""
+    if answer.status_code == 404:
+        raise Gone(answer.text)
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else None
+
+
+class Agreement:
+    """What Octavia says beside what Fairlead says."""
+
+    fairlead: Server
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Octavia's API; what it answers. Raises Gone."""
+        raise NotImplementedError
+
+    def log(self, name: str) -> str:
+        raise NotImplementedError
+
+    def everything(self) -> dict[str, tuple[str, str]]:
+        """The provisioning and the operating status of all that Octavia has, by id."""
+        balancers, listeners, pools, monitors = (
+            self.ask("GET", plural)[plural] for plural in ("loadbalancers", "listeners", "pools", "healthmonitors")
+        )
+        members = [each for pool in pools for each in self.ask("GET", f"pools/{pool['id']}/members")["members"]]
+        every = (*balancers, *listeners, *pools, *monitors, *members)
+        return {each["id"]: (each["provisioning_status"], each["operating_status"]) for each in every}
+
+    def _at_one_moment(self) -> dict[str, tuple[str, str]] | None:
+        """None where something went between two questions."""
+        try:
+            return self.everything()
+        except Gone:
+            return None
+
+    def truth(self) -> dict[str, tuple[str, str]]:
+        """The same of all that Fairlead has."""
+        page = self.fairlead.client.get("/plugin/statuses").json()
+        assert page["next"] is None
+        kinds = ("listeners", "pools", "members", "healthmonitors")
+        return {
+            each["id"]: (each["provisioning_status"], each["operating_status"])
+            for balancer in page["loadbalancers"]
+            for each in (balancer, *(part for kind in kinds for part in balancer[kind]))
+        }
+
+    def settle(self, seconds: float = SETTLED) -> dict[str, tuple[str, str]]:
+        """Until nothing waits, and Octavia says what Fairlead says."""
+        deadline = monotonic() + seconds
+        while True:
+            found, truth = self._at_one_moment(), self.truth()
+            if (
+                found is not None
+                and found == truth
+                and not any(each.startswith("PENDING") for each, _ in found.values())
+            ):
+                return found
+            assert monotonic() < deadline, f"Octavia: {found}\nFairlead: {truth}\n{self.log('agent')}"
+            sleep(0.2)
+
+
+@dataclass
+class Cloud(Agreement):
+    stack: ExitStack
+    folder: Path
+    database: Database
+    fairlead: Server
+    octavia: httpx.Client
+    environment: dict[str, str]
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, name: str, *more: str) -> None:
+        """`api` or `agent`, with its children in a group of its own. More options are those of `override`."""
+        command = [OCTAVIA, LAUNCH, name, *self._files(*more)]
+        with (self.folder / f"octavia-{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+        if name == "api":
+            until(self._answers, SETTLED)
+
+    def _files(self, *more: str) -> list[str]:
+        return [word for name in ("octavia.conf", *more) for word in ("--config-file", str(self.folder / name))]
+
+    def override(self, name: str, text: str) -> None:
+        """A file that is read after octavia.conf."""
+        (self.folder / name).write_text(text)
+
+    def sync(self, *words: str) -> tuple[int, Any]:
+        """What `fairlead octavia sync --json` says, and its exit code."""
+        command = [OCTAVIA, LAUNCH, "fairlead", "octavia", "sync", "--json", *self._files(), *words]
+        ran = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        assert ran.stdout, ran.stderr
+        return ran.returncode, json.loads(ran.stdout)
+
+    def kill(self, name: str) -> None:
+        """And all of its children."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def agents(self) -> list[int]:
+        """The processes of our agent: octavia-driver-agent calls its own, and what they fork, by what they are."""
+        group = self.processes["agent"].pid
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_agent(pid, group)]
+
+    def restart_fairlead(self) -> None:
+        self.fairlead.kill()
+        port = httpx.URL(self.fairlead.url).port
+        self.fairlead = self.stack.enter_context(fairlead(self.database, self.folder, port or 0))
+
+    @contextmanager
+    def nothing_committed(self) -> Iterator[None]:
+        """Octavia writes, and its commit waits: SQLite's has to while somebody reads (five seconds of Octavia's)."""
+        with closing(sqlite3.connect(self.folder / "octavia.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT id FROM load_balancer").fetchall()
+            yield
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        return content_of(self.octavia.request(method, f"/v2/lbaas/{path}", json=body))
+
+    def wait(self, what: Any, seconds: float = SETTLED) -> None:
+        until(what, seconds)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"octavia-{name}.log").read_text()[-4000:]
+
+    def _answers(self) -> bool:
+        assert self.processes["api"].poll() is None, self.log("api")
+        try:
+            return self.octavia.get("/").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def is_agent(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group and b"provider_agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@contextmanager
+def northbound(folder: Path) -> Iterator[Database]:
+    database = Database(folder)
+    try:
+        yield database
+    finally:
+        database.kill()
+
+
+@contextmanager
+def fairlead(database: Northbound, folder: Path, port: int, **options: str) -> Iterator[Server]:
+    users = folder / "users"
+    users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}:{PROJECT}:admin\n")
+    users.chmod(0o600)
+    authentication = {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
+        "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
+    }
+    with serving(database, folder, port=port, **authentication, **options) as server:
+        server.client.auth = httpx.BasicAuth(USER, PASSWORD)
+        yield server
+
+
+def missing() -> str:
+    """What is not installed; nothing when all of it is."""
+    paths = (OCTAVIA.parent.parent / ".installed", SERVER, SCHEMA)
+    return " and ".join(str(each) for each in paths if not each.exists())
+
+
+@contextmanager
+def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterator[Cloud]:
+    """`more` is put behind Octavia's configuration."""
+    with ExitStack() as stack:
+        database = stack.enter_context(northbound(folder))
+        server = stack.enter_context(fairlead(database, folder, free_port()))
+        port = free_port()
+        said = {"user": USER, "password": PASSWORD, "url": server.url, "port": port, "folder": folder}
+        written = (CONF + more).format(patience=PATIENCE, providers=providers, **said)
+        (folder / "octavia.conf").write_text(written)
+        (folder / "clouds.yaml").write_text(CLOUDS.format(**said))
+        environment = {
+            **os.environ,
+            "OCTAVIA_PROJECT": PROJECT,
+            "OCTAVIA_SOCKETS": str(folder),
+            "PYTHONWARNINGS": "ignore",
+        }
+        command = [OCTAVIA, LAUNCH, "database", "--config-file", folder / "octavia.conf"]
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SETTLED))
+        made = Cloud(stack, folder, database, server, client, environment)
+        stack.callback(lambda: [made.kill(name) for name in list(made.processes)])
+        made.start("agent")
+        made.start("api")
+        yield made
+
+
+@contextmanager
+def made_place(folders: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """Skips the test where it cannot be."""
+    if what := missing():
+        reason = f"needs {what} (scripts/setup lab)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with cloud(folders.mktemp("octavia")) as made:
+        yield made

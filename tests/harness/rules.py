@@ -1,0 +1,126 @@
+"""What no test may do, found on the syntax tree: look at a clock, sleep, wait by a helper of its own, run an event loop
+by hand, or import from a test module. `tests/test_rules.py` checks all tests.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+CLOCKS = frozenset({"monotonic", "perf_counter", "process_time", "thread_time"})
+CLOCKS |= {f"{name}_ns" for name in (*CLOCKS, "time")}
+MIN_TIMEOUT = 30  # seconds: a shorter one with a real program is an assertion about the speed of a machine
+
+MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
+    "harness/waiting.py": "waits for real programs",
+    "harness/virtual_clock.py": "replaces the clock",
+    "harness/rules.py": "names the clocks",
+}
+"""Modules and why. A test module is never one of them."""
+MAY_RUN_A_LOOP: Mapping[str, str] = {}
+"""Harness modules may; test modules with their reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"tests/{self.path}:{self.line}: {self.text}"
+
+
+def sources_of_tests() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(TESTS.rglob("*.py")):
+        yield str(path.relative_to(TESTS)), ast.parse(path.read_text())
+
+
+def check_module(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """All findings in one module; `path` is relative to the folder of tests."""
+    yield from _check_imports(path, tree)
+    if path in MAY_LOOK_AT_A_CLOCK:
+        return
+    yield from _check_waiting(path, tree, is_virtual=_is_virtual(_module_marks(tree)))
+
+
+def _check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
+    areas = {each.name for each in TESTS.iterdir() if each.is_dir()} - {"harness"}
+    areas |= {each.stem for each in TESTS.glob("*.py")} | {"conftest"}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0):
+                names = [module]
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case _:
+                continue
+        for name in names:
+            is_program = path.startswith("harness/") and path.endswith("serve.py")  # in another Python environment
+            if name.partition(".")[0] in areas and not is_program and (TESTS / _first(name)).exists():
+                yield Finding(path, node.lineno, f"imports from {name}: shared code belongs in tests/harness")
+
+
+def _first(name: str) -> str:
+    area, _, rest = name.partition(".")
+    folder = f"{area}/{rest.replace('.', '/')}" if rest else area
+    return folder if (TESTS / folder).is_dir() else f"{folder}.py"
+
+
+def _check_waiting(path: str, node: ast.AST, is_virtual: bool) -> Iterator[Finding]:
+    for child in ast.iter_child_nodes(node):
+        virtual = is_virtual
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            virtual = virtual or _is_virtual(child.decorator_list)
+        yield from (Finding(path, child.lineno, text) for text in _texts(path, child, virtual))  # type: ignore[attr-defined]
+        yield from _check_waiting(path, child, virtual)
+
+
+def _texts(path: str, node: ast.AST, is_virtual: bool) -> Iterator[str]:
+    match node:
+        case ast.ImportFrom(module="time"):
+            for alias in node.names:
+                if alias.name in CLOCKS | {"time", "sleep"}:
+                    yield f"imports time.{alias.name}"
+        case ast.Attribute(value=ast.Name(id="time"), attr=str(name)) if name in CLOCKS | {"time", "sleep"}:
+            yield f"uses time.{name}"
+        case ast.Call(func=ast.Attribute(attr="time"), args=[], keywords=[]) if not is_virtual:
+            if _is_loop(node.func):
+                yield "looks at the time of a real event loop"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="sleep"), args=[seconds]) if not is_virtual:
+            if not (isinstance(seconds, ast.Constant) and seconds.value == 0):
+                yield "sleeps on a real event loop"
+        case ast.While() if any(map(_is_yield, ast.walk(node))):
+            yield "waits by a loop of its own: use harness.waiting"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="run" | "Runner")):
+            if not path.startswith("harness/") and path not in MAY_RUN_A_LOOP:
+                yield "runs an event loop by hand: make the test a coroutine function"
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout" | "wait_for"),
+            args=[*_, ast.Constant(value=value)],
+        ) if not is_virtual and isinstance(value, int | float) and value < MIN_TIMEOUT:
+            yield f"gives a real program {value} s: use harness.waiting, or at least {MIN_TIMEOUT}"
+
+
+def _is_loop(func: ast.expr) -> bool:
+    text = ast.unparse(func)
+    return text in ("loop.time", "asyncio.get_running_loop().time", "asyncio.get_event_loop().time")
+
+
+def _is_yield(node: ast.AST) -> bool:
+    """`asyncio.sleep` or `sleep` of any length."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("asyncio.sleep", "sleep", "time.sleep")
+
+
+def _module_marks(tree: ast.Module) -> list[ast.expr]:
+    marks: list[ast.expr] = []
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                marks += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    return marks
+
+
+def _is_virtual(marks: list[ast.expr]) -> bool:
+    return any("virtual_clock" in ast.unparse(mark) for mark in marks)

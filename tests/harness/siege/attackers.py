@@ -1,0 +1,332 @@
+"""All that strangers and tenants were seen to throw at a server, each kind a function: bounded in count and in time.
+
+python -m siege.attackers URL SECONDS SHARE NAMES: all NAMES (with commas) at once, in a process of their own, and what
+came back as JSON. SHARE thins the counts out. Each attacker has an address of its own, so that it can be told apart.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from harness.pools import upper_half
+from harness.siege.wire import GONE, Target, basic
+
+LXD = "SIEGE_LXD"
+"""The environment variable that says where LXD's clients are let in."""
+NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an attacker may do: until when, and which share of all that was seen."""
+
+    deadline: float
+    share: float
+
+    @property
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.deadline
+
+    def count(self, all_of_it: int) -> int:
+        return max(1, int(all_of_it * self.share))
+
+
+Attacker = Callable[[Target, Order], Awaitable[None]]
+
+
+async def _repeat(order: Order, times: int, at_once: int, act: Callable[[int], Awaitable[object]]) -> None:
+    """`act` so many times, so many of them at once, until the time is over."""
+    numbers = iter(range(times))
+
+    async def work() -> None:
+        for number in numbers:
+            if not order.goes_on:
+                return
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                await act(number)
+
+    await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+# without a password
+
+
+async def silent_connections(target: Target, order: Order) -> None:
+    """1,100 connections, more than a process may have files, that say nothing, or a byte of a head each second."""
+
+    async def hold(number: int) -> None:
+        while order.goes_on:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with target.connect() as (reader, writer):
+                    target.outcomes["connected"] += 1
+                    writer.write(b"GET / HTTP/1.1\r\nX: " if number % 2 else b"")
+                    while order.goes_on and not reader.at_eof():
+                        writer.write(b"a" if number % 2 else b"")
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(2**12), 1)
+                    target.outcomes[GONE] += reader.at_eof()
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(hold(number) for number in range(order.count(1100))))
+
+
+async def slow_bodies(target: Target, order: Order) -> None:
+    """Heads that promise a body of which a byte a second comes."""
+
+    async def send(number: int) -> None:
+        async with target.connect() as (reader, writer):
+            writer.write(target.head("POST", f"{NETWORK}/networks", Content_Length="1000000"))
+            while order.goes_on and not reader.at_eof():
+                writer.write(b" ")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(2**12), 1)
+            target.outcomes[GONE] += reader.at_eof()
+
+    await _repeat(order, order.count(400), order.count(200), send)
+
+
+async def _pour(target: Target, order: Order, head: bytes, drop: bytes, most: int) -> None:
+    """`drop` after `head` until the server hangs up; bytes that it took are counted in MiB."""
+    sent = 0
+    with contextlib.suppress(OSError, TimeoutError):
+        async with target.connect() as (_, writer):
+            writer.write(head)
+            while sent < most and order.goes_on:
+                writer.write(drop)
+                await asyncio.wait_for(writer.drain(), 5)
+                sent += len(drop)
+                await asyncio.sleep(0)
+    target.outcomes["MiB taken"] += sent // 2**20
+    target.outcomes["poured"] += 1
+
+
+async def trailers(target: Target, order: Order) -> None:
+    """Fields behind the last chunk, without an end."""
+    head = target.head("POST", f"{NETWORK}/networks", Transfer_Encoding="chunked") + b"0\r\n"
+    await _repeat(order, 4, 2, lambda _: _pour(target, order, head, b"x: y\r\n" * 2**13, order.count(512) * 2**20))
+
+
+async def chunk_extensions(target: Target, order: Order) -> None:
+    head = target.head("POST", f"{NETWORK}/networks", Transfer_Encoding="chunked") + b"1;"
+    await _repeat(order, 2, 1, lambda _: _pour(target, order, head, b"a=b;" * 2**14, order.count(256) * 2**20))
+
+
+async def heads(target: Target, order: Order) -> None:
+    """Header fields without an end, and a path without one."""
+    most = order.count(256) * 2**20
+    for head, drop in ((b"GET / HTTP/1.1\r\n", b"x: y\r\n" * 2**13), (b"GET /", b"a" * 2**16)):
+        for _ in range(2):
+            await _pour(target, order, head, drop, most)
+
+
+async def pipelines(target: Target, order: Order) -> None:
+    """Requests without waiting for an answer, which nobody reads."""
+    request = target.head("GET", "/healthz")
+    await _repeat(order, 4, 2, lambda _: _pour(target, order, b"", request * 2**10, order.count(64) * 2**20))
+
+
+async def paths(target: Target, order: Order) -> None:
+    """20,000 paths that do not exist, and names that would be lines of the log."""
+
+    async def ask(number: int) -> None:
+        await target.call("GET", f"/nothing{number}/x%0A2026-01-01%20INFO%20all%20is%20well%1b[2J")
+
+    await _repeat(order, order.count(20_000), 8, ask)
+
+
+async def methods(target: Target, order: Order) -> None:
+    """The same with every method that the parser knows."""
+    known = ["PROPFIND", "MKCOL", "M-SEARCH", "PURGE", "LINK", "SUBSCRIBE", "TRACE", "REPORT", "SOURCE", "UNLOCK"]
+    await _repeat(order, order.count(1000), 2, lambda number: target.call(known[number % len(known)], f"/{number}/x"))
+
+
+async def wrong_passwords(target: Target, order: Order) -> None:
+    """2,000 wrong passwords, and gone without waiting for the answer."""
+
+    async def knock(number: int) -> None:
+        thief = Target(url=target.url, source=target.source, authorization=basic("ann", f"wrong {number}"))
+        async with target.connect() as (_, writer):
+            writer.write(thief.head("GET", f"{NETWORK}/networks"))
+            await writer.drain()
+        target.outcomes["knocked"] += 1
+
+    await _repeat(order, order.count(2000), 50, knock)
+
+
+async def patient_thieves(target: Target, order: Order) -> None:
+    """Wrong passwords of many names, each waiting for its answer."""
+
+    async def knock(number: int) -> None:
+        name = "ann" if number % 2 else f"nobody{number}"
+        thief = Target(
+            url=target.url,
+            source=target.source,
+            authorization=basic(name, f"wrong too {number}"),
+            outcomes=target.outcomes,
+        )
+        await thief.call("GET", f"{NETWORK}/networks")
+
+    await _repeat(order, order.count(2000), 50, knock)
+
+
+async def strangers_to_lxd(target: Target, order: Order) -> None:
+    """At LXD's listener: endless handshakes, guesses of tokens, doors that are closed to them, and websockets."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    place = os.environ[LXD]
+    known = Target(url=f"https://{place}", source=target.source, tls=tls, outcomes=target.outcomes)
+    guess = {"trust_token": base64.b64encode(b'{"secret":"guess"}').decode()}
+    websocket = {"Upgrade": "websocket", "Sec_WebSocket_Version": "13", "Sec_WebSocket_Key": "MDEyMzQ1Njc4OWFiY2RlZg=="}
+
+    async def linger() -> None:
+        async with Target(url=f"http://{place}", source=target.source).connect() as (reader, writer):
+            writer.write(b"\x16\x03\x01\x01\x00\x01")
+            while order.goes_on and not reader.at_eof():
+                writer.write(b"\0")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(2**12), 1)
+            target.outcomes[GONE] += reader.at_eof()
+
+    async def knock(number: int) -> None:
+        match number % 4:
+            case 0:
+                await linger()
+            case 1:
+                await known.call("POST", "/1.0/certificates", guess)
+            case 2:
+                await known.call("GET", f"/1.0/projects?filter=name+eq+{'.*a' * 80}")
+            case 3:
+                async with asyncio.timeout(15), known.connect() as (reader, writer):
+                    writer.write(known.head("GET", "/1.0/events", Connection="upgrade", **websocket))
+                    target.outcomes[f"websocket {(await reader.read(12))[9:].decode()}"] += 1
+
+    await _repeat(order, order.count(8000), 100, knock)
+
+
+# with a password: each is a user of that name, with a project of its own
+
+
+async def parallel_writes(target: Target, order: Order) -> None:
+    """100 writes at once of one tenant, over and over."""
+
+    async def write(number: int) -> None:
+        await target.call("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": {"name": f"l{number}", **vip}})
+
+    network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "w"}})).json()["network"]["id"]
+    subnet = {"network_id": network, "cidr": "10.7.0.0/16", "ip_version": 4}
+    await target.call("POST", f"{NETWORK}/subnets", {"subnet": subnet})
+    vip = {"vip_network_id": network}
+    await _repeat(order, order.count(4000), 100, write)
+
+
+async def large_pools(target: Target, order: Order) -> None:
+    """208 writes of a pool with 1,000 members."""
+    network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "p"}})).json()["network"]["id"]
+    pools = upper_half("10.8.0.0/16")
+    subnet = {"network_id": network, "cidr": "10.8.0.0/16", "ip_version": 4, "allocation_pools": pools}
+    await target.call("POST", f"{NETWORK}/subnets", {"subnet": subnet})
+    pool = {"name": "large", "protocol": "TCP", "lb_algorithm": "SOURCE_IP"}
+    body = {"name": "large", "vip_network_id": network, "pools": [pool]}
+    made = (await target.call("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": body})).json()["loadbalancer"]
+    path = f"{BALANCER}/pools/{made['pools'][0]['id']}/members"
+
+    async def write(number: int) -> None:
+        members = [
+            {"address": f"10.8.{index // 250}.{index % 250 + 2}", "protocol_port": 80, "weight": int(index < 200),
+             "name": f"{number} {'x' * 200}"}
+            for index in range(1000)
+        ]  # fmt: skip
+        await target.call("PUT", path, {"members": members})
+
+    await _repeat(order, order.count(208), 4, write)
+
+
+async def port_allocations(target: Target, order: Order) -> None:
+    """999 ports of 64 addresses each, of which one is wrong: all of it is looked at, and nothing is made."""
+    network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "a"}})).json()["network"]["id"]
+    subnet = {"network_id": network, "cidr": "10.16.0.0/12", "ip_version": 4}
+    answer = await target.call("POST", f"{NETWORK}/subnets", {"subnet": subnet})
+    fixed = [{"subnet_id": answer.json()["subnet"]["id"]}] * 64
+    ports = [{"network_id": network, "fixed_ips": fixed}] * 998
+    wrong = {"network_id": network, "fixed_ips": [{"ip_address": "192.0.2.1"}]}
+    body = json.dumps({"ports": [*ports, wrong]}).encode()
+    await _repeat(order, order.count(5), 1, lambda _: target.call("POST", f"{NETWORK}/ports", body))
+
+
+async def deep_trees(target: Target, order: Order) -> None:
+    """A load balancer with 60 pools of 1,000 members."""
+    network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "t"}})).json()["network"]["id"]
+    await target.call("POST", f"{NETWORK}/subnets", {"subnet": {"network_id": network, "cidr": "10.9.0.0/24"}})
+    members = [{"address": f"10.9.{n // 250}.{n % 250 + 2}", "protocol_port": 80} for n in range(1000)]
+    pools = [{"protocol": "TCP", "lb_algorithm": "SOURCE_IP", "members": members} for _ in range(60)]
+    body = json.dumps({"loadbalancer": {"vip_network_id": network, "pools": pools}}).encode()
+    await _repeat(order, order.count(20), 1, lambda _: target.call("POST", f"{BALANCER}/loadbalancers", body))
+
+
+async def many_networks(target: Target, order: Order) -> None:
+    """2,100 networks: each of them is work for OVN."""
+
+    async def make(number: int) -> None:
+        await target.call("POST", f"{NETWORK}/networks", {"networks": [{"name": f"n{number}"}] * 20})
+
+    await _repeat(order, order.count(105), 1, make)
+
+
+STRANGERS: tuple[Attacker, ...] = (
+    silent_connections,
+    slow_bodies,
+    trailers,
+    chunk_extensions,
+    heads,
+    pipelines,
+    paths,
+    methods,
+    wrong_passwords,
+    patient_thieves,
+    strangers_to_lxd,
+)
+TENANTS: tuple[Attacker, ...] = (
+    parallel_writes,
+    large_pools,
+    port_allocations,
+    deep_trees,
+    many_networks,
+)
+ATTACKERS = {attacker.__name__: attacker for attacker in (*STRANGERS, *TENANTS)}
+
+
+async def attack(url: str, order: Order, names: list[str]) -> dict[str, dict[str, int]]:
+    targets = {
+        name: Target(
+            url=url,
+            source=f"127.0.0.{10 + number}",
+            authorization=basic(name, f"password of {name}") if ATTACKERS[name] in TENANTS else "",
+        )
+        for number, name in enumerate(names)
+    }
+
+    async def run(name: str) -> None:
+        try:
+            await ATTACKERS[name](targets[name], order)
+        except (KeyError, ValueError, OSError, TimeoutError) as error:  # refused before it began: that is an outcome
+            targets[name].outcomes[f"gave up: {type(error).__name__}"] += 1
+
+    await asyncio.gather(*map(run, names))
+    return {name: dict(target.outcomes) for name, target in targets.items()}
+
+
+def main() -> None:
+    url, seconds, share, names = sys.argv[1:]
+    order = Order(deadline=time.monotonic() + float(seconds), share=float(share))
+    print(json.dumps(asyncio.run(attack(url, order, names.split(",")))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""An event loop whose clock jumps to the next timer as soon as nothing else can run.
+
+Timers, timeouts and back-off of seconds or hours cost no time and are exact, whatever else the machine does. Mark a
+test with `virtual_clock` to run it on such a loop. I/O within the loop works; the clock stands still while a thread works
+for the loop. Other processes do not know this clock: tests with real programs use the real one.
+"""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+_GRACE = 0.002  # seconds: the kernel delivers what one socket of this process sent to another
+_THREAD_POLL = 0.005  # seconds between two looks at the sockets while a thread works
+_REAL_MONOTONIC = time.monotonic
+_T = TypeVar("_T")
+
+
+def time_of_loop() -> float:
+    """What `time.monotonic` returns while a test is marked with `virtual_clock`, to code that runs on its loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _REAL_MONOTONIC()
+    return loop.time() if isinstance(loop, VirtualClockLoop) else _REAL_MONOTONIC()
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """Its time starts at 0 and is in seconds."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._working_threads = 0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    @property
+    def waits_for_threads(self) -> bool:
+        return self._working_threads > 0
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., _T], *args: Any
+    ) -> asyncio.Future[_T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._working_threads += 1
+        future.add_done_callback(self._thread_ended)
+        return future
+
+    def _thread_ended(self, _: object) -> None:
+        self._working_threads -= 1
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualClockLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:  # no timer: a socket, a thread or a signal wakes this loop, or nothing ever does
+            return super().select(None)
+        if timeout <= 0:
+            return super().select(0)
+        if self._loop.waits_for_threads:
+            return super().select(_THREAD_POLL)
+        has_sockets = len(self.get_map()) > 1  # besides the loop's own
+        events = super().select(_GRACE if has_sockets else 0)
+        if not events:
+            self._loop.advance(timeout)
+        return events
