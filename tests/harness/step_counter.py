@@ -1,7 +1,7 @@
 """Counts how much Python the product runs between two returns to the event loop, without a clock.
 
 An import hook adds a call to each function of the product, to each iteration of its loops and comprehensions, and to
-those of the libraries that work for it. The call is `next` of one counter in C, about 40 ns, so whole suites run with it.
+those of the libraries that work for it. The call is `next` of a counter in C, about 40 ns, so whole suites run with it.
 No counter sees one long call in C, such as `json` or `sqlite3`: it is bounded by the size of its input, and
 `benchmarks/holds.py` reports its time.
 
@@ -21,13 +21,15 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import count
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 COUNTED = frozenset({"fairlead", "starlette", "uvicorn", "prometheus_client", "yaml", "cattrs", "websockets"})
 """Packages whose steps count: the product, and the libraries in Python that run on its event loop."""
 STEP = "__counted_step__"
 STEPS_PER_SECOND = 3_000_000
 _VERSION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+
+_T = TypeVar("_T")
 
 step = count(1).__next__
 """Take a step, and return how many there were. It is never 0, so it can be a condition of a comprehension."""
@@ -144,3 +146,15 @@ def counted() -> Iterator[Longest]:
     finally:
         asyncio.events.Handle._run = run  # type: ignore[method-assign]
         resting.perf_counter = clock  # type: ignore[assignment]
+
+
+def longest_between_yields(work: Iterator[_T]) -> tuple[list[_T], int]:
+    """Exhaust a generator: its items, and the most steps that it took from one to the next."""
+    items, longest = [], 0
+    while True:
+        before = step()
+        try:
+            items.append(next(work))
+        except StopIteration:
+            return items, max(longest, step() - before - 1)
+        longest = max(longest, step() - before - 1)

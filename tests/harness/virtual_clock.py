@@ -1,8 +1,8 @@
 """An event loop whose clock jumps to the next timer as soon as nothing else can run.
 
 Timers, timeouts and back-off of seconds or hours cost no time and are exact, whatever else the machine does. Mark a
-test with `virtual_clock` to run it on such a loop. I/O within the loop works; the clock stands still while a thread works
-for the loop. Other processes do not know this clock: tests with real programs use the real one.
+test with `virtual_clock` to run it on such a loop. I/O within the loop works; the clock stands still while a thread
+works for the loop. Other processes do not know this clock: tests with real programs use the real one.
 """
 
 import asyncio
