@@ -3,28 +3,27 @@ PYTHON_BIN := .venv/bin
 # Debian's release whose OVN is tried beside the machine's; empty: none. And which tests: those marked lab, or ovn, a part.
 OVN ?= trixie
 OVN_TESTS ?= lab
+SOURCES := src tests scripts benchmarks
 # Where the quick tests have their stores and databases: a thousand of them wait for a disk otherwise.
 MEMORY := $(wildcard /dev/shm)
-# How many examples a test of properties tries: brief, or patient.
+# How many examples a property test takes: brief (30, the same in each run) or patient (100, at random).
 EXAMPLES := brief
-# What is checked, besides how it is written.
-CHECKS := quick types
-# Processes that run the long tests, each with a lab of its own: one waits for OVN half of the time, in which others and
-# mutants work. With a third one on two processors tests met bounds of seconds.
+# Workers of the end-to-end tests: each has labs of its own, and waits for OVN half of the time. WORKERS: of all other tests.
 LABS ?= 2
-# Processes that run the quick tests: one more than there are processors, for some wait for a moment.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell nproc)
+# What `make check` runs: tests that need nothing but Python, and the stories of each dataplane.
+PURE := $(addprefix tests/,cases changes compilers dataplane model native reconciler toy haproxy/test_stories.py) \
+	$(wildcard tests/test_*.py)
+TIMED := $(firstword $(wildcard /usr/bin/python3) python3) scripts/timed
+PYTEST := PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) $(PYTHON_BIN)/pytest
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
-# On CI a test that fails is tried once more, and what it said is told in the end: its machines have others to serve, and
-# a thousand tests with real programs meet them. What is wrong fails twice.
-AGAIN := $(if $(CI),--reruns 1 --only-rerun .)
-LONG := tests/fuzz tests/lab tests/neutron_lab tests/siege tests/conformance tests/keystone tests/barbican tests/package
-MARKED := not lab and not siege and not client and not fuzz and not slow and not neutron and not package
 
 # What Python has compiled is kept, whatever the environment says: every test process compiles all of it otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-octavia demo-native down test check quick types newest long test-ovn test-neutron cases mutants fuzz siege tempest wheel bench scale lab clean format killed killed-nodes ha
+.PHONY: help setup demo demo-octavia demo-native down check format-check types pure newest test unit end-to-end test-all \
+	parts flaky test-long test-random test-package test-octavia test-ovn test-neutron cases mutants mutants-changed fuzz siege \
+	tempest wheel bench scale lab clean format killed killed-nodes ha
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,6 +37,7 @@ demo: ## two compute nodes on this machine, a load balancer made with the stock 
 
 demo-octavia: ## the same inside an OpenStack: a real Keystone, Neutron (ML2/OVN) and Octavia, Fairlead its provider; minutes
 	@scripts/setup lab
+	@scripts/octavia
 	@scripts/neutron-server
 	@$(PYTHON_BIN)/python -W ignore scripts/demo_octavia.py
 
@@ -48,54 +48,91 @@ demo-native: ## without OVN: three plain Linux hosts and two routers, VIPs that 
 down: ## end the demo and remove all of it
 	@for lab in demo native; do $(PYTHON_BIN)/fairlead lab down --name $$lab; done
 
-check: ## format, lint, types, import contracts, unit tests and cases: under a minute, no root
+check: ## format, lint, types, import contracts, unit tests and stories: under a minute, no root
 	@scripts/setup
-	$(PYTHON_BIN)/ruff format --check --quiet src tests scripts benchmarks
-	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types pure
 
-types: ## types and import contracts
-	$(PYTHON_BIN)/mypy --no-error-summary
-	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
+format-check:
+	@$(TIMED) 'check: format, lint' sh -c '$(PYTHON_BIN)/ruff format --check --quiet $(SOURCES) && $(PYTHON_BIN)/ruff check --quiet $(SOURCES)'
 
-quick: ## the unit tests and cases alone
-	PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) $(PYTHON_BIN)/pytest $(AGAIN) -n $(WORKERS) --dist worksteal -m "$(MARKED)" $(LONG:%=--ignore=%)
+types: format-check ## types and import contracts
+	@$(TIMED) 'check: types, contracts' sh -c '$(PYTHON_BIN)/mypy --no-error-summary && { \
+		$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache; }'
 
-newest: ## the pure ones of them on the newest Python that is here
+pure: ## the tests of `make check` alone
+	@$(TIMED) 'check: pure tests' env $(PYTEST) -n $(WORKERS) --dist worksteal -m 'not end_to_end and not extended and not thorough' $(PURE)
+
+newest: ## the pure tests on the newest Python that is here
 	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) scripts/newest
 
-test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
-	@SERVICES=later scripts/setup ovn
-	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
-	@log=$$(mktemp); scripts/setup lab >$$log 2>&1 & services=$$!; \
-		$(MAKE) --no-print-directory check EXAMPLES=patient CHECKS='quick types newest'; checked=$$?; \
+test: ## all that a change needs before it is merged: every capability once, on the real programs; at most 20 minutes
+	@$(TIMED) --clear
+	@SERVICES=later $(TIMED) 'environment: packages' scripts/setup lab
+	@log=$$(mktemp); $(TIMED) 'environment: services' scripts/setup lab >$$log 2>&1 & services=$$!; \
+		$(MAKE) --no-print-directory check && $(MAKE) --no-print-directory unit; checked=$$?; \
 		wait $$services; services=$$?; cat $$log; rm $$log; [ $$checked = 0 ] && [ $$services = 0 ]
-	@$(MAKE) --no-print-directory long
-	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
+	@$(MAKE) --no-print-directory end-to-end
 
-long: ## the tests that take long; while they wait for OVN, the mutants, which are told in the end
+unit: ## the tests in this process, with real databases and proxies: all but the end-to-end tests and those of `make check`
+	@scripts/setup
+	@$(TIMED) 'unit tests' env $(PYTEST) -n $$(($(WORKERS) + 1)) --dist worksteal \
+		-m 'not end_to_end and not extended and not alone and (thorough or not pure)' tests
+
+end-to-end: ## every capability once: OVN, HAProxy, etcd, Keystone, Barbican, the stock clients, plain hosts with FRR
 	@scripts/setup lab
-	@log=$$(mktemp); nice -n 19 $(PYTHON_BIN)/python scripts/mutate.py >$$log 2>&1 & mutants=$$!; \
-		$(PYTHON_BIN)/pytest $(AGAIN) $(TOGETHER) -m '(lab or client or fuzz or slow or siege or package) and not tempest'; tests=$$?; \
-		wait $$mutants; mutants=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$mutants = 0 ]
+	@$(TIMED) 'end-to-end tests' env $(PYTEST) $(TOGETHER) --durations=20 -m 'end_to_end and not extended and not alone' tests
 
-test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
+test-all: ## everything else, in parts: all of them, or PART="octavia fuzz"; `make parts` prints which ones a change needs
+	@scripts/setup
+	@$(PYTHON_BIN)/python scripts/parts.py run $(PART)
+
+parts: ## the parts of `make test-all` that the files changed since main need; BASE=revision
+	@scripts/setup
+	@$(PYTHON_BIN)/python scripts/parts.py needed $(BASE:%=--base=%)
+
+flaky: ## every test that waits for something, 20 times beside four busy processes; goes on where it was ended
+	@scripts/setup lab
+	@$(PYTHON_BIN)/python scripts/flaky.py $(FLAKY)
+
+test-long: ## part long: longer tests of what `make test` covers, rare topologies, upgrades
+	@scripts/setup lab
+	COUNT_STEPS=1 $(PYTEST) $(TOGETHER) --durations=20 -m 'extended and not alone' tests
+
+test-random: ## part random: property tests with many examples, which differ from run to run
+	@scripts/setup
+	$(PYTEST) --hypothesis-profile=patient -n $$(($(WORKERS) + 1)) --dist worksteal -m 'not end_to_end and not alone' tests
+
+test-package: ## part package: the wheel, the image, three hosts as in the example
+	@scripts/setup lab
+	$(PYTEST) -m package tests/package
+
+test-octavia: ## part octavia: the provider driver in a real Octavia
+	@scripts/setup lab
+	@scripts/octavia
+	$(PYTEST) tests/octavia_plugin/test_octavia.py tests/octavia_plugin/test_adopt.py
+
+test-ovn: ## part ovn: the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
 	@scripts/setup ovn
 	@root=$${ROOT:-$$(scripts/tree $(OVN))} && chroot "$$root" ovn-northd --version | head -1 && \
-		FAIRLEAD_LAB_ROOT=$$root $(PYTHON_BIN)/pytest $(AGAIN) $(TOGETHER) -m '$(OVN_TESTS)' $(TESTS)
+		FAIRLEAD_LAB_ROOT=$$root $(PYTEST) $(TOGETHER) -m '$(OVN_TESTS)' $(TESTS)
 
-test-neutron: ## with a real Keystone, Neutron (ML2/OVN) and Octavia in the lab: minutes, needs root
+test-neutron: ## part neutron: a real Keystone, Neutron (ML2/OVN) and Octavia in the lab: minutes, needs root
 	@scripts/setup lab
+	@scripts/octavia
 	@scripts/neutron-server
-	$(PYTHON_BIN)/pytest -m neutron tests/neutron_lab
+	$(PYTEST) -m neutron tests/neutron_lab
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup
 	$(PYTHON_BIN)/python scripts/rewrite_cases.py
 
-mutants: ## plant bugs and see that the cases kill them
+mutants: ## part mutants: plant every bug and see that the tests kill it
 	@scripts/setup
 	$(PYTHON_BIN)/python scripts/mutate.py
+
+mutants-changed: ## only bugs in files that changed since main; BASE=revision
+	@scripts/setup
+	$(PYTHON_BIN)/python scripts/mutate.py --changed $(BASE:%=--base=%)
 
 fuzz: ## call every operation of the doors' OpenAPI documents with good and bad input; FUZZ_CALLS=5000 for long
 	@scripts/setup lab
@@ -107,6 +144,7 @@ siege: ## all that strangers and tenants were seen to throw at a server, while a
 
 killed: ## 200 operations on a real Octavia, while its API, agents, Fairlead and ovsdb-server are killed and frozen; minutes
 	@scripts/setup lab
+	@scripts/octavia
 	OCTAVIA_OPERATIONS=$${OCTAVIA_OPERATIONS:-200} $(PYTHON_BIN)/pytest -s tests/octavia_plugin/test_killed.py
 
 killed-nodes: ## agents and the server killed and frozen at random, under traffic on two nodes; KILLED_SECONDS=600
@@ -119,6 +157,8 @@ ha: ## three servers, three members of etcd, OVN in three: killed, frozen and cu
 
 tempest: ## OpenStack's own tests of Octavia's API, ours and a real Octavia's, and of Local IPs; tests/conformance/*.txt say how many pass, and why others are skipped
 	@scripts/setup lab
+	@scripts/neutron
+	@scripts/octavia
 	$(PYTHON_BIN)/pytest tests/conformance tests/barbican/test_through_octavia.py
 
 wheel: ## what `pip install` takes, in dist/
@@ -149,8 +189,8 @@ lab: ## start a lab with a Fairlead server, to try things by hand
 
 format: ## format the sources
 	@scripts/setup
-	$(PYTHON_BIN)/ruff format --quiet src tests scripts benchmarks
-	$(PYTHON_BIN)/ruff check --fix --quiet src tests scripts benchmarks
+	$(PYTHON_BIN)/ruff format --quiet $(SOURCES)
+	$(PYTHON_BIN)/ruff check --fix --quiet $(SOURCES)
 
 clean: ## remove labs, the Python environment and caches
 	@for lab in lab demo openstack neutron test native bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fairlead.model.quota import BALANCING, NETWORKING
 from harness.ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
-from harness.ha.load import CLIENTS, RATE, Client, Town, adapter
+from harness.ha.load import CLIENTS, RATE, WITH_RETRIES, Client, Town, adapter
 from harness.ha.nemesis import HOWS, Step, disturb
 from harness.ha.place import HOSTS, Place, three_hosts
 
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--longest", type=float, default=2.0, help="seconds for which one thing is away")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds of writes before, on each store; 0: none")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after these no step begins")
+    parser.add_argument("--retries", type=int, default=5, help="of clients that ask again")
     parser.add_argument("--only", default="", choices=["", *map(" ".join, HOWS)], help="one way to disturb")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -60,7 +61,7 @@ def say(text: str) -> None:
 
 
 def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
-    results: dict[str, Any] = {"seed": options.seed}
+    results: dict[str, Any] = {"seed": options.seed, "retries": options.retries}
     say(f"etcd and OVN are there; seed {options.seed}")
     if options.quiet:
         results["quiet"] = {"on SQLite": alone(place, options)}
@@ -70,13 +71,14 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
     for host in HOSTS:
         place.wait("server", host)
     say("three servers are ready")
-    town = Town(subnet(), "ha", HOSTS)
+    town = Town(subnet(), "ha", HOSTS, options.retries)
     steps: list[Step] = []
     with clients(town, options.seed):
         sleep(options.quiet)
         if options.quiet:
             results["quiet"]["on etcd"] = {"write p50 / p99, ms": p50_p99(town.writes), **told(town.writes)}
-        for step in disturb(place, random.Random(options.seed), options.steps, options.longest, options.only):
+        chance = random.Random(options.seed)
+        for step in disturb(place, chance, options.steps, options.longest, options.only, town.wrote_since):
             steps.append(step)
             say(f"{len(steps)}/{options.steps} {step.title} of host {step.host}: {step.ended - step.began:.1f} s")
             if town.failures or monotonic() - BEGAN > options.seconds:
@@ -90,7 +92,7 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
     longest = max((table["longest pause, ms"] for table in results["by way"].values()), default=0)
     results["all"] = {"longest pause, ms": longest, "write p50 / p99, ms": p50_p99(disturbed), **told(disturbed)}
     results["judged"] = judge(town, others) | {"mistakes in servers' logs": place.mistakes()}
-    seen = results["all"]["errors with 5 retries"]
+    seen = results["all"][f"errors {WITH_RETRIES}"]
     results["failures"] = failures(results["judged"]) + ([f"errors of who asks again: {seen}"] if seen else [])
     return results
 
@@ -145,7 +147,7 @@ def written(results: dict[str, Any]) -> str:
     columns = ["times", *results["all"]]
     lines = [row(["", *columns]), row(["---"] * (len(columns) + 1))]
     lines += [row([name, *(table.get(column, "") for column in columns)]) for name, table in by_name.items()]
-    judged = {**results["judged"], "steps": results["steps"], "seed": results["seed"]}
+    judged = {**results["judged"], **{each: results[each] for each in ("steps", "seed", "retries")}}
     lines += ["", *(f"{what}: {value or 0}" for what, value in judged.items())]
     lines.append(f"at {RATE:.0f} writes a second; failures: {', '.join(results['failures']) or 'none'}")
     return "\n".join(lines)

@@ -2,11 +2,14 @@
 
     python scripts/mutate.py            all of them, a line each; exit code 1 if one survives
     python scripts/mutate.py NAME ...   only these
+    python scripts/mutate.py --changed [--base REVISION]
+                                        only those in files that changed since REVISION (default: origin/main, or main)
 
 Each mutant is one piece of a source's text replaced: in a fork of a process that has all tests and modules; where only
 an import would make the difference, in a copy of the sources in a temporary folder.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -18,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from parts import changed_files, default_base
 from planting import Forks, planted
 
 ROOT = Path(__file__).parent.parent
@@ -1063,6 +1067,28 @@ MUTANTS = (
         "max(0, TOP)",
         ("tests/store/test_etcd_requests.py",),
     ),
+    Mutant(
+        "a request holds the event loop for 200 ms, without a call",
+        "api/octavia/requests.py",
+        '    named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))\n',
+        "    number = 0\n    while number < 6_000_000:\n        number += 1\n"
+        '    named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))\n',
+        ("tests/api/octavia/test_lists.py",),
+    ),
+    Mutant(
+        "a compilation looks through all load balancers",
+        "compilers/ovn/compiler.py",
+        "        case LoadBalancer() as balancer:\n",
+        "        case LoadBalancer() as balancer:\n            for _ in snapshot.load_balancers:\n                pass\n",
+        ("tests/reconciler/test_steps_of_a_change.py",),
+    ),
+    Mutant(
+        "a dirty owner wakes no reconciler that rests",
+        "reconciler/loop.py",
+        "cause]\n        self._wake.set()\n",
+        "cause]\n",
+        ("tests/reconciler/test_loop.py",),
+    ),
 )
 
 
@@ -1083,6 +1109,14 @@ def survives(mutant: Mutant) -> bool:
 
 def module_of(mutant: Mutant) -> str:
     return "fairlead." + mutant.file.removesuffix(".py").replace("/", ".")
+
+
+def changed_mutants(base: str) -> list[str]:
+    """Names of those planted in files of the product that differ from `base`, or whose tests do."""
+    changed = [path.removeprefix("src/fairlead/") for path in changed_files(base or default_base())]
+    return [
+        each.name for each in MUTANTS if each.file in changed or any(path.startswith(each.tests) for path in changed)
+    ]
 
 
 def main(names: list[str]) -> int:
@@ -1128,4 +1162,12 @@ def main(names: list[str]) -> int:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--changed", action="store_true")
+    parser.add_argument("--base", default="")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.changed and not (options.names or changed_mutants(options.base)):
+        print("no bug is planted in a file that changed")
+        sys.exit(0)
+    sys.exit(main(changed_mutants(options.base) if options.changed else options.names))

@@ -15,6 +15,7 @@ from harness import step_counter
 
 step_counter.install()
 
+from harness.counted_processes import counted_processes  # noqa: E402
 from harness.hold import max_steps_of  # noqa: E402 - what follows imports modules that are counted
 from harness.virtual_clock import VirtualClockLoop, time_of_loop  # noqa: E402
 
@@ -36,6 +37,29 @@ LONGEST_FIRST = (
     "test_three_hosts",
 )
 """Files that take a minute or more: started last, one of them would keep the other workers waiting."""
+
+
+PURE = ("cases", "changes", "compilers", "dataplane", "model", "native", "reconciler", "toy", "haproxy/test_stories.py")
+"""Folders of tests, and a module; those directly in this folder are pure as well."""
+END_TO_END = ("lab", "keystone", "barbican")
+ALONE = ("conformance", "fuzz", "ha", "neutron_lab", "package", "siege")
+"""Folders of end-to-end tests, and of those that only a part of `make test-all` runs; the marks of both are below."""
+ALONE_MARKS = {"fuzz", "neutron", "octavia", "package", "siege", "tempest"}
+LONG_MARKS = {"lab", "client", "slow"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What the Makefile selects by: `pure`, `end_to_end` and `alone`."""
+    path = item.path.relative_to(Path(__file__).parent)
+    folder = path.parts[0]
+    marks = {mark.name for mark in item.iter_markers()}
+    if folder in PURE or str(path) in PURE or len(path.parts) == 1:
+        item.add_marker("pure")
+    if folder in ALONE or marks & ALONE_MARKS:
+        item.add_marker("alone")
+    if folder in END_TO_END or marks & LONG_MARKS:
+        item.add_marker("end_to_end")
 
 
 @pytest.hookimpl(trylast=True)
@@ -78,3 +102,9 @@ def _steps_are_bounded(request: pytest.FixtureRequest) -> Iterator[None]:
             file.write(f"{longest.steps} {request.node.nodeid} {longest.where}\n")
     where = longest.where
     assert longest.steps <= bound, f"{longest.steps} steps, more than {bound}, without a return to the loop: {where}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _counted_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with counted_processes(tmp_path_factory.mktemp("counted")):
+        yield

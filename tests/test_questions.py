@@ -3,37 +3,24 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from fairlead import questions
 from fairlead.questions import LARGEST_ANSWER, Answer, NoAnswer, NotTrusted, Place, ask
 from harness.front_ends.keystone_recorded import OF_SHOP, Playing, playing, token
-
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
+from harness.loops import LOOPS, run_on
+from harness.probed import full
+from harness.tls_files import certificate
 
 
 @pytest.fixture(params=LOOPS)
-def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[Any]], Any]:
-    def run(story: Awaitable[Any]) -> Any:
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            return runner.run(story)  # type: ignore[arg-type]
-
-    return run
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    return partial(run_on, request.param)
 
 
 async def answered(raw: bytes, *, ends: bool = True) -> Answer:
@@ -93,14 +80,8 @@ def test_a_server_that_says_nothing_is_not_waited_for(run, monkeypatch: pytest.M
 
 def test_one_that_does_not_even_accept_is_not_waited_for(run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(questions, "PATIENCE", 0.2)
-    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for client in (first, second):
-            client.setblocking(False)
-            client.connect_ex(full.getsockname())
-        with pytest.raises(NoAnswer):
-            run(ask(Place(url=f"http://127.0.0.1:{full.getsockname()[1]}/v3"), "GET /x", {}))
+    with full(4) as port, pytest.raises(NoAnswer):
+        run(ask(Place(url=f"http://127.0.0.1:{port}/v3"), "GET /x", {}))
 
 
 def test_nobody_there(run):
@@ -108,30 +89,6 @@ def test_nobody_there(run):
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswer):
             run(ask(Place(url=f"http://127.0.0.1:{probe.getsockname()[1]}/v3"), "GET /x", {}))
-
-
-def certificate(folder: Path, name: str) -> Path:
-    """Signed by itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"{name}.pem"
-    path.write_bytes(
-        made.public_bytes(Encoding.PEM) + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    return path
 
 
 @pytest.mark.parametrize("believed", ["right", "wrong"])

@@ -1,6 +1,5 @@
 """Where the server listens."""
 
-import asyncio
 import socket
 import stat
 from dataclasses import replace
@@ -24,6 +23,7 @@ from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.balancer import some_balancer
 from harness.story import parse_model
+from harness.waiting import eventually
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
@@ -134,9 +134,7 @@ async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: 
     options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
     async with OvnControl(OVN, model, options) as control:
         control.central.look_again()
-        async with asyncio.timeout(5):
-            while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
-                await asyncio.sleep(0.01)
+        await eventually(lambda: model.reads >= 2)
     await store.close()
 
 
@@ -167,8 +165,6 @@ async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_p
     central = CentralDataplane(OVN, model, driver, first_hear=first_hear)
     async with central:
         central.look_again()
-        async with asyncio.timeout(10):
-            while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
-                await asyncio.sleep(0.01)
+        await eventually(lambda: model.reads >= 2)
     await store.close()
     assert first_hears == 1

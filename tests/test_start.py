@@ -14,10 +14,9 @@ from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import enrol
 from harness.ports import free_port
 from harness.supervised import supervised
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
-
-PATIENCE = 30.0
 
 
 def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
@@ -42,7 +41,7 @@ async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: 
     )
     own = {"WATCHDOG_USEC": "200000"}
     with supervised(tmp_path, ("server", "--config", str(options)), own) as server:
-        with httpx.Client(base_url=f"http://{where}", timeout=PATIENCE) as client:
+        with httpx.Client(base_url=f"http://{where}", timeout=DEADLINE) as client:
             assert client.get("/healthz").status_code == 200
             network = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             assert (network.status_code, network.json()["network"]["name"]) == (201, "n"), network.text
@@ -66,7 +65,7 @@ async def come_in(token: str, folder: Path) -> None:
         (Remote(url=f"unix:{folder}/agent.socket"), "/agent/openapi.json", "openapi"),
         (Remote(url=f"unix:{folder}/lxd.socket"), "/1.0", "metadata"),
     ):
-        connection = Connection(remote, PATIENCE)
+        connection = Connection(remote, DEADLINE)
         assert key in await connection.ask("GET", path)
         connection.close()
 

@@ -1,14 +1,12 @@
 """The question of a node that waits for news: by which MACs its machines have to know their neighbours."""
 
 import asyncio
-import gc
 import json
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import httpx
 import pytest
@@ -18,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from fairlead.api import agent_neighbours, agents
 from fairlead.api.agent_messages import LONGEST_WAIT
 from fairlead.api.door import Services
-from fairlead.api.loop_lag import LONG
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
 from fairlead.model import neighbours
@@ -28,10 +25,12 @@ from fairlead.model.network import FixedIP, Network, Port
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from fairlead.store.fair_semaphore import FairSemaphore
-from harness.api import ADMIN, NOON, Inside, inside
+from harness.api import ADMIN, NOON, Inside, inside, write_many
 from harness.documented import documented
-from harness.hold import held
+from harness.virtual_clock import time_of_loop
+from harness.waiting import eventually
 
+pytestmark = pytest.mark.virtual_clock
 COMMON: dict[str, Any] = {"project_id": "p", "created_at": NOON}
 
 
@@ -63,12 +62,7 @@ class Scene:
     async def looked(self) -> None:
         """Until a question that waits is about to look again."""
         before = len(self.waited)
-        async with asyncio.timeout(5):
-            while len(self.waited) == before:  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.005)
-
-
-Story: TypeAlias = Callable[[Scene], Awaitable[None]]
+        await eventually(lambda: len(self.waited) > before)
 
 
 def lip(address: str = "10.0.0.200", network_id: str = "net1", identity: str = "lip") -> LocalIP:
@@ -90,133 +84,111 @@ def told(answer: Any) -> Any:
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    monkeypatch.setattr(agent_neighbours, "LOOK", 0.02)
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(agent_neighbours, "perf_counter", time_of_loop)
+    made = list[Starlette]()
 
-    async def run(story: Story) -> None:
-        made = list[Starlette]()
+    def ports_on(chassis: str) -> frozenset[str] | None:
+        if scene.away:
+            raise Unreachable("the Southbound database is not connected")
+        return frozenset(scene.ports[chassis]) if chassis in scene.ports else None
 
-        def ports_on(chassis: str) -> frozenset[str] | None:
-            if scene.away:
-                raise Unreachable("the Southbound database is not connected")
-            return frozenset(scene.ports[chassis]) if chassis in scene.ports else None
+    def make(services: Services) -> Starlette:
+        made.append(agents.make_door(replace(services, ports_on=ports_on)))
+        return made[0]
 
-        def make(services: Services) -> Starlette:
-            made.append(agents.make_door(replace(services, ports_on=ports_on)))
-            return made[0]
+    async with inside(make, tmp_path, "/agent") as api:
+        networks = (Network(id=each, mtu=1442, **COMMON) for each in ("net1", "net2"))
+        machines = vm("vm1", 1), vm("vm2", 2, "net2"), vm("owner", 0xC8, address="10.0.0.200")
+        await api.model.write(lambda _: Changes(puts=(*networks, *machines)))
 
-        async with inside(make, tmp_path, "/agent") as api:
-            networks = (Network(id=each, mtu=1442, **COMMON) for each in ("net1", "net2"))
-            machines = vm("vm1", 1), vm("vm2", 2, "net2"), vm("owner", 0xC8, address="10.0.0.200")
-            await api.model.write(lambda _: Changes(puts=(*networks, *machines)))
+        async def door(scope: Scope, receive: Receive, send: Send) -> None:
+            seen = {"extensions": {"fairlead.over": {"event": scene.over}}, "waited": scene.waited}
+            turn = lambda: scene.turns.turn("p", 5.0)  # noqa: E731
+            await made[0]({**scope, **seen, "turn": turn, "identity": scene.caller}, receive, send)
 
-            async def door(scope: Scope, receive: Receive, send: Send) -> None:
-                seen = {"extensions": {"fairlead.over": {"event": scene.over}}, "waited": scene.waited}
-                turn = lambda: scene.turns.turn("p", 5.0)  # noqa: E731
-                await made[0]({**scope, **seen, "turn": turn, "identity": scene.caller}, receive, send)
-
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door), base_url="http://door") as client:
-                scene = Scene(api, client)
-                scene.ports = {"node1": {"vm1", "owner", "somebody-elses"}, "node2": {"vm2"}, "node3": set()}
-                client.event_hooks = {"response": [(await documented(made[0], client)).hold]}
-                await story(scene)
-
-    return lambda story: asyncio.run(run(story))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door), base_url="http://door") as client:
+            scene = Scene(api, client)
+            scene.ports = {"node1": {"vm1", "owner", "somebody-elses"}, "node2": {"vm2"}, "node3": set()}
+            client.event_hooks = {"response": [(await documented(made[0], client)).hold]}
+            yield scene
 
 
-def test_a_node_hears_of_a_local_ip_that_comes_and_of_one_that_goes(play):
-    async def story(scene: Scene) -> None:
-        nothing = await scene.good(wait=1)
-        assert nothing["networks"] == {}
-        waiting = asyncio.create_task(scene.good(digest=nothing["digest"], wait=30))
-        await scene.looked()
-        assert not waiting.done()
-        await scene.put(lip(), lip("fd00:a::200", identity="six"))
-        heard = await waiting
-        virtual = derive_mac("net1")
-        assert told(heard) == {"net1": (["owner", "vm1"], {"10.0.0.200": virtual, "fd00:a::200": virtual})}
-        assert heard["networks"]["net1"]["neighbours"][0] == {
-            "address": "10.0.0.200", "mac": virtual, "lasting": True, "unheard": ["owner"]
-        }  # fmt: skip
-        remembered = {"net1": ["10.0.0.200", "fd00:a::200"]}
-        waiting = asyncio.create_task(scene.good(digest=heard["digest"], wait=30, remembered=remembered))
-        await scene.delete("lip")
-        gone = await waiting
-        assert told(gone)["net1"][1] == {"10.0.0.200": "02:00:00:00:00:c8", "fd00:a::200": virtual}
-        assert gone["networks"]["net1"]["neighbours"][0]["lasting"] is False
-
-    play(story)
+async def test_a_node_hears_of_a_local_ip_that_comes_and_of_one_that_goes(scene: Scene):
+    nothing = await scene.good(wait=1)
+    assert nothing["networks"] == {}
+    waiting = asyncio.create_task(scene.good(digest=nothing["digest"], wait=30))
+    await scene.looked()
+    assert not waiting.done()
+    await scene.put(lip(), lip("fd00:a::200", identity="six"))
+    heard = await waiting
+    virtual = derive_mac("net1")
+    assert told(heard) == {"net1": (["owner", "vm1"], {"10.0.0.200": virtual, "fd00:a::200": virtual})}
+    assert heard["networks"]["net1"]["neighbours"][0] == {
+        "address": "10.0.0.200", "mac": virtual, "lasting": True, "unheard": ["owner"]
+    }  # fmt: skip
+    remembered = {"net1": ["10.0.0.200", "fd00:a::200"]}
+    waiting = asyncio.create_task(scene.good(digest=heard["digest"], wait=30, remembered=remembered))
+    await scene.delete("lip")
+    gone = await waiting
+    assert told(gone)["net1"][1] == {"10.0.0.200": "02:00:00:00:00:c8", "fd00:a::200": virtual}
+    assert gone["networks"]["net1"]["neighbours"][0]["lasting"] is False
 
 
-def test_without_news_a_node_is_told_so_when_it_has_waited_long_enough(play):
-    async def story(scene: Scene) -> None:
-        digest = (await scene.good())["digest"]
-        began = time.monotonic()
-        assert await scene.good(digest=digest, wait=1) == {"digest": digest, "networks": None}
-        took = time.monotonic() - began
-        assert 1 <= took < 10
-        assert sum(scene.waited) > 0.9, "and metrics do not take it for work"
-        assert await scene.good(digest=digest) == {"digest": digest, "networks": None}
-
-    play(story)
+async def test_without_news_a_node_is_told_so_when_it_has_waited_long_enough(scene: Scene):
+    digest = (await scene.good())["digest"]
+    began, waited = asyncio.get_running_loop().time(), len(scene.waited)
+    assert await scene.good(digest=digest, wait=1) == {"digest": digest, "networks": None}
+    assert asyncio.get_running_loop().time() - began == pytest.approx(1)
+    assert sum(scene.waited[waited:]) == pytest.approx(1), "and metrics do not take it for work"
+    assert await scene.good(digest=digest) == {"digest": digest, "networks": None}
 
 
-def test_a_machine_that_comes_is_news(play):
-    async def story(scene: Scene) -> None:
-        await scene.put(lip())
-        digest = (await scene.good("node3"))["digest"]
-        waiting = asyncio.create_task(scene.good("node3", digest=digest, wait=30))
-        await scene.looked()
-        scene.ports["node3"] = {"vm1"}
-        assert told(await waiting) == {"net1": (["vm1"], {"10.0.0.200": derive_mac("net1")})}
-
-    play(story)
+async def test_a_machine_that_comes_is_news(scene: Scene):
+    await scene.put(lip())
+    digest = (await scene.good("node3"))["digest"]
+    waiting = asyncio.create_task(scene.good("node3", digest=digest, wait=30))
+    await scene.looked()
+    scene.ports["node3"] = {"vm1"}
+    assert told(await waiting) == {"net1": (["vm1"], {"10.0.0.200": derive_mac("net1")})}
 
 
-def test_a_node_is_told_of_its_own_networks_only(play):
-    async def story(scene: Scene) -> None:
-        await scene.put(lip())
-        for chassis in ("node2", "node3"):
-            assert (await scene.good(chassis, remembered={"net1": ["10.0.0.200"]}))["networks"] == {}
-
-    play(story)
+async def test_a_node_is_told_of_its_own_networks_only(scene: Scene):
+    await scene.put(lip())
+    for chassis in ("node2", "node3"):
+        assert (await scene.good(chassis, remembered={"net1": ["10.0.0.200"]}))["networks"] == {}
 
 
 @pytest.mark.parametrize("how", ["gone", "newer"])
-def test_nobody_waits_who_is_not_waited_for(play, how: str):
+async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
     """The client has hung up or the server ends; or the same node asks anew."""
 
-    async def story(scene: Scene) -> None:
-        digest = (await scene.good())["digest"]
-        waiting = asyncio.create_task(scene.good(digest=digest, wait=LONGEST_WAIT))
-        await scene.looked()
-        if how == "gone":
-            scene.over.set()
-        else:
-            assert (await scene.good(digest=digest))["networks"] is None
-        async with asyncio.timeout(5):
-            assert (await waiting)["networks"] is None
-
-    play(story)
+    digest = (await scene.good())["digest"]
+    waiting = asyncio.create_task(scene.good(digest=digest, wait=LONGEST_WAIT))
+    await scene.looked()
+    before = asyncio.get_running_loop().time()
+    if how == "gone":
+        scene.over.set()
+    else:
+        assert (await scene.good(digest=digest))["networks"] is None
+    assert (await waiting)["networks"] is None
+    assert asyncio.get_running_loop().time() - before <= agent_neighbours.LOOK
 
 
-def test_who_waits_keeps_nobody_from_their_turn(play):
+async def test_who_waits_keeps_nobody_from_their_turn(scene: Scene):
     """A project may have one request in the door here."""
 
-    async def story(scene: Scene) -> None:
-        digests = {chassis: (await scene.good(chassis))["digest"] for chassis in scene.ports}
-        waiting = [
-            asyncio.create_task(scene.good(each, digest=digest, wait=LONGEST_WAIT)) for each, digest in digests.items()
-        ]
-        for _ in waiting:
-            await scene.looked()
-        answer = await scene.client.put("/chassis/node1", json={"interval": 1, "listeners": {}})
-        assert answer.status_code == 200
-        assert not any(each.done() for each in waiting)
-        scene.over.set()
-        await asyncio.gather(*waiting)
-
-    play(story)
+    digests = {chassis: (await scene.good(chassis))["digest"] for chassis in scene.ports}
+    waiting = [
+        asyncio.create_task(scene.good(each, digest=digest, wait=LONGEST_WAIT)) for each, digest in digests.items()
+    ]
+    for _ in waiting:
+        await scene.looked()
+    answer = await scene.client.put("/chassis/node1", json={"interval": 1, "listeners": {}})
+    assert answer.status_code == 200
+    assert not any(each.done() for each in waiting)
+    scene.over.set()
+    await asyncio.gather(*waiting)
 
 
 def agent(*chassis: str) -> Identity:
@@ -233,27 +205,23 @@ def agent(*chassis: str) -> Identity:
         (Identity(user="u", project_id="p", roles=frozenset({"member"})), "node1", 403, "this is for agents: the role"),
     ],
 )
-def test_an_agent_asks_for_its_own_chassis(play, who: Identity, chassis: str, status: int, words: str | None):
-    async def story(scene: Scene) -> None:
-        scene.caller = who
-        answer = await scene.ask(chassis)
-        assert answer.status_code == status
-        assert words is None or words in answer.json()["error"]
+async def test_an_agent_asks_for_its_own_chassis(
+    scene: Scene, who: Identity, chassis: str, status: int, words: str | None
+):
+    scene.caller = who
+    answer = await scene.ask(chassis)
+    assert answer.status_code == status
+    assert words is None or words in answer.json()["error"]
 
-    play(story)
 
-
-def test_while_ovn_cannot_be_asked_nothing_is_said(play):
-    async def story(scene: Scene) -> None:
-        digest = (await scene.good())["digest"]
-        waiting = asyncio.create_task(scene.ask(digest=digest, wait=LONGEST_WAIT))
-        await scene.looked()
-        scene.away = True
-        for answer in (await waiting, await scene.ask()):
-            assert answer.status_code == 503
-            assert answer.json() == {"error": "OVN cannot be asked: the Southbound database is not connected"}
-
-    play(story)
+async def test_while_ovn_cannot_be_asked_nothing_is_said(scene: Scene):
+    digest = (await scene.good())["digest"]
+    waiting = asyncio.create_task(scene.ask(digest=digest, wait=LONGEST_WAIT))
+    await scene.looked()
+    scene.away = True
+    for answer in (await waiting, await scene.ask()):
+        assert answer.status_code == 503
+        assert answer.json() == {"error": "OVN cannot be asked: the Southbound database is not connected"}
 
 
 @pytest.mark.parametrize(
@@ -268,54 +236,38 @@ def test_while_ovn_cannot_be_asked_nothing_is_said(play):
         ({"digest": "x" * 65}, "digest: Value should have a maximum character requirement of 64"),
     ],
 )
-def test_what_is_wrong_is_named(play, body: Any, words: str):
-    async def story(scene: Scene) -> None:
-        answer = await scene.ask(**body)
-        assert answer.status_code == 400
-        assert words in answer.json()["error"]
-
-    play(story)
+async def test_what_is_wrong_is_named(scene: Scene, body: Any, words: str):
+    answer = await scene.ask(**body)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
 
 
-def test_a_question_has_a_largest_size(play):
-    async def story(scene: Scene) -> None:
-        answer = await scene.ask(remembered={"x" * agents.LARGEST_QUESTION: []})
-        assert answer.status_code == 413
-
-    play(story)
+async def test_a_question_has_a_largest_size(scene: Scene):
+    answer = await scene.ask(remembered={"x" * agents.LARGEST_QUESTION: []})
+    assert answer.status_code == 413
 
 
-def test_as_many_as_a_node_may_remember_fit_in_a_question(play):
-    async def story(scene: Scene) -> None:
-        longest = [f"fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:{number:x}" for number in range(neighbours.MOST_NEIGHBOURS)]
-        assert len(json.dumps(longest)) < agents.LARGEST_QUESTION
-        assert (await scene.good(remembered={"net1": longest}))["networks"] == {}
-
-    play(story)
+async def test_as_many_as_a_node_may_remember_fit_in_a_question(scene: Scene):
+    longest = [f"fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:{number:x}" for number in range(neighbours.MOST_NEIGHBOURS)]
+    assert len(json.dumps(longest)) < agents.LARGEST_QUESTION
+    assert (await scene.good(remembered={"net1": longest}))["networks"] == {}
 
 
-def test_the_longest_list_holds_nobody_up(play):
+async def test_the_longest_list_holds_nobody_up(scene: Scene):
     """As many as a node is told of: five networks with as many as each may have."""
 
-    async def story(scene: Scene) -> None:
-        names = [f"big{number}" for number in range(neighbours.MOST_NEIGHBOURS // neighbours.MOST_OF_NETWORK)]
-        made = [
-            lip(f"10.{number}.{each // 250}.{each % 250}", name, f"{name}-{each}")
-            for number, name in enumerate(names)
-            for each in range(neighbours.MOST_OF_NETWORK)
-        ]
-        places = [
-            *(Network(id=name, mtu=1442, **COMMON) for name in names),
-            *(vm(f"vm-{name}", 9, name) for name in names),
-        ]
-        await scene.api.model.write(lambda _: Changes(puts=(*places, *made)))
-        scene.ports["node1"] = {f"vm-{name}" for name in names}
-        scene.client.event_hooks = {}  # holding the answer against the document takes long, and is the test's own work
-        gc.collect()
-        with held() as hold:
-            answer = await asyncio.create_task(scene.ask())
-        told = answer.json()["networks"].values()
-        assert sum(len(each["neighbours"]) for each in told) == neighbours.MOST_NEIGHBOURS
-        assert hold.longest < LONG
-
-    play(story)
+    names = [f"big{number}" for number in range(neighbours.MOST_NEIGHBOURS // neighbours.MOST_OF_NETWORK)]
+    made = [
+        lip(f"10.{number}.{each // 250}.{each % 250}", name, f"{name}-{each}")
+        for number, name in enumerate(names)
+        for each in range(neighbours.MOST_OF_NETWORK)
+    ]
+    places = [
+        *(Network(id=name, mtu=1442, **COMMON) for name in names),
+        *(vm(f"vm-{name}", 9, name) for name in names),
+    ]
+    await write_many(scene.api.model, (*places, *made))
+    scene.ports["node1"] = {f"vm-{name}" for name in names}
+    answer = await scene.ask()
+    told = answer.json()["networks"].values()
+    assert sum(len(each["neighbours"]) for each in told) == neighbours.MOST_NEIGHBOURS

@@ -18,9 +18,10 @@ from fairlead.model.agent import Agent
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.agents import serving, until
+from harness.agents import serving
 from harness.language import parse_model
 from harness.nodes import deployed
+from harness.waiting import eventually, watch_loop
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -153,23 +154,22 @@ async def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_i
         process = await speak(server.url)
         try:
             await server.hang_up()
-            await asyncio.sleep(1.0)
-            assert not server.model.snapshot.agents["one"].away
+            await watch_loop(1.0, lambda: not server.model.snapshot.agents["one"].away)
         finally:
             await kill(process)
         await kill(await speak(server.url))
-        await until(lambda: server.model.snapshot.agents["one"].away, 2.0)
+        await eventually(lambda: server.model.snapshot.agents["one"].away)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_over_tls_too(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]):
-    """Servers run in uvloop, which says nothing there of the last byte."""
+    """Servers run in uvloop, which does not report the last byte of a TLS connection."""
 
     async def story() -> None:
         async with deployed(tmp_path) as stage:
             await stage.enrol("one")
             await kill(await speak(stage.url, str(tmp_path / "one.pem")))
-            await until(lambda: stage.snapshot.agents["one"].away, 2.0)
+            await eventually(lambda: stage.snapshot.agents["one"].away)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(story())

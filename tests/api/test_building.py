@@ -1,6 +1,5 @@
 """A door's errors: whatever a handler raises leaves in the format of the door, and who may not come in is not heard."""
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -21,7 +20,7 @@ def only_admin(who: Identity) -> None:
         raise ApiError(403, "not for you")
 
 
-def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **manners: Any) -> httpx.Response:
+async def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **manners: Any) -> httpx.Response:
     async def handler(request: Request) -> Response:
         raise raised
 
@@ -32,12 +31,9 @@ def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **ma
         scope["identity"] = Identity(user="u", project_id="p", roles=roles)
         await app(scope, receive, send)
 
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(known, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
-            return await client.get("/here")
-
-    return asyncio.run(send())
+    transport = httpx.ASGITransport(known, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+        return await client.get("/here")
 
 
 @pytest.mark.parametrize(
@@ -50,24 +46,24 @@ def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **ma
         (ValueError("a secret"), 500, "The server made a mistake"),
     ],
 )
-def test_whatever_is_raised_leaves_in_the_format_of_the_door(raised: Exception, status: int, words: str):
-    answer = ask(raised)
+async def test_whatever_is_raised_leaves_in_the_format_of_the_door(raised: Exception, status: int, words: str):
+    answer = await ask(raised)
     assert answer.status_code == status
     assert words in answer.json()["error"]
     assert "secret" not in answer.text
 
 
-def test_what_could_not_be_stored_may_be_tried_again_and_headers_of_a_refusal_stay():
+async def test_what_could_not_be_stored_may_be_tried_again_and_headers_of_a_refusal_stay():
     for error in (StoreUnavailable("it is away"), Overtaken("others wrote first")):
-        assert ask(error).headers["retry-after"] == "1"
-    assert ask(HTTPException(405, "no", {"Allow": "PUT"})).headers["allow"] == "PUT"
+        assert (await ask(error)).headers["retry-after"] == "1"
+    assert (await ask(HTTPException(405, "no", {"Allow": "PUT"}))).headers["allow"] == "PUT"
 
 
-def test_a_door_has_its_own_words():
-    answer = ask(ValueError("3"), words={ValueError: lambda _, error: ApiError(409, f"not {error}")})
+async def test_a_door_has_its_own_words():
+    answer = await ask(ValueError("3"), words={ValueError: lambda _, error: ApiError(409, f"not {error}")})
     assert (answer.status_code, answer.json()) == (409, {"error": "not 3"})
 
 
-def test_who_may_not_come_in_is_not_heard():
-    answer = ask(ApiError(418, "tea"), roles=frozenset({"member"}))
+async def test_who_may_not_come_in_is_not_heard():
+    answer = await ask(ApiError(418, "tea"), roles=frozenset({"member"}))
     assert (answer.status_code, answer.json()) == (403, {"error": "not for you"})

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,13 @@ from fairlead.api.door import LARGEST_BODY, ApiError, json_response
 from fairlead.api.fields import reads
 from fairlead.api.openapi import Operation, read_body
 from fairlead.changes.identity import Identity
-from fairlead.logs import AUDIT, JsonFormatter
+from fairlead.logs import AUDIT, Allowance, JsonFormatter, RateLimit
 from fairlead.store.model import CHANGED
 from harness.api import Inside
 from harness.api import play as inside_play
+from harness.waiting import eventually, turns
 
+pytestmark = pytest.mark.virtual_clock
 ANN = Identity(user="ann", project_id="shop", roles=frozenset({"member"}))
 EVE = Identity(user="eve", project_id="other", roles=frozenset({"member"}))
 
@@ -84,18 +88,21 @@ class Place:
         self.observed.append((path, method, status))
 
 
-def play(story: Callable[[Place], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        place = Place(**options)
-        async with place.client, asyncio.timeout(10):
-            await story(place)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def opened(**options: Any) -> AsyncIterator[Place]:
+    place = Place(**options)
+    async with place.client:
+        yield place
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is awaited happens elsewhere
-        await asyncio.sleep(0.01)
+@pytest.fixture
+def _time_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No allowance of a minute is renewed, and none has been used by another test."""
+    frozen = partial(Allowance, clock=lambda: 0.0)
+    monkeypatch.setattr(callers, "Allowance", frozen)
+    limit = RateLimit(callers.STRANGERS_A_MINUTE)
+    limit._allowance = frozen(callers.STRANGERS_A_MINUTE)
+    monkeypatch.setattr(callers.STRANGERS, "filters", [limit])
 
 
 @pytest.mark.parametrize(
@@ -134,26 +141,23 @@ def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, righ
         ({"sec-fetch-site": "same-site"}, 403),
     ],
 )
-def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
+async def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
     """A page whose name was made to lead to loopback says its own name in Host; that of another site, its Origin."""
 
-    async def story(place: Place) -> None:
+    async with opened(names=names_of("127.0.0.1:9876", (), tls=False)) as place:
         place.go_on.set()
         assert (await place.client.get("/it", headers=headers)).status_code == status
         assert (await place.client.get("/healthz", headers={"host": "anything"})).status_code == 200
 
-    play(story, names=names_of("127.0.0.1:9876", (), tls=False))
 
-
-def test_a_project_has_so_many_requests_at_once_and_others_are_served():
-    async def story(place: Place) -> None:
+async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
+    async with opened() as place:
         crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + WAITING + 10)]
-        await until(lambda: place.busy >= AT_ONCE)
-        await asyncio.sleep(0.05)
+        await turns()
         assert place.busy == AT_ONCE
         other = asyncio.create_task(place.client.get("/it", headers={"authorization": "eve"}))
         writes = asyncio.create_task(place.client.post("/it", json={}))
-        await until(lambda: place.busy >= AT_ONCE + 2)
+        await eventually(lambda: place.busy >= AT_ONCE + 2)
         place.go_on.set()
         answers = [await each for each in crowd]
         assert [answer.status_code for answer in answers].count(429) == 10
@@ -162,11 +166,10 @@ def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         assert "Too many requests of this project" in refused.json()["error"]
         assert ((await other).status_code, (await writes).status_code) == (200, 200)
 
-    play(story)
 
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read():
+    async with opened() as place:
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read():
-    async def story(place: Place) -> None:
         async def body() -> Any:
             raise AssertionError("nobody reads it")
             yield b""
@@ -175,44 +178,36 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read():
             answer = await place.client.post("/it", content=body(), headers={"content-length": size})
             assert answer.status_code == 413
 
-    play(story)
 
-
-def test_too_many_passwords_are_told_when_to_come_again():
-    async def story(place: Place) -> None:
+async def test_too_many_passwords_are_told_when_to_come_again():
+    async with opened() as place:
         answer = await place.client.get("/it", headers={"authorization": "slow"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 
-    play(story)
 
-
-def test_an_administrator_waits_for_no_tenant_of_the_project():
-    async def story(place: Place) -> None:
+async def test_an_administrator_waits_for_no_tenant_of_the_project():
+    async with opened() as place:
         crowd = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE + WAITING)]
-        await until(lambda: place.busy == AT_ONCE)
+        await eventually(lambda: place.busy == AT_ONCE)
         place.who = Identity(user="root", project_id=ANN.project_id, roles=frozenset({"admin"}))
         request = asyncio.create_task(place.client.post("/it", json={}))
-        await until(lambda: place.busy == AT_ONCE + 1)
+        await eventually(lambda: place.busy == AT_ONCE + 1)
         place.go_on.set()
         assert (await request).status_code == 200
         assert {answer.status_code for answer in await asyncio.gather(*crowd)} == {200}
-
-    play(story)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == AUDIT]
 
 
-def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(caplog: pytest.LogCaptureFixture):
+async def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
-    async def story(place: Place) -> None:
+    async with opened() as place:
         place.go_on.set()
         await place.client.post("/it", json={})
         await place.client.get("/it")
-
-    play(story)
     (line,) = lines(caplog)
     assert line.pop("milliseconds") >= 0
     assert line.pop("time")
@@ -224,45 +219,41 @@ def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(cap
 
 
 @pytest.mark.parametrize("name", ["%", "%s", "%(x)s", "100%"])
-def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
+async def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
     """Callers choose ids of projects and names of zones."""
     caplog.set_level(logging.INFO)
 
-    async def story(place: Place) -> None:
+    async with opened() as place:
         place.changes = f"quota/{name}"
         place.go_on.set()
         await place.client.post("/it", json={})
-
-    play(story)
     (line,) = lines(caplog)
     assert line["message"].endswith(f": quota/{name}")
 
 
-def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pytest.LogCaptureFixture):
+@pytest.mark.usefixtures("_time_stands")
+async def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
-    async def story(place: Place) -> None:
+    async with opened(who=None) as place:
         for number in range(callers.FAILED_LOGINS_A_MINUTE + 50):
             await place.client.get("/it", auth=(f"ann\n{number}" + "x" * 1000, "secret"))
-
-    play(story, who=None)
     found = lines(caplog)
-    assert callers.FAILED_LOGINS_A_MINUTE <= len(found) <= callers.FAILED_LOGINS_A_MINUTE + 5
+    assert len(found) == callers.FAILED_LOGINS_A_MINUTE
     assert (found[0]["user"][:8], found[0]["from"], found[0]["log_in"]) == ("ann\\n0xx", "192.0.2.9", "failed")
     assert max(len(json.dumps(line)) for line in found) < 2000
     assert "secret" not in json.dumps(found)
 
 
-def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture):
+@pytest.mark.usefixtures("_time_stands")
+async def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
-    async def story(place: Place) -> None:
+    async with opened(who=None) as place:
         for number in range(500):
             await place.client.get(f"/nothing{number}/%0Aall is well")
-
-    play(story, who=None)
     ours = [record for record in caplog.records if record.name.startswith("fairlead")]
-    assert callers.STRANGERS_A_MINUTE <= len(ours) <= callers.STRANGERS_A_MINUTE + 5
+    assert len(ours) == callers.STRANGERS_A_MINUTE
     assert not any("\n" in record.getMessage() for record in ours)
 
 
@@ -281,25 +272,23 @@ def test_of_who_may_change_nothing_no_body_is_read(tmp_path: Path, make_door: An
     inside_play(make_door, tmp_path, story)
 
 
-def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
-    async def story(place: Place) -> None:
+async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
+    async with opened() as place:
         waiting = [asyncio.create_task(place.client.get("/news")) for _ in range(AT_ONCE)]
-        await until(lambda: place.busy == AT_ONCE)
+        await eventually(lambda: place.busy == AT_ONCE)
         served = asyncio.create_task(place.client.get("/it"))
-        await until(lambda: place.busy == AT_ONCE + 1)
+        await eventually(lambda: place.busy == AT_ONCE + 1)
         place.go_on.set()
         assert (await served).status_code == 200
         await asyncio.gather(*waiting)
         assert place.took["/news"] < 0 < place.took["/it"]
 
-    play(story)
 
-
-def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
+async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
     """The sender has so many bodies in all, whatever became of them: none more is read."""
     begun: list[int] = []
 
-    async def story(place: Place) -> None:
+    async with opened() as place:
         arrived = asyncio.Event()
 
         async def slow(number: int) -> AsyncIterator[bytes]:
@@ -310,11 +299,9 @@ def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague
 
         place.go_on.set()
         first = [asyncio.create_task(place.client.post("/it", content=slow(n))) for n in range(AT_ONCE + 3)]
-        await until(lambda: len(begun) == AT_ONCE)
+        await eventually(lambda: len(begun) == AT_ONCE)
         place.who = replace(ANN, user="amy")
         assert (await place.client.post("/it", json={})).status_code == 200
         assert len(begun) == AT_ONCE
         arrived.set()
         assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
-
-    play(story)

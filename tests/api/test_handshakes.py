@@ -4,17 +4,17 @@ import asyncio
 import gc
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from api.test_wire import GET, own_tls, play, until
 from fairlead.api import acceptor
-from fairlead.api.acceptor import Acceptor
 from fairlead.api.wire import BoundedHttp
+from harness.front_ends.wire import GET, entered, own_tls
+from harness.waiting import eventually
 
 
-def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.virtual_clock
+async def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One handshake at a time: who says nothing takes no place, and who stops in the middle gives it back soon."""
     monkeypatch.setattr(acceptor, "SHAKING_AT_ONCE", 1)
     context, client = own_tls(tmp_path)
@@ -23,45 +23,41 @@ def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monkeypatc
         bytes.fromhex("160301"),
     )  # the beginning of a record with a ClientHello (RFC 8446, section 5.1)
 
-    async def story(place: Acceptor, connect: Any) -> None:
+    async with entered(tls=context) as (_, connect):
         for number, said in enumerate((*[silence] * 5, *[hello] * 5)):
             (await connect(f"127.0.0.{number + 2}"))[1].write(said)
-        async with asyncio.timeout(5):
-            reader, writer = await connect()
-            await writer.start_tls(client)
-            writer.write(GET.replace(b"host: x", b"connection: close"))
-            assert (await reader.read(-1)).startswith(b"HTTP/1.1 200")
-
-    play(story, tls=context)
+        reader, writer = await connect()
+        await writer.start_tls(client)
+        assert asyncio.get_running_loop().time() < acceptor.HANDSHAKE_PATIENCE
+        writer.write(GET.replace(b"host: x", b"connection: close"))
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("way", ["plain", "tls", "in the middle", "said nothing"])
-def test_a_connection_that_is_over_holds_on_to_nothing(tmp_path: Path, way: str):
+async def test_a_connection_that_is_over_holds_on_to_nothing(tmp_path: Path, way: str):
     """What lives long is frozen, and a circle of frozen objects stays for ever."""
     context, client = own_tls(tmp_path) if way == "tls" else (None, None)
     living = weakref.WeakSet[BoundedHttp]()
 
-    async def story(place: Acceptor, connect: Any) -> None:
-        gc.disable()
-        for path in (b"/", b"/", b"/news"):
-            reader, writer = await connect()
-            if client is not None:
-                await writer.start_tls(client)
-            await until(lambda: any(each.protocol is not None for each in place.clients.all()))
-            living.update(each.protocol for each in place.clients.all() if each.protocol is not None)
-            if way == "in the middle":
-                writer.write(GET.replace(b"/ HTTP", path + b" HTTP"))
-                if path == b"/":
-                    await reader.readuntil(b"\r\n\r\n")
-            elif way != "said nothing":
-                writer.write(GET)
-                await reader.readuntil(b"\r\n\r\n")
-            writer.transport.abort()
-            await until(lambda: place.clients.count == 0)
-        assert len(living) <= 3
-        await until(lambda: not living)
-
+    gc.disable()
     try:
-        play(story, tls=context)
+        async with entered(tls=context) as (place, connect):
+            for path in (b"/", b"/", b"/news"):
+                reader, writer = await connect()
+                if client is not None:
+                    await writer.start_tls(client)
+                await eventually(lambda: any(each.protocol is not None for each in place.clients.all()))
+                living.update(each.protocol for each in place.clients.all() if each.protocol is not None)
+                if way == "in the middle":
+                    writer.write(GET.replace(b"/ HTTP", path + b" HTTP"))
+                    if path == b"/":
+                        await reader.readuntil(b"\r\n\r\n")
+                elif way != "said nothing":
+                    writer.write(GET)
+                    await reader.readuntil(b"\r\n\r\n")
+                writer.transport.abort()
+                await eventually(lambda: place.clients.count == 0)
+            assert len(living) <= 3
+            await eventually(lambda: not living)
     finally:
         gc.enable()

@@ -1,7 +1,7 @@
 """Random operations of several clients at two servers, while members of their etcd are killed and frozen.
 
 All that was answered has to fit into one order (`harness/histories.py`): nothing that was acknowledged is lost, nobody
-reads what is older than what was there when they asked, and an address is claimed once. Bounded in time and operations;
+reads what is older than what was there when they asked, and an address is claimed once. Bounded in operations;
 the seed is said when it fails, and `HISTORIES_SEED` takes it.
 """
 
@@ -11,20 +11,23 @@ import os
 import signal
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
-from time import perf_counter
 
 import httpx
 import pytest
 
-from api.test_several_servers import LBS, Server, play
 from harness.claims import claim
 from harness.etcd import MEMBERS, Etcd, started
+from harness.front_ends.two_servers import LBS, Server, two_servers
 from harness.histories import UNKNOWN, Operation, contradictions
+from harness.waiting import eventually, pause_loop
 
 SEED = int(os.environ.get("HISTORIES_SEED", "0")) or Random().randrange(10**6)
 STEPS = int(os.environ.get("HISTORIES_STEPS", "6"))
-"""Of who kills and freezes: some two seconds each."""
+"""How many members are killed or frozen, one after another."""
+ANSWERS = range(20, 100)
+"""How many operations are answered while one member does not run."""
 CLIENTS, ADDRESSES = 4, [f"10.0.0.{number}" for number in (50, 51, 52)]
 WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
 """What an answer to a change says of the load balancer: it is not there; its last change is not in OVN yet."""
@@ -40,16 +43,22 @@ class Town:
     history: list[Operation] = field(default_factory=list)
     ended: bool = False
     number: int = 0
+    order: Iterator[int] = field(default_factory=count)
+    """Numbers questions and answers. All of them are in this process, so this is their order in time."""
+
+    @property
+    def known(self) -> list[Operation]:
+        return [each for each in self.history if not math.isinf(each.answered)]
 
     async def client(self) -> None:
         while not self.ended:
             server, address = self.random.choice(self.servers), self.random.choice(ADDRESSES)
             await self.random.choice((self.create, self.change, self.delete, self.read))(server, address)
-            await asyncio.sleep(self.random.random() * PAUSE)
+            await pause_loop(self.random.random() * PAUSE)
 
     async def create(self, server: Server, address: str) -> None:
         self.number += 1
-        name, asked = f"lb{self.number}", perf_counter()
+        name, asked = f"lb{self.number}", next(self.order)
         body = {"vip_subnet_id": self.subnet, "vip_address": address, "name": name}
         answer = await server.ask("POST", LBS, {"loadbalancer": body})
         assert answer.status_code in (201, 409, 503), answer.text
@@ -57,7 +66,7 @@ class Town:
 
     async def read(self, server: Server, address: str) -> tuple[str, str] | None:
         """The id and the name of who has it."""
-        asked = perf_counter()
+        asked = next(self.order)
         answer = await server.ask("GET", f"{LBS}?vip_address={address}")
         if answer.status_code == 503:
             return None
@@ -71,7 +80,7 @@ class Town:
         if (known := await self.read(self.random.choice(self.servers), address)) is None:
             return
         self.number += 1
-        text, asked = f"text {self.number}", perf_counter()
+        text, asked = f"text {self.number}", next(self.order)
         answer = await server.ask("PUT", f"{LBS}/{known[0]}", {"loadbalancer": {"description": text}})
         if (why := WITHOUT_EFFECT.get(answer.status_code)) is not None:
             self.note(address, why, known[1], asked, answer)
@@ -82,24 +91,24 @@ class Town:
     async def delete(self, server: Server, address: str) -> None:
         if (known := await self.read(self.random.choice(self.servers), address)) is None:
             return
-        asked = perf_counter()
+        asked = next(self.order)
         answer = await server.ask("DELETE", f"{LBS}/{known[0]}")
         assert answer.status_code in (204, 503, *WITHOUT_EFFECT), answer.text
         self.note(address, WITHOUT_EFFECT.get(answer.status_code, "delete"), known[1], asked, answer)
 
     def note(self, address: str, action: str, value: Hashable, asked: float, answer: httpx.Response) -> None:
         """What was answered with 503 may have been done."""
-        answered = UNKNOWN if answer.status_code == 503 else perf_counter()
+        answered = UNKNOWN if answer.status_code == 503 else next(self.order)
         self.history.append(Operation(key=address, action=action, value=value, asked=asked, answered=answered))
 
 
 async def disturb(town: Town, etcd: Etcd) -> None:
     """One member at a time: two of three go on."""
     for _ in range(STEPS):
-        member, length = town.random.randrange(MEMBERS), town.random.uniform(0.1, 1.5)
+        member, enough = town.random.randrange(MEMBERS), len(town.known) + town.random.choice(ANSWERS)
         how = town.random.choice((signal.SIGSTOP, signal.SIGKILL))
         etcd.signal(member, how)
-        await asyncio.sleep(length)
+        await eventually(lambda enough=enough: len(town.known) >= enough, f"{enough} answers")
         if how is signal.SIGKILL:
             etcd.start(member)
         else:
@@ -114,8 +123,8 @@ def etcd() -> Iterator[Etcd]:
 
 
 @pytest.mark.slow
-def test_all_that_clients_of_two_servers_were_answered_fits_into_one_order(etcd: Etcd):
-    async def story(one: Server, two: Server) -> None:
+async def test_all_that_clients_of_two_servers_were_answered_fits_into_one_order(etcd: Etcd):
+    async with two_servers(f"{etcd.url}/histories") as (one, two):
         balancer = await one.build()
         town = Town((one, two), balancer["vip_subnet_id"], Random(SEED))
         clients = [asyncio.ensure_future(town.client()) for _ in range(CLIENTS)]
@@ -127,11 +136,7 @@ def test_all_that_clients_of_two_servers_were_answered_fits_into_one_order(etcd:
         for address in ADDRESSES:
             for server in (one, two):
                 await town.read(server, address)
-        known = [each for each in town.history if not math.isinf(each.answered)]
-        assert len(known) > 20 * STEPS, f"only {len(known)} were answered, with seed {SEED}"
         assert contradictions(town.history, None, claim) == [], f"with seed {SEED}"
         for server in (one, two):
             await server.place.rest()
         assert one.place.driver.rows == two.place.driver.rows
-
-    play(f"{etcd.url}/histories", story)

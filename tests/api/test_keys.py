@@ -1,7 +1,8 @@
 """Keys and certificates: tried before a change is written that names them, and lent to the nodes that need them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,26 +79,24 @@ def wanted(reference: str = "web", role: Role = Role.CERTIFICATE, digest: str = 
     return Wanted(balancer_id=of, secret=Secret(role=role, reference=reference), digest=digest)
 
 
-def play(folder: Path, story: Callable[[Place], Awaitable[None]], *, has_store: bool = True) -> None:
-    async def run() -> None:
-        async with inside(agents.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
-            store = Store()
-            services = replace(other.services, keys=Keys(store if has_store else None))
-            door = agents.make_door(services)
+@asynccontextmanager
+async def entered(folder: Path, *, has_store: bool = True) -> AsyncIterator[Place]:
+    async with inside(agents.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
+        store = Store()
+        services = replace(other.services, keys=Keys(store if has_store else None))
+        door = agents.make_door(services)
 
-            async def identified(scope: Scope, receive: Receive, send: Send) -> None:
-                await door({**scope, "identity": place.caller, "door_path": "/agent"}, receive, send)
+        async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+            await door({**scope, "identity": place.caller, "door_path": "/agent"}, receive, send)
 
-            transport = httpx.ASGITransport(app=identified, client=("192.0.2.1", 1))
-            async with httpx.AsyncClient(transport=transport) as client:
-                place = Place(services, store, client)
-                known = view([], [])
-                await place.write(
-                    *(replace(each, project_id=PROJECT) for each in (*known.networks.values(), *known.ports.values()))
-                )
-                await story(place)
-
-    asyncio.run(run())
+        transport = httpx.ASGITransport(app=identified, client=("192.0.2.1", 1))
+        async with httpx.AsyncClient(transport=transport) as client:
+            place = Place(services, store, client)
+            known = view([], [])
+            await place.write(
+                *(replace(each, project_id=PROJECT) for each in (*known.networks.values(), *known.ports.values()))
+            )
+            yield place
 
 
 def test_what_a_load_balancer_needs_is_what_its_proxies_read():
@@ -108,8 +107,8 @@ def test_what_a_load_balancer_needs_is_what_its_proxies_read():
     assert () == needed_secrets(led_by_the_switch)
 
 
-def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
+    async with entered(tmp_path) as place:
         for reference in ("nothing", "ca"):  # an authority has no key
             with pytest.raises(Refused) as refused:
                 await place.write(balancer(reference))
@@ -125,19 +124,15 @@ def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
         with pytest.raises(Refused):
             await place.write(balancer("other"))
 
-    play(tmp_path, story)
 
-
-def test_a_deployment_without_a_key_store_says_so(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_a_deployment_without_a_key_store_says_so(tmp_path: Path):
+    async with entered(tmp_path, has_store=False) as place:
         with pytest.raises(Unsupported, match="keys and certificates"):
             await place.write(balancer())
 
-    play(tmp_path, story, has_store=False)
 
-
-def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
+    async with entered(tmp_path) as place:
         await place.write(balancer())
         both = [wanted(), wanted("ca", Role.AUTHORITY)]
         assert [WEB.whole, CA.pem] == await place.ask("node", *both)
@@ -148,11 +143,9 @@ def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
         assert ["chassis node runs no proxy that needs it"] * 4 == await place.ask("node", *not_needed)
         assert 0 == place.services.keys.unreadable(place.services.model.snapshot)  # it is no matter of the key-store
 
-    play(tmp_path, story)
 
-
-def test_who_may_ask_and_over_what(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_who_may_ask_and_over_what(tmp_path: Path):
+    async with entered(tmp_path) as place:
         await place.write(balancer())
         assert 403 == (await place.ask("third", wanted()))[0]
         assert 400 == (await place.ask("node", *[wanted()] * (MOST_ASKED + 1)))[0]
@@ -162,13 +155,11 @@ def test_who_may_ask_and_over_what(tmp_path: Path):
         place.caller = replace(ADMIN, roles=frozenset({"member"}))
         assert 403 == (await place.ask("node", wanted()))[0]
 
-    play(tmp_path, story)
 
-
-def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
+async def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    async def story(place: Place) -> None:
+    async with entered(tmp_path) as place:
         await place.write(balancer())
         keys, model = place.services.keys, place.services.model
         place.store.has["web"] = WEB.pem.encode()
@@ -185,8 +176,6 @@ def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
         assert 0 == keys.unreadable(model.snapshot)
         assert "BEGIN" not in caplog.text
 
-    play(tmp_path, story)
-
 
 class Away:
     """A key-store that does not answer."""
@@ -201,8 +190,8 @@ class Away:
         return await asyncio.get_running_loop().create_future()
 
 
-def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
+    async with entered(tmp_path) as place:
         await place.write(balancer())
         away = Away()
         place.store.read = away.read  # type: ignore[method-assign]
@@ -210,8 +199,6 @@ def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
         status, said = await place.ask("node", *[wanted()] * MOST_ASKED)
         assert (503, True) == (status, "does not answer" in said)
         assert ["web"] == away.asked
-
-    play(tmp_path, story)
 
 
 def secured(*references: str) -> LoadBalancer:
@@ -228,24 +215,26 @@ async def check(keys: Keys, document: LoadBalancer) -> None:
     trial.check(Snapshot(), changes)
 
 
+@pytest.mark.virtual_clock
 async def test_a_key_store_that_does_not_answer_is_asked_once():
     store, document = Away(), secured("one", "two", "three")
-    keys = Keys(store, patience=0.01)
-    async with asyncio.timeout(10):
-        with pytest.raises(Refused) as refused:
-            await check(keys, document)
-        with pytest.raises(Unreadable, match="does not answer"):
-            await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
+    keys, loop = Keys(store, patience=0.01), asyncio.get_running_loop()
+    with pytest.raises(Refused) as refused:
+        await check(keys, document)
+    assert loop.time() == pytest.approx(0.01)
+    with pytest.raises(Unreadable, match="does not answer"):
+        await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
+    assert loop.time() == pytest.approx(0.02)
     assert isinstance(refused.value.why, NotRetrieved)
     assert refused.value.why.references == ("one", "two", "three")
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked == ["one", "one"]
 
 
-def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
+async def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
     """Nobody reads one in their turn to write."""
 
-    async def story(place: Place) -> None:
+    async with entered(tmp_path) as place:
         away = Away()
         place.store.read = away.read  # type: ignore[method-assign]
         waiting = asyncio.create_task(place.write(balancer()))
@@ -258,11 +247,9 @@ def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
         assert {} == dict(place.services.model.snapshot.load_balancers)
         assert "renamed" == place.services.model.snapshot.networks[network.id].name
 
-    play(tmp_path, story)
 
-
-def test_a_change_is_decided_by_what_its_asker_was_told(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_a_change_is_decided_by_what_its_asker_was_told(tmp_path: Path):
+    async with entered(tmp_path) as place:
         seen = list[Asker | None]()
         read = place.store.read
 
@@ -277,11 +264,9 @@ def test_a_change_is_decided_by_what_its_asker_was_told(tmp_path: Path):
         assert [Asker(token="alice")] * 2 + [None] == seen
         assert "alice" not in repr(seen)
 
-    play(tmp_path, story)
 
-
-def test_what_was_lent_is_opened_once(tmp_path: Path):
-    async def story(place: Place) -> None:
+async def test_what_was_lent_is_opened_once(tmp_path: Path):
+    async with entered(tmp_path) as place:
         place.store.has["web"] = WEB.bundle
         await place.write(balancer())
         assert [WEB.whole] == await place.ask("node", wanted())
@@ -292,9 +277,8 @@ def test_what_was_lent_is_opened_once(tmp_path: Path):
         assert [OTHER.whole] == await place.ask("node", wanted(digest=digest_of(WEB.whole)))
         await place.services.keys.close()
 
-    play(tmp_path, story)
 
-
+@pytest.mark.virtual_clock
 async def test_a_change_waits_once_however_many_references_it_names():
     """Each is answered in time, and all of them together are not."""
 
@@ -313,4 +297,5 @@ async def test_a_change_waits_once_however_many_references_it_names():
         await check(Keys(store, patience=0.1), document)
     assert isinstance(refused.value.why, NotRetrieved)
     assert set(refused.value.why.why) == {"the key-store does not answer"}
-    assert store.asked < 5
+    assert store.asked == 3
+    assert asyncio.get_running_loop().time() == pytest.approx(0.1)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from fairlead.api.loop_turns import LoopTurns
 
 
@@ -28,12 +30,13 @@ async def test_each_turn_of_the_loop_is_for_one():
     assert len(set(found)) == 10, "two worked in the same turn"
 
 
+@pytest.mark.virtual_clock
 async def test_who_has_hung_up_has_no_turn():
     turns = LoopTurns()
     gone = [asyncio.create_task(turns.take()) for _ in range(100)]
     await asyncio.sleep(0)
     for each in gone:
         each.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await turns.take()
         await turns.take()

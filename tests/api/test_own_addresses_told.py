@@ -17,10 +17,8 @@ from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.node import channel
+from harness.front_ends.agent_channel import Listener, Server, seen, server
 from harness.language import parse_model
-
-from .test_agent_channel import Listener
-from .test_host_proxies_told import Server, seen, server
 
 AGENT = Agent(name="one", since=datetime(2026, 1, 1, tzinfo=UTC), heartbeat=5.0)
 BRIDGE, OTHER = parse_address("10.1.0.11"), parse_address("10.2.0.1")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.test_hosts import ONE, announced, as_tenant, balancer, caller, put
 from fairlead.api import operator_nodes
 from harness.caller import Caller
+from harness.front_ends.plain_hosts import ONE, announced, as_tenant, balancer, caller, put
 
 __all__ = ["caller"]
 

@@ -7,20 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.api.auth import ROLES, LoginAttempt
-from fairlead.changes.identity import Identity
 from harness.caller import Caller
+from harness.front_ends.tenants import BALANCER, NETWORK, by_name, message
 
-NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 NOWHERE = "99999999-0000-4000-8000-000000000009"
-
-
-async def by_name(attempt: LoginAttempt) -> Identity | None:
-    """A tenant is called as their project; nobody in particular is the administrator."""
-    if attempt.authorization is None:
-        return Identity(user="admin", project_id="city", roles=ROLES)
-    who = attempt.authorization
-    return Identity(user=who, project_id=who, roles=frozenset({"member", "reader"}))
 
 
 class Town:
@@ -60,11 +50,6 @@ def town(tmp_path: Path) -> Iterator[Town]:
     caller = Caller(tmp_path, by_name)
     yield Town(caller)
     caller.close()
-
-
-def message(answer: httpx.Response) -> str:
-    body = answer.json()
-    return str(body["NeutronError"]["message"] if "NeutronError" in body else body["faultstring"])
 
 
 @pytest.mark.parametrize("what", ["a machine", "a VIP"])

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.ports import Placement, workload_of_port
 from harness.barbican.nodes import Place, on_a_node
 from harness.certificates import Authority, Issued, key_pem
-from harness.lab.site import PATIENCE, PORT
+from harness.lab.site import PORT
 from harness.pools import upper_half
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.client, pytest.mark.lab]
 
@@ -25,6 +25,7 @@ WEB, NEW, OTHER = (CA.issue(each) for each in ("web.example", "web.example", "ot
 CIDRS = ("10.0.0.0/24", "fd00:a::/64")
 SERVERS = ("oak", "elm")
 BALANCERS, LISTENERS = "/load-balancer/v2.0/lbaas/loadbalancers", "/load-balancer/v2.0/lbaas/listeners"
+CURL_SECONDS = "30"
 AGAIN = "for _ in $(seq 100); do curl -s -o /dev/null {words} -w '%{{http_code}}\n'; done"
 
 
@@ -50,11 +51,10 @@ class Tenant:
         """Until what was asked for is there."""
         waiting = {"PENDING_CREATE", "PENDING_UPDATE"}
 
-        def is_still() -> bool:
-            found = self.good("GET", BALANCERS)["loadbalancers"]
-            return not waiting & {each["provisioning_status"] for each in found}
+        def statuses() -> set[str]:
+            return {each["provisioning_status"] for each in self.good("GET", BALANCERS)["loadbalancers"]}
 
-        until(PATIENCE, "it is made", is_still)
+        wait_until(statuses, is_enough=lambda found: not waiting & found)
         self.place.lab.wait_synced()
 
     def populate(self) -> None:
@@ -83,7 +83,7 @@ class Tenant:
         """Of curl."""
         host = f"[{vip}]" if ":" in vip else vip
         where = ("--cacert", str(self.authority), "--connect-to", f"::{host}:", "https://web.example/")
-        return ["-sS", "-m", "5", *more, *where]
+        return ["-sS", "-m", CURL_SECONDS, *more, *where]
 
     def get(self, vip: str, *more: str) -> tuple[str, str, str]:
         """The code, the version of HTTP before its dot, and who answered; all of it is empty if nobody does."""
@@ -141,7 +141,7 @@ def served(tenant: Tenant) -> Iterator[Served]:
     made = tenant.good("POST", BALANCERS, {"loadbalancer": said})["loadbalancer"]
     tenant.settle()
     vips = (made["vip_address"], made["additional_vips"][0]["ip_address"])
-    until(PATIENCE, "it is served", lambda: all(tenant.get(vip)[0] == "200" for vip in vips))
+    wait_equal(lambda: [tenant.get(vip)[0] for vip in vips], ["200", "200"])
     yield Served(made["listeners"][0]["id"], vips)
     tenant.good("DELETE", f"{BALANCERS}/{made['id']}?cascade=true")
 
@@ -162,7 +162,11 @@ def test_a_renewed_certificate_is_another_reference_and_no_failed_request(tenant
         said = {"listener": {"default_tls_container_ref": tenant.stored(NEW)}}
         tenant.good("PUT", f"{LISTENERS}/{served.listener}", said)
         new = f"{NEW.certificate.serial_number:X}"
-        until(PATIENCE, "it is shown", lambda: all(new in tenant.shown(vip, "web.example") for vip in served.vips))
+        wait_until(
+            lambda: [tenant.shown(vip, "web.example") for vip in served.vips],
+            f"certificate {new}",
+            is_enough=lambda shown: all(new in each for each in shown),
+        )
         assert Counter(asking.result().split()) == {"200": 100}
 
 

@@ -3,29 +3,23 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import bcrypt
 import httpx
 import pytest
 
 from harness.barbican import cloud as barbican_cloud
-from harness.barbican.cloud import Barbican, barbican
+from harness.barbican.cloud import Barbican, barbican, octavia_options
 from harness.certificates import Authority, key_pem
 from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
-from harness.keystone.cloud import INSTALLED, Cloud, keystone, password_of
-from harness.lab.servers import until
-from harness.neutron_lab.services import OCTAVIA, PATIENCE, octavia
+from harness.keystone.cloud import INSTALLED, keystone
+from harness.neutron_lab.services import NETWORK_DRIVER, OCTAVIA, octavia
+from harness.waiting import DEADLINE, wait_equal
 
 pytestmark = [pytest.mark.client, pytest.mark.tempest]
 
 CA = Authority()
 WEB = CA.issue("web.example")
-MORE = """
-[controller_worker]
-network_driver = fairlead_network_driver
-"""
 LISTENERS = "/v2.0/lbaas/listeners"
 
 
@@ -45,7 +39,7 @@ class Place:
 
     def call(self, method: str, url: str, body: object = None, who: str = "") -> httpx.Response:
         headers = {"X-Auth-Token": who or self.alice}
-        return httpx.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+        return httpx.request(method, url, json=body, headers=headers, timeout=DEADLINE)
 
     def good(self, method: str, url: str, body: object = None) -> Any:
         answer = self.call(method, url, body)
@@ -62,34 +56,15 @@ class Place:
         return str(made["id"])
 
     def settle(self, balancer: str) -> None:
-        def active() -> bool:
+        def status() -> str:
             found = self.good("GET", f"{self.octavia}/v2.0/lbaas/loadbalancers/{balancer}")["loadbalancer"]
-            return bool(found["provisioning_status"] == "ACTIVE")
+            return str(found["provisioning_status"])
 
-        until(active, PATIENCE)
+        wait_equal(status, "ACTIVE")
 
     def listen(self, balancer: str, port: int, **more: object) -> httpx.Response:
         said = {"protocol": "TERMINATED_HTTPS", "protocol_port": port, "loadbalancer_id": balancer, **more}
         return self.call("POST", self.octavia + LISTENERS, {"listener": said})
-
-
-def configuration(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
-    """Octavia's user is who asks Keystone, and who reads Barbican; by its password it gives us load balancers."""
-    own, users = folder / "own-password", folder / "passwords"
-    for each in (own, users):
-        each.touch(mode=0o600)
-    own.write_text(password_of("octavia"))
-    users.write_text(f"octavia:{bcrypt.hashpw(b'plugged in', bcrypt.gensalt(4)).decode()}:service:admin\n")
-    return {
-        "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
-        "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
-        "FAIRLEAD_KEYSTONE_URL": cloud.url,
-        "FAIRLEAD_KEYSTONE_USER": "octavia",
-        "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(own),
-        "FAIRLEAD_KEYS_BARBICAN": secrets.url,
-        "FAIRLEAD_PROBES_BY": "agents",
-        "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +77,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     ovn = Databases(*(f"unix:{folder}/{name}.sock" for name in ("nb", "sb")))
     with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
         cloud.employ("octavia")
-        with machine(folder, configuration(cloud, secrets, folder)) as server:
+        with machine(folder, octavia_options(cloud, secrets, folder)) as server:
             networking = f"{server.url}/network"
-            with octavia(folder / "octavia", ovn, cloud, networking, server.url, "plugged in", MORE) as service:
+            with octavia(
+                folder / "octavia", ovn, cloud, networking, server.url, "plugged in", NETWORK_DRIVER
+            ) as service:
                 service.await_answer()
                 tokens = (cloud.token(who) for who in ("alice", "bob"))
                 yield Place(secrets, server, service.url, *tokens)

@@ -18,9 +18,13 @@ def way(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> Par
     return pytest.param(seed, restarting, marks=marks, id="-".join(words))
 
 
-SLOW = ((None, True), (1, False), *product((2, 3), (False, True)))
-WAYS = [way(None, False), way(1, True), *(way(*each, pytest.mark.slow) for each in SLOW)]
-"""One of the two quick ones finds nearly all: there nobody fails or forgets, or everybody does both."""
+MORE = ((None, True), (1, False), *product((2, 3), (False, True)))
+WAYS = [
+    way(None, False),
+    way(1, True, pytest.mark.thorough),
+    *(way(*each, pytest.mark.extended) for each in MORE),
+]
+"""The first two find nearly all defects: nothing fails and nothing restarts, or everything does."""
 
 pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from fairlead.changes.access import NotAllowed, NotFound, Verb
-from fairlead.changes.balancers import create_load_balancer
-from fairlead.changes.identity import Identity
 from fairlead.changes.local_ips import NewLocalIP, create_local_ip
 from fairlead.changes.members import delete_member
 from fairlead.changes.networks import (
@@ -24,28 +22,24 @@ from fairlead.changes.offers import VipNeedsAnnouncing, VipNotAnnounced
 from fairlead.changes.ports import NewPort, create_port
 from fairlead.changes.routers import InterfaceTarget, RouterChange, add_interface, create_router
 from fairlead.changes.subnets import AnnouncedElsewhere, create_subnet, delete_subnet, update_subnet
-from fairlead.changes.vips import AddressNotTheirs, AskedVip, choose_vip
+from fairlead.changes.vips import AddressNotTheirs
 from fairlead.compilers.ovn.compiler import compile_owner
-from fairlead.compilers.providers import IMPLEMENTATIONS, Names, Provider
 from fairlead.dataplane.rows import NO_ROWS
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.hosts import Host, HostPrefix
 from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Network, Router, SegmentType, Subnet
 from fairlead.model.owner import VipNetwork
 from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.steps import at_once
+from fairlead.model.writing import apply_changes
 from harness.api import NOON
+from harness.changes.announced import BARE, FOUR, NAMES, POOL, SIX, balancer
 from harness.changes.balancing import ASKER, listener, member, pool
 from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, having, refusal, subnet
 
 DECLARED = AskedSegment(announced=True)
-FOUR, SIX = subnet("four", "203.0.113.0/24"), subnet("six", "2001:db8:5::/64")
-BARE = Network(id="pool", mtu=1500, **OWNERS)
-POOL = replace(BARE, announced=True, subnets=(FOUR, SIX))
 HOST = Host(
     name="host",
     number=1,
@@ -53,21 +47,6 @@ HOST = Host(
     prefixes=(HostPrefix(cidr=parse_network("10.0.0.0/24")),),
 )
 """Behind which the members are."""
-PROVIDERS = {
-    "hosts": Provider(description="h", dataplanes=frozenset(), announces=True),
-    "switch": IMPLEMENTATIONS["ovn"],
-}
-NAMES = Names(implementations={"hosts": "hosts", "switch": "switch"}, default="switch", providers=PROVIDERS)
-
-
-def balancer(snapshot: Snapshot, who: Identity, provider: str, **where: Any) -> Steps[Changes]:
-    asker, project = replace(ASKER, identity=who, providers=NAMES), who.project_id
-    parts = {name: where.pop(name) for name in ("pools", "listeners") if name in where}
-    asked = {"network_id": "pool"} | where
-    vip = choose_vip(snapshot, asker, AskedVip(balancer_id="lb", project_id=project, new_port_id="vip", **asked))
-    wanted = LoadBalancer(id="lb", provider=provider, vip=vip.vips[0], project_id=project, created_at=NOON)
-    wanted = replace(wanted, **parts)
-    return create_load_balancer(snapshot, asker, wanted, vip)
 
 
 def test_an_operator_declares_one_for_a_project():

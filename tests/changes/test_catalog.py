@@ -33,15 +33,10 @@ from fairlead.changes.offers import (
 )
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import DEFAULT
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.catalog import AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.owner import Kind, Owner
+from harness.changes.catalog import EAST, GOLD, OFFERED, SMALL
 from harness.changes.world import ADMIN, OWNER, having
-
-SMALL = FlavorProfile(id="small", name="small", provider="ovn", metadata="{}")
-NORTH = AvailabilityZoneProfile(id="north", name="north", provider="ovn", metadata='{"valid_vip_networks": ["net"]}')
-GOLD = Flavor(id="gold", name="gold", profile_id="small")
-EAST = AvailabilityZone(name="east", profile_id="north")
-OFFERED = having(SMALL, NORTH, GOLD, EAST)
 
 
 def refusal(rule: Callable[..., Any], *arguments: Any, **named: Any) -> Refusal:

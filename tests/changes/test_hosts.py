@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from changes.test_announced import NAMES, POOL, balancer
 from fairlead.changes.host_checks import (
     HostAddressBehind,
     HostAddressTaken,
@@ -48,6 +47,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
+from harness.changes.announced import NAMES, POOL, balancer
 from harness.changes.balancing import ASKER, listener, member, pool
 from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, having, refusal, subnet
 

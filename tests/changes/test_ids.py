@@ -4,9 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from changes.test_catalog import GOLD, NORTH, OFFERED, SMALL
-from changes.test_parts import rule, with_policy
-from changes.test_routers import FOUR, ROUTER, WORLD, floating, joined, led
 from fairlead.changes.catalog import create_offer, create_profile
 from fairlead.changes.floatingips import create_floating_ip
 from fairlead.changes.ids import IdTaken
@@ -22,6 +19,9 @@ from fairlead.model.loadbalancer import MonitorType, PlainMonitor
 from fairlead.model.network import Network
 from harness.api import NOON
 from harness.changes.balancing import ASKER, built, listener, member, pool, refusal_of
+from harness.changes.catalog import GOLD, NORTH, OFFERED, SMALL
+from harness.changes.parts import rule, with_policy
+from harness.changes.routers import FOUR, ROUTER, WORLD, floating, joined, led
 from harness.changes.world import ADMIN, GUEST, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet
 
 GUESTS_NETWORK = Network(id="theirs", mtu=1442, **GUESTS)

@@ -22,7 +22,7 @@ from fairlead.changes.tls_checks import (
     complete_listener_tls,
 )
 from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToPool, Reject
+from fairlead.model.l7 import L7Comparison, L7Policy, L7RuleType, RedirectToPool, Reject
 from fairlead.model.loadbalancer import (
     AppCookiePersistence,
     HttpCookiePersistence,
@@ -38,21 +38,11 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.quota import Counted
 from fairlead.model.sizes import RULES
-from fairlead.model.snapshot import Snapshot
 from harness.changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
+from harness.changes.parts import rule, with_policy
 from harness.changes.world import OWNERS
 
 TIMES = {"delay": 5, "timeout": 3, "max_retries": 2}
-
-
-def rule(identity: str, **fields: object) -> L7Rule:
-    given = {"type": L7RuleType.PATH, "compare_type": L7Comparison.STARTS_WITH, "value": "/"} | OWNERS | fields
-    return L7Rule(id=identity, **given)
-
-
-def with_policy(action: object = Reject()) -> Snapshot:
-    before = whole()
-    return after(before, create_policy(before, ASKER, "front", L7Policy(id="no", action=action, **OWNERS)))
 
 
 def test_a_new_member_gets_a_number_that_nobody_had():

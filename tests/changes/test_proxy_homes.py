@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 
-from changes.test_proxy_places import NAMES, placed, world
 from fairlead.changes.proxy_places import Bounds, find_placement
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import proxy_ports
@@ -10,6 +9,7 @@ from fairlead.model.proxy_homes import home_of
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.changes.proxy_places import NAMES, placed, world
 
 SHARED = """network square shared project=city 10.5.0.0/24
 port vm-one square 10.5.0.70

@@ -9,7 +9,6 @@ from fairlead.changes.floatingips import (
     AlreadyLedTo,
     Destination,
     FixedAddressWithoutPort,
-    NewFloatingIP,
     NoWayOutside,
     PortOfOtherProject,
     create_floating_ip,
@@ -40,40 +39,12 @@ from fairlead.changes.routers import (
     update_router,
 )
 from fairlead.model.network import Network, Port, PortUse, Route, Router
-from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import apply_changes
 from harness.api import NOON
+from harness.changes.routers import FOUR, INSIDE, OUTSIDE, ROUTER, floating, joined, led
 from harness.changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
 
-OUTSIDE = Network(
-    id="out", mtu=1500, external=True, subnets=(subnet("world", "203.0.113.0/24"),), project_id="admin", created_at=NOON
-)
-ROUTER = Router(id="router", **OWNERS)
-INSIDE = replace(NETWORK, shared=False)
-OWN_PORT = replace(PORT, project_id="owner")
 NOWHERE = GatewayRequest()
-WORLD = GatewayRequest(network_id="out")
-FOUR = InterfaceTarget(subnet_id="four")
-
-
-def joined() -> Snapshot:
-    """A router with a gateway and an interface on the owner's subnet, where a machine is."""
-    snapshot = having(OUTSIDE, INSIDE, OWN_PORT)
-    made = create_router(snapshot, OWNER, RouterChange(router=ROUTER, gateway=WORLD, gateway_port_id="gateway"))
-    snapshot = apply_changes(snapshot, made, 2)
-    added = add_interface(snapshot, OWNER, snapshot.routers["router"], FOUR, "interface", NOON)
-    return apply_changes(snapshot, added.changes, 3)
-
-
-def floating(identity: str, **fields: object) -> NewFloatingIP:
-    standard = {"id": identity, "network_id": "out", "address_port_id": f"{identity}-port"}
-    return NewFloatingIP(**{**standard, **OWNERS, **fields})
-
-
-def led() -> Snapshot:
-    """And a floating IP that leads to the machine."""
-    made = create_floating_ip(joined(), OWNER, floating("f", destination=Destination(port_id="port")))
-    return apply_changes(joined(), made, 4)
 
 
 def test_a_router_gets_a_port_outside_that_is_nobodys():

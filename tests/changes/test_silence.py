@@ -19,8 +19,8 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import encode
-from model.test_probes import FIRST, SECOND
-from node.test_channel import DOCUMENTS, DOWN, UP, WEB
+from harness.probes import FIRST, SECOND
+from harness.sightings import DOCUMENTS, DOWN, UP, WEB
 
 (LISTENER,) = (each.id for each in WEB.listeners)
 SINCE = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,7 +1,6 @@
 """What OVN cannot have of a Local IP is refused, and what is at most asked of it is compiled in one step."""
 
 from dataclasses import replace
-from time import process_time
 
 import pytest
 
@@ -13,10 +12,11 @@ from fairlead.model.local_ip import Fallback, Mode
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
+from harness.hold import MAX_STEPS
+from harness.step_counter import step
 from harness.story import State, parse_chassis, parse_model, parse_plugged
 
 LIP = Owner(Kind.LOCAL_IP, "lip")
-LONGEST_STEP_SECONDS = 0.05
 
 
 def snapshot_of(model: str) -> Snapshot:
@@ -50,13 +50,12 @@ def test_what_cannot_be_had_is_refused(network: str, address: str, why: str) -> 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("fallback", [Fallback.FORWARD, Fallback.REJECT])
 def test_the_largest_is_compiled_in_one_step(mode: Mode, fallback: Fallback) -> None:
-    """In the processor's time."""
     snapshot = many(ASSOCIATIONS)
     local_ip = replace(snapshot.local_ips["lip"], mode=mode, fallback=fallback)
     snapshot = replace(snapshot, local_ips=snapshot.local_ips.set("lip", local_ip))
-    before = process_time()
+    before = step()
     rows = list(compile_owner(snapshot, LIP).values())
-    assert process_time() - before < LONGEST_STEP_SECONDS
+    assert step() - before < MAX_STEPS["reconciler"]
     if mode is Mode.TRANSLATE:
         assert sum(isinstance(row, ChassisVariable) for row in rows) == ASSOCIATIONS  # two for each chassis
     else:

@@ -16,6 +16,7 @@ from harness.conformance.cloud import on_ovn, write_configuration
 from harness.conformance.keystone import KEYSTONE_ROLES, PASSWORD
 from harness.conformance.running import summary, tempest
 from harness.fuzz.machine import SCHEMA, SERVER
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.client
 
@@ -52,8 +53,12 @@ def _make_public_network(address: str) -> str:
     user = {"name": "admin", "password": PASSWORD, "domain": {"id": "default"}}
     scope = {"project": {"name": "admin", "domain": {"id": "default"}}}
     auth = {"identity": {"methods": ["password"], "password": {"user": user}}, "scope": scope}
-    token = httpx.post(f"{address}/v3/auth/tokens", json={"auth": auth}).raise_for_status().headers["X-Subject-Token"]
+    token = (
+        httpx.post(f"{address}/v3/auth/tokens", json={"auth": auth}, timeout=DEADLINE)
+        .raise_for_status()
+        .headers["X-Subject-Token"]
+    )
     body = {"network": {"name": "public", "router:external": True}}
-    made = httpx.post(f"{address}/network/v2.0/networks", json=body, headers={"X-Auth-Token": token})
+    made = httpx.post(f"{address}/network/v2.0/networks", json=body, headers={"X-Auth-Token": token}, timeout=DEADLINE)
     public: str = made.raise_for_status().json()["network"]["id"]
     return public

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from barbican.test_through_octavia import MORE
 from harness.barbican.nodes import AGENT, Place, on_a_node
 from harness.conformance.cloud import PROXIED, write_configuration
 from harness.conformance.keystone import OCTAVIA_ROLES
 from harness.conformance.running import summary, tempest
 from harness.keystone.cloud import REGION, password_of
-from harness.neutron_lab.services import octavia
+from harness.neutron_lab.services import NETWORK_DRIVER, octavia
 from harness.octavia_plugin.cloud import PROVIDERS
 
 pytestmark = [pytest.mark.client, pytest.mark.tempest]
@@ -55,7 +54,7 @@ def _doors(place: Place, octavias: bool, folder: Path) -> Iterator[tuple[str, ..
     networking = f"{place.server.url}/network"
     place.cloud.enter("network", networking)
     ovn = Databases(place.lab.northbound, place.lab.southbound)
-    words = (networking, place.server.url, AGENT[1], MORE)
+    words = (networking, place.server.url, AGENT[1], NETWORK_DRIVER)
     with octavia(folder / "octavia", ovn, place.cloud, *words) as service:
         service.await_answer()
         yield (PROVIDERS,)

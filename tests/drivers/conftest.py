@@ -1,81 +1,28 @@
-"""A real ovsdb-server with the schema of OVN, for the tests of the drivers."""
+"""Databases, HAProxy sites and plain hosts for the tests of the drivers."""
 
-import asyncio
-import os
-import signal
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from harness.haproxy_site import Site
+from harness.apart import Apart
+from harness.haproxy_site import Site, opened_site
 from harness.machines import machine
-
-SERVER = Path("/usr/sbin/ovsdb-server")
-SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
-DATABASE = "OVN_Northbound"
+from harness.native_host import plain_host
+from harness.ovsdb_server import SCHEMA, Server, require_ovsdb_server
 
 
-class Server:
-    """One ovsdb-server process; ended by its own pid."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        self.remote = f"unix:{folder}/db.sock"
-        self.options = options
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        listen, control = f"--remote=punix:{self.folder}/db.sock", f"--unixctl={self.folder}/ctl"
-        command = [str(SERVER), listen, control, "-vconsole:off", *self.options, str(self.folder / "db")]
-        self.process = subprocess.Popen(command, cwd=self.folder)
-        wait_until(self.answers)
-
-    def answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.folder / "db.sock")) == 0
-
-    def send(self, number: signal.Signals) -> None:
-        if self.process:
-            self.process.send_signal(number)
-
-    def stop(self) -> None:
-        if self.process:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def control(self, *command: str) -> str:
-        done = subprocess.run(
-            ["ovs-appctl", "-t", f"{self.folder}/ctl", *command], check=True, capture_output=True, text=True
-        )
-        return done.stdout
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # what is awaited happens in another process
-            await asyncio.sleep(0.005)
+@pytest.fixture
+def host() -> Iterator[Apart]:
+    with plain_host() as made:
+        yield made
 
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
-    """Whatever a test starts and puts here is ended."""
-    if not (SERVER.exists() and SCHEMA.exists()):
-        reason = f"needs {SERVER} and {SCHEMA} (packages ovn-common, openvswitch)"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    """Servers that a test starts and appends here end with it."""
+    require_ovsdb_server()
     started: list[Server] = []
     yield started
     for server in started:
@@ -101,10 +48,9 @@ def clustered(tmp_path: Path, servers: list[Server]) -> Server:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    """In a folder whose name is short enough for sockets in it (unix(7))."""
-    with TemporaryDirectory() as folder:
-        yield Site(Path(folder) / "p")
+async def site() -> AsyncIterator[Site]:
+    async with opened_site() as made:
+        yield made
 
 
 @pytest.fixture

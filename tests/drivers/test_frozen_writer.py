@@ -10,18 +10,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
 
 import httpx
 import pytest
 
-from drivers.conftest import Server as Database
 from harness.etcd import Etcd, started
-from harness.lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving, until
+from harness.lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving
+from harness.ovsdb_server import Server as Database
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.slow
-REPLACED_WITHIN = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def build(server: Server, name: str) -> str:
     network = server.make(NETWORKS, "network", name=name)
     subnet = server.make(SUBNETS, "subnet", network_id=network["id"], cidr="10.0.0.0/24", ip_version=4)
     identity: str = server.make(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])["id"]
-    server.wait_for(identity, "ACTIVE", 30)
+    server.wait_for(identity, "ACTIVE")
     return identity
 
 
@@ -51,7 +50,7 @@ def renaming(server: Server, balancer: str) -> Iterator[list[int]]:
     ended = Event()
 
     def rename() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=DEADLINE) as client:
             while not ended.is_set():
                 answer = client.put(f"{LBS}/{balancer}", json={"loadbalancer": {"name": f"n{len(answered)}"}})
                 answered.append(answer.status_code)
@@ -82,7 +81,7 @@ def test_a_writer_that_is_frozen_in_the_middle_of_writes_is_fenced_when_it_thaws
         balancer = build(first, "before")
         holder, other = holder_first(first, second)
         with renaming(holder, balancer) as answered:
-            until(lambda: len(answered) > 20)
+            wait_until(lambda: len(answered) > 20)
             holder.process.send_signal(signal.SIGSTOP)
             build(other, "meanwhile")
             renamed = other.client.put(f"{LBS}/{balancer}", json={"loadbalancer": {"name": "newest"}})
@@ -91,12 +90,12 @@ def test_a_writer_that_is_frozen_in_the_middle_of_writes_is_fenced_when_it_thaws
             seen = written_by_others(other)
             holder.process.send_signal(signal.SIGCONT)
             before = len(answered)
-            until(lambda: len(answered) > before + 20, 30)
+            wait_until(lambda: len(answered) > before + 20)
         assert set(answered) <= {200, 409}
         assert holder.balancer(balancer)["name"] == other.balancer(balancer)["name"]
         for each in (holder, other):
             each.wait_for(balancer, "ACTIVE")
-            until(each.has_nothing_to_do)
+            wait_until(each.has_nothing_to_do)
         assert other.is_holder()
         assert written_by_others(other) == seen
 
@@ -116,15 +115,11 @@ def test_a_frozen_writer_is_replaced_and_writes_nothing_when_it_thaws(server: Da
         second.wait_for(balancer, "ACTIVE")
         holder, other = holder_first(first, second)
         holder.process.send_signal(signal.SIGSTOP)
-        frozen = monotonic()
         made = build(other, "meanwhile")
-        seconds = monotonic() - frozen
-        print(f"\nserver: a frozen writer on {kind} was replaced after {seconds:.1f} s")
-        assert seconds < REPLACED_WITHIN
         holder.process.send_signal(signal.SIGCONT)
-        until(lambda: holder.client.get("/readyz").text == "ready: another server writes\n")
+        wait_equal(lambda: holder.client.get("/readyz").text, "ready: another server writes\n")
         assert holder.client.get(f"{LBS}/{made}").status_code == 200
         holder.wait_for(made, "ACTIVE")
-        until(holder.has_nothing_to_do)
+        wait_until(holder.has_nothing_to_do)
         assert "taking its place" not in holder.log.read_text()
         assert other.client.get("/readyz").text == "ready\n"

@@ -14,14 +14,26 @@ from fairlead.dataplane.haproxy import Frontend, Server
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
-from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, at_work, get, rows, sockets_at, until
+from harness.haproxy_site import (
+    NET,
+    NETWORK,
+    Asking,
+    Site,
+    asked,
+    eventually_answers,
+    get,
+    more_answers,
+    rows,
+    sockets_at,
+)
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+from harness.waiting import DEADLINE, eventually, eventually_equal
 
 pytestmark = [needs_haproxy]
+SILENCE = 0.5  # seconds without anything on a connection that must stay
 
 
-@at_work
 async def test_members_change_in_the_process_that_runs(site: Site, machines: tuple[int, int]):
     port, (one, two) = free_port(), machines
     await site.put(NET, NETWORK)
@@ -32,16 +44,15 @@ async def test_members_change_in_the_process_that_runs(site: Site, machines: tup
     first = site.pid
     with Asking(port) as asking:
         await site.put(WEB, rows(port, member("m1", one), member("m2", two)))
-        await until(lambda: "m2" in asking.answers)
+        await eventually(lambda: "m2" in asking.answers)
         await site.put(WEB, rows(port, member("m2", two, weight=7)))
         seen = len(asking.answers)
-        await until(lambda: len(asking.answers) > seen + 5)
+        await more_answers(asking)
     assert set(asking.answers) == {"m1", "m2"}
     assert set(asking.answers[seen + 2 :]) == {"m2"}
     assert site.pid == first
 
 
-@at_work
 async def test_what_no_command_does_a_new_process_does_without_a_lost_request(site: Site, machines: tuple[int, int]):
     port, other, (one, _) = free_port(), free_port(), machines
     await site.put(NET, NETWORK)
@@ -51,8 +62,7 @@ async def test_what_no_command_does_a_new_process_does_without_a_lost_request(si
         for limit in (100, 200, 300):
             more = [listener("two", other, pool("web"), connection_limit=limit)]
             await site.put(WEB, rows(port, member("m1", one), more=more))
-        seen = len(asking.answers)
-        await until(lambda: len(asking.answers) > seen + 5)
+        await more_answers(asking)
     assert set(asking.answers) == {"m1"}
     assert await asyncio.to_thread(get, other) == "m1"
     assert site.pid != first
@@ -60,51 +70,47 @@ async def test_what_no_command_does_a_new_process_does_without_a_lost_request(si
     assert site.said[-1] == {port, other}
 
 
-@at_work
 async def test_who_is_replaced_closes_no_idle_connection_before_its_next_answer(site: Site, machines: tuple[int, int]):
     """A request may be on its way there, and nobody would answer it."""
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
     first = site.pid
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
+    with socket.create_connection(("127.0.0.1", port), DEADLINE) as client:
         assert b"connection: close" not in (await asyncio.to_thread(asked, client)).lower()
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, rows(port, member("m1", machines[0]), more=[listener("two", free_port(), pool("web"))]))
         assert site.pid != first
-        client.settimeout(0.5)
+        client.settimeout(SILENCE)
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(client.recv, 1)
-        client.settimeout(5)
+        client.settimeout(DEADLINE)
         assert b"connection: close" in (await asyncio.to_thread(asked, client)).lower()
 
 
-@at_work
 async def test_the_next_process_takes_the_sockets_of_both_versions_over(site: Site, machines: tuple[int, int]):
     """Who waits in the queue of a socket that is closed is reset."""
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
     first, before = site.pid, sockets_at(port)
-    site.pace(0)
+    site.allow_replacement()
     await site.put(WEB, rows(port, member("m1", machines[0]), more=[listener("two", free_port(), pool("web"))]))
-    await until(lambda: not Path(f"/proc/{first}/fd").exists())
+    await eventually(lambda: not Path(f"/proc/{first}/fd").exists())
     assert site.pid != first
     assert set(before) == {"tcp", "tcp6"}
     assert sockets_at(port) == before
 
 
-@at_work
 async def test_a_process_that_is_killed_is_there_again(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: site.said[-2:] == [None, {port}])
+    await eventually_equal(lambda: site.said[-2:], [None, {port}])
     assert await asyncio.to_thread(get, port) == "m1"
 
 
-@at_work
 async def test_it_outlives_its_agent_and_the_next_one_goes_on_with_it(site: Site, machines: tuple[int, int]):
     port, (one, two) = free_port(), machines
     await site.put(NET, NETWORK)
@@ -119,7 +125,6 @@ async def test_it_outlives_its_agent_and_the_next_one_goes_on_with_it(site: Site
     assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m2")
 
 
-@at_work
 async def test_what_an_agent_had_not_finished_the_next_one_does(site: Site, machines: tuple[int, int]):
     """It was killed when the files were written and the process was not told."""
     port, (one, two) = free_port(), machines
@@ -131,10 +136,9 @@ async def test_what_an_agent_had_not_finished_the_next_one_does(site: Site, mach
     network.kept.write(settled=False)
     site.driver = site.new()
     await site.driver.open()
-    await until(lambda: get(port) == "m2")
+    await eventually_answers("m2", port)
 
 
-@at_work
 async def test_one_that_died_while_nobody_looked_is_started(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -143,10 +147,9 @@ async def test_one_that_died_while_nobody_looked_is_started(site: Site, machines
     os.kill(site.pid, signal.SIGKILL)
     site.driver = site.new()
     await site.driver.open()
-    await until(lambda: get(port) == "m1")
+    await eventually_answers("m1", port)
 
 
-@at_work
 async def test_what_the_program_does_not_take_changes_nothing(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -165,7 +168,6 @@ async def test_what_the_program_does_not_take_changes_nothing(site: Site, machin
     assert await asyncio.to_thread(get, port) == "m1"
 
 
-@at_work
 async def test_with_the_last_listener_the_process_ends_and_with_the_port_its_place(site: Site):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -179,7 +181,6 @@ async def test_with_the_last_listener_the_process_ends_and_with_the_port_its_pla
     assert list(site.folder.iterdir()) == []
 
 
-@at_work
 async def test_in_any_order(site: Site, machines: tuple[int, int]):
     """A load balancer may be applied before its network, and outlive it."""
     port = free_port()
@@ -192,14 +193,12 @@ async def test_in_any_order(site: Site, machines: tuple[int, int]):
     assert await asyncio.to_thread(get, port) == ""
 
 
-@at_work
 async def test_a_node_that_never_had_one_has_nothing_of_it(site: Site):
     assert not site.folder.exists()
     await site.put(NET, NETWORK)
     assert (await site.driver.read_all()).keys() == {NET}
 
 
-@at_work
 async def test_without_the_program_or_its_user_the_owner_is_told(site: Site):
     await site.put(NET, NETWORK)
     for program, said in (

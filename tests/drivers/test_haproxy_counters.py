@@ -14,9 +14,10 @@ from fairlead.drivers.haproxy.process import began_of, is_running
 from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
 from fairlead.node.counting import Tally
-from harness.haproxy_site import NET, NETWORK, Site, at_work, until
+from harness.haproxy_site import NET, NETWORK, Site
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+from harness.waiting import DEADLINE, eventually, eventually_equal
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 
@@ -34,7 +35,7 @@ def limited(port: int, limit: int, *members: Any, protocol: Any = PROTOCOLS[0]) 
 
 def ask(port: int) -> int:
     """How many bytes come back."""
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
+    with socket.create_connection(("127.0.0.1", port), DEADLINE) as client:
         client.sendall(REQUEST)
         return sum(map(len, iter(lambda: client.recv(4096), b"")))
 
@@ -44,10 +45,11 @@ def counted(site: Site, listener_id: str = "one") -> Figures:
 
 
 async def looked(site: Site, wanted: Figures, listener_id: str = "one") -> None:
-    async with asyncio.timeout(20):
-        while counted(site, listener_id) != wanted:
-            await site.driver.look()
-            await asyncio.sleep(0.02)
+    async def count() -> Figures:
+        await site.driver.look()
+        return counted(site, listener_id)
+
+    await eventually_equal(count, wanted)
 
 
 def of(requests: int, got: int, **more: int) -> Figures:
@@ -55,7 +57,6 @@ def of(requests: int, got: int, **more: int) -> Figures:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@at_work
 async def test_what_clients_sent_and_got_is_counted_over_reloads(site: Site, machines: tuple[int, int], protocol: Any):
     port, got, requests = free_port(), 0, 0
     await site.put(NET, NETWORK)
@@ -68,13 +69,12 @@ async def test_what_clients_sent_and_got_is_counted_over_reloads(site: Site, mac
     assert counted(site) == of(20, got)
 
 
-@at_work
 async def test_a_connection_that_a_replaced_process_has_is_counted_to_its_end(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(port, 100, member("m1", machines[0])))
     first = site.pid
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
+    with socket.create_connection(("127.0.0.1", port), DEADLINE) as client:
         client.sendall(REQUEST[:10])
         await looked(site, Figures(connections=1, bytes_in=10, active=1))
         await site.put(WEB, limited(port, 200, member("m1", machines[0])))
@@ -83,10 +83,9 @@ async def test_a_connection_that_a_replaced_process_has_is_counted_to_its_end(si
         client.sendall(REQUEST[10:])
         got += await asyncio.to_thread(lambda: sum(map(len, iter(lambda: client.recv(4096), b""))))
     await looked(site, of(2, got))
-    await until(lambda: not began_of(first))
+    await eventually(lambda: not began_of(first))
 
 
-@at_work
 async def test_a_process_that_is_killed_takes_nothing_that_was_seen_with_it(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -94,12 +93,11 @@ async def test_a_process_that_is_killed_takes_nothing_that_was_seen_with_it(site
     got = await asyncio.to_thread(ask, port)
     await looked(site, of(1, got))
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: site.said[-2:] == [None, {port}])
+    await eventually_equal(lambda: site.said[-2:], [None, {port}])
     got += await asyncio.to_thread(ask, port)
     await looked(site, of(2, got))
 
 
-@at_work
 async def test_the_next_agent_goes_on_where_the_last_one_was(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -115,7 +113,6 @@ async def test_the_next_agent_goes_on_where_the_last_one_was(site: Site, machine
     assert all(map(is_running, site.tally.processes))
 
 
-@at_work
 async def test_who_finds_no_member_is_an_error(site: Site):
     port = free_port()
     await site.put(NET, NETWORK)

@@ -25,14 +25,14 @@ from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, NotSta
 from fairlead.drivers.haproxy.runtime import CommandFailed
 from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, eventually_answers, get, rows
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
+from harness.waiting import eventually, eventually_equal
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 
 
-@at_work
 async def test_an_agent_that_begins_while_the_switch_is_away_goes_on_when_it_is_back(
     site: Site, machines: tuple[int, int]
 ):
@@ -46,13 +46,12 @@ async def test_an_agent_that_begins_while_the_switch_is_away_goes_on_when_it_is_
     site.driver = site.new()
     await site.driver.open()
     assert site.said == []
-    await until(lambda: site.said == [{port}])
+    await eventually_equal(lambda: site.said, [{port}])
     assert site.pid == first
     os.kill(first, signal.SIGKILL)
-    await until(lambda: site.said == [{port}, None, {port}])
+    await eventually_equal(lambda: site.said, [{port}, None, {port}])
 
 
-@at_work
 async def test_a_process_that_no_agent_has_written_down_is_found_and_replaced(site: Site, machines: tuple[int, int]):
     """It was started by an agent that was killed in that moment."""
     port, (one, two) = free_port(), machines
@@ -65,14 +64,14 @@ async def test_a_process_that_no_agent_has_written_down_is_found_and_replaced(si
     with Asking(port) as asking:
         await site.driver.open()
         await site.put(WEB, rows(port, member("m2", two)))
-        await until(lambda: [each.pid for each in all_running(folder)] == [site.pid])
+        await eventually(lambda: [each.pid for each in all_running(folder)] == [site.pid])
     assert site.pid != first
     assert set(asking.answers) <= {"m1", "m2"}
     assert await asyncio.to_thread(get, port) == "m2"
 
 
-def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """So often no process can be started: the folder is full."""
+def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> list[None]:
+    """So often no process can be started, because the folder is full: one item for each failure that is to come."""
     left, start = [None] * times, keeping.start
 
     async def fail(*known: Any) -> Running:
@@ -82,9 +81,9 @@ def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         return await start(*known)
 
     monkeypatch.setattr(keeping, "start", fail)
+    return left
 
 
-@at_work
 async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -95,17 +94,16 @@ async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
     await site.put(WEB, rows(port, member("m1", machines[0])))
     first = site.pid
     os.kill(first, signal.SIGSTOP)
-    await until(lambda: site.said[-1] is None)
+    await eventually_equal(lambda: site.said[-1], None)
     os.kill(first, signal.SIGCONT)
-    await until(lambda: site.said[-1] == {port})
+    await eventually_equal(lambda: site.said[-1], {port})
     assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
     monkeypatch.setattr(answering, "GIVEN_UP", 0.6)
     os.kill(first, signal.SIGSTOP)
-    await until(lambda: site.said[-1] == {port} and site.pid != first)
-    assert await asyncio.to_thread(get, port) == "m1"
+    await eventually(lambda: site.said[-1] == {port} and site.pid != first)
+    await eventually_answers("m1", port)
 
 
-@at_work
 async def test_one_that_is_to_be_replaced_later_is_watched_until_then(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -118,50 +116,50 @@ async def test_one_that_is_to_be_replaced_later_is_watched_until_then(
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", one)))
     first = site.pid
-    site.pace(60)
+    site.hold_replacements()
     monkeypatch.setattr(driver, "tell", refuse)
     await site.put(WEB, rows(port, member("m2", two)))
     assert site.pid == first
     os.kill(first, signal.SIGKILL)
-    await until(lambda: site.said[-2:] == [None, {port}])
+    await eventually_equal(lambda: site.said[-2:], [None, {port}])
     assert await asyncio.to_thread(get, port) == "m2"
 
 
-@at_work
 async def test_one_that_does_not_come_back_is_told_of_until_it_does(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
-    breaks_off(monkeypatch, 4)
+    failures = breaks_off(monkeypatch, 1000)
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: "No space left" in (site.driver.failure_of(WEB) or ""))
+    await eventually(lambda: "No space left" in (site.driver.failure_of(WEB) or ""))
     assert site.failing == [[WEB]]
     assert site.said[-1] is None
-    await until(lambda: site.driver.failure_of(WEB) is None)
+    failures.clear()
+    await eventually_equal(lambda: site.driver.failure_of(WEB), None)
     assert site.failing == [[WEB]] * 2
     assert await asyncio.to_thread(get, port) == "m1"
 
 
-@at_work
 async def test_one_that_ends_again_and_again_is_told_of_until_it_stays(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
+    told = list[str | None]()
+    site.driver.follow(lambda _: site.settled.set(), lambda _: told.append(site.driver.failure_of(WEB)))
+    monkeypatch.setattr(keeping, "_now", lambda: 0.0)  # however long a start takes, ends come soon after each other
     for number in range(MANY):
         if number == MANY - 1:
             monkeypatch.setattr(keeping, "STEADY", 1.0)
-        assert site.driver.failure_of(WEB) is None
+        assert told == []
         os.kill(site.pid, signal.SIGKILL)
-        await until(lambda ends=number + 1: site.said == [{port}, *([None, {port}] * ends)])
-    assert site.driver.failure_of(WEB) == f"HAProxy has ended {MANY} times, each soon after the last"
-    await until(lambda: site.driver.failure_of(WEB) is None)
+        await eventually(lambda ends=number + 1: site.said == [{port}, *([None, {port}] * ends)])
+    await eventually_equal(lambda: told, [f"HAProxy has ended {MANY} times, each soon after the last", None])
 
 
-@at_work
 async def test_one_that_takes_long_keeps_no_other_network_waiting(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -184,7 +182,7 @@ async def test_one_that_takes_long_keeps_no_other_network_waiting(
     assert await site.driver.read(other) == {}
     with pytest.raises(Later):
         await site.driver.apply(other, diff(theirs, {}))
-    site.pace(0)
+    site.allow_replacement()
     await site.put(WEB, rows(port, member("m1", machines[0]), member("m2", machines[1]), more=[listener("two", 1025)]))
     assert site.said[-1] == {port, 1025}
     site.settled.clear()
@@ -202,17 +200,15 @@ def elsewhere(found: Rows, network: str) -> Rows:
     }
 
 
-@at_work
 async def test_a_full_disk_ends_no_watch(site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
     breaks_off(monkeypatch, 2)
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: get(port) == "m1")
+    await eventually_answers("m1", port)
 
 
-@at_work
 async def test_a_change_that_was_begun_and_failed_is_undone(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -221,18 +217,18 @@ async def test_a_change_that_was_begun_and_failed_is_undone(
     await site.put(NET, NETWORK)
     good = rows(port, member("m1", one))
     await site.put(WEB, good)
-    site.pace(0)
+    site.allow_replacement()
     breaks_off(monkeypatch, 1)
     with pytest.raises(DriverError, match="No space left"):
         await site.put(WEB, rows(other, member("m2", two)))
     assert await site.driver.read(WEB) == good
     [folder] = site.folder.iterdir()
-    await until(lambda: f":{port}" in (folder / "haproxy.cfg").read_text())
+    await eventually(lambda: f":{port}" in (folder / "haproxy.cfg").read_text())
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: get(port) == "m1" and site.said[-1] == {port})
+    await eventually_answers("m1", port)
+    await eventually_equal(lambda: site.said[-1], {port})
 
 
-@at_work
 async def test_of_those_that_were_replaced_only_so_many_go_on(site: Site):
     """Their clients keep them alive, who wait for an answer."""
     port, held = free_port(), ExitStack()
@@ -240,17 +236,16 @@ async def test_of_those_that_were_replaced_only_so_many_go_on(site: Site):
     with held, socket.create_server(("127.0.0.1", 0)) as silent:
         web = pool("web", member("m1", silent.getsockname()[1]))
         for limit in range(100, 100 + MOST_REPLACED + 3):
-            site.pace(0)
+            site.allow_replacement()
             await site.put(WEB, HAPROXY.compile(view([listener("one", port, web, connection_limit=limit)], [web]), WEB))
             client = held.enter_context(socket.create_connection(("127.0.0.1", port)))
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             held.enter_context((await asyncio.to_thread(silent.accept))[0])
         [folder] = site.folder.iterdir()
-        await until(lambda: len(all_running(folder)) == MOST_REPLACED + 1)
-    await until(lambda: len(all_running(folder)) == 1)
+        await eventually_equal(lambda: len(all_running(folder)), MOST_REPLACED + 1)
+    await eventually_equal(lambda: len(all_running(folder)), 1)
 
 
-@at_work
 async def test_members_that_come_and_go_fill_no_file(site: Site, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -262,7 +257,6 @@ async def test_members_that_come_and_go_fill_no_file(site: Site, machines: tuple
     assert {each.name for each in folder.iterdir()} == {"draft", "haproxy.cfg", "pid", "rows.json", "sockets"}
 
 
-@at_work
 async def test_why_one_does_not_start_is_said(site: Site):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         await site.put(NET, NETWORK)
@@ -270,7 +264,6 @@ async def test_why_one_does_not_start_is_said(site: Site):
             await site.put(WEB, rows(taken.getsockname()[1]))
 
 
-@at_work
 async def test_folders_of_others_stay(site: Site):
     theirs = site.folder / "mail" / "letter"
     theirs.parent.mkdir(parents=True)
@@ -318,7 +311,6 @@ async def _serve_as_another(folder: Path, member_port: int) -> None:
         await site.driver.close()
 
 
-@at_work
 async def test_one_tenant_s_that_does_not_start_keeps_none_of_another_on_the_same_network(
     site: Site, machines: tuple[int, int]
 ):
@@ -336,9 +328,7 @@ async def test_one_tenant_s_that_does_not_start_keeps_none_of_another_on_the_sam
     theirs = {each.key: each for row in processes for guest in guests for each in [replace(row, network=guest)]}
     with pytest.raises(DriverError, match="balance"):
         await site.put(NET, {**NETWORK, **theirs})
-    await until(lambda: get(port) == "m1")
-    async with asyncio.timeout(5):
-        while await site.driver.read(NET) != NETWORK:  # noqa: ASYNC110 - it serves a moment before that
-            await asyncio.sleep(0.02)
+    await eventually_answers("m1", port)
+    await eventually_equal(lambda: site.driver.read(NET), NETWORK)  # it serves a moment before that
     for guest in guests:
         await site.put(Owner(Kind.LOAD_BALANCER, guest), {})

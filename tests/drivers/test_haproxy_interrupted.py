@@ -17,13 +17,14 @@ import pytest
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.haproxy import keeping, process
 from fairlead.drivers.haproxy.kept import Kept
-from fairlead.drivers.haproxy.process import CONTROL, PID, READY, Program, all_running, left_running
+from fairlead.drivers.haproxy.process import CONTROL, PID, Program, all_running, left_running
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.interface import Later
 from fairlead.model.loadbalancer import ListenerProtocol
-from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, at_work, get, rows, sockets_at, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, eventually_answers, rows, sockets_at
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+from harness.waiting import DEADLINE, eventually
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 
@@ -93,54 +94,49 @@ def made(port: int, plain: int, target: int, limit: int = 200) -> Any:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("replaced", [upgraded, changed])
-def test_the_next_agent_goes_on_with_who_serves(
+async def test_the_next_agent_goes_on_with_who_serves(
     site: Site,
     machines: tuple[int, int],
     moment: Callable[[pytest.MonkeyPatch], None],
     replaced: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    @at_work
-    async def run(site: Site) -> None:
-        port, plain, target = free_port(), free_port(), machines[0]
-        with ExitStack() as held:
-            program = Path(held.enter_context(TemporaryDirectory())) / "haproxy"
-            shutil.copy(PROGRAM, program)
-            site.driver._keeper.program = Program(path=str(program), user="")
-            await site.put(NET, NETWORK)
-            await site.put(WEB, made(port, plain, target))
-            [folder] = site.folder.glob("*/")
-            client = held.enter_context(socket.create_connection(("127.0.0.1", plain), 5))  # so that it stays
-            assert b"200" in await asyncio.to_thread(asked, client)
-            before = sockets_at(port)
-            asking = held.enter_context(Asking(port))
-            site.pace(0)
-            with monkeypatch.context() as killed:
-                moment(killed)
-                with pytest.raises(asyncio.CancelledError):
-                    await replaced(site, port, plain, target)
-            await site.driver.close()
-            site.driver = site.new()
-            await site.driver.open()
-            [network] = site.driver._networks.values()
-            await until(lambda: network.kept.settled)
+    port, plain, target = free_port(), free_port(), machines[0]
+    with ExitStack() as held:
+        program = Path(held.enter_context(TemporaryDirectory())) / "haproxy"
+        shutil.copy(PROGRAM, program)
+        site.driver._keeper.program = Program(path=str(program), user="")
+        await site.put(NET, NETWORK)
+        await site.put(WEB, made(port, plain, target))
+        [folder] = site.folder.glob("*/")
+        client = held.enter_context(socket.create_connection(("127.0.0.1", plain), DEADLINE))  # so that it stays
+        assert b"200" in await asyncio.to_thread(asked, client)
+        before = sockets_at(port)
+        asking = held.enter_context(Asking(port))
+        site.allow_replacement()
+        with monkeypatch.context() as killed:
+            moment(killed)
+            with pytest.raises(asyncio.CancelledError):
+                await replaced(site, port, plain, target)
+        await site.driver.close()
+        site.driver = site.new()
+        await site.driver.open()
+        [network] = site.driver._networks.values()
+        await eventually(lambda: network.kept.settled)
+        assert sockets_at(port) == before
+        for limit in (400, 500):
+            site.allow_replacement()
+            await site.put(WEB, made(port, plain, target, limit))
+            assert network.running is not None
+            assert site.pid == network.running.pid == all_running(folder)[-1].pid
+            assert await running_pid(folder / CONTROL) == site.pid
             assert sockets_at(port) == before
-            for limit in (400, 500):
-                site.pace(0)
-                await site.put(WEB, made(port, plain, target, limit))
-                assert network.running is not None
-                assert site.pid == network.running.pid == all_running(folder)[-1].pid
-                assert await running_pid(folder / CONTROL) == site.pid
-                assert sockets_at(port) == before
-            assert b"200" in await asyncio.to_thread(asked, client)
-            held.pop_all().close()
-        assert set(asking.answers) == {"m1"}
-        assert None not in site.said
-
-    run(site)
+        assert b"200" in await asyncio.to_thread(asked, client)
+        held.pop_all().close()
+    assert set(asking.answers) == {"m1"}
+    assert None not in site.said
 
 
-@at_work
 async def test_whose_number_could_not_be_written_is_found(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -153,9 +149,9 @@ async def test_whose_number_could_not_be_written_is_found(
     await site.put(NET, NETWORK)
     await site.put(WEB, made(port, plain, target))
     [folder], first = site.folder.glob("*/"), site.pid
-    with socket.create_connection(("127.0.0.1", plain), 5) as client:
+    with socket.create_connection(("127.0.0.1", plain), DEADLINE) as client:
         assert b"200" in await asyncio.to_thread(asked, client)
-        site.pace(0)
+        site.allow_replacement()
         with monkeypatch.context() as full:
             full.setattr(process, "write_whole", refuse)
             await site.put(WEB, made(port, plain, target, 300))
@@ -167,21 +163,20 @@ async def test_whose_number_could_not_be_written_is_found(
         assert found.pid == network.running.pid
 
 
-@at_work
 async def test_one_that_has_ended_is_not_waited_for_because_another_lives_on_that_it_had_replaced(
-    site: Site, machines: tuple[int, int]
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(process, "READY", 3600.0)  # the test would not see the end of such a wait
     port, plain, target = free_port(), free_port(), machines[0]
     await site.put(NET, NETWORK)
     await site.put(WEB, made(port, plain, target))
-    with socket.create_connection(("127.0.0.1", plain), 5) as client:
+    with socket.create_connection(("127.0.0.1", plain), DEADLINE) as client:
         assert b"200" in await asyncio.to_thread(asked, client)
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, made(port, plain, target, 300))
         await site.driver.close()
         os.kill(site.pid, signal.SIGKILL)
         site.driver = site.new()
-        async with asyncio.timeout(READY / 2):
-            await site.driver.open()
-            await until(lambda: get(port) == "m1")
+        await site.driver.open()
+        await eventually_answers("m1", port)
         assert b"200" in await asyncio.to_thread(asked, client)

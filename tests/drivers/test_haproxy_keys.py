@@ -6,7 +6,7 @@ import shutil
 import signal
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from http.client import HTTPSConnection
@@ -22,9 +22,10 @@ from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.model.loadbalancer import Listener, ListenerProtocol, ListenerTls
 from fairlead.model.secrets import Found, Wanted
 from harness.certificates import Authority, Issued
-from harness.haproxy_site import NET, NETWORK, Site, at_work, get, until
+from harness.haproxy_site import NET, NETWORK, Site, get, opened
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+from harness.waiting import DEADLINE, eventually_equal
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 CA = Authority()
@@ -58,11 +59,12 @@ def lender() -> Lender:
 
 
 @pytest.fixture
-def site(lender: Lender) -> Iterator[Site]:
+async def site(lender: Lender) -> AsyncIterator[Site]:
     if not MEMORY.exists() or not is_in_memory(MEMORY):
         pytest.skip("there is no tmpfs at /dev/shm")
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
-    yield Site(folder, fetch=lender.fetch)
+    async with opened(Site(folder, fetch=lender.fetch)) as made:
+        yield made
     shutil.rmtree(folder)
 
 
@@ -78,7 +80,7 @@ def rows(target: int, *listeners: Listener) -> Rows:
 
 def shown(port: int) -> str:
     """The certificate, PEM."""
-    return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=DEADLINE)
 
 
 def lists(site: Site) -> list[str]:
@@ -91,7 +93,6 @@ def files(site: Site) -> list[Path]:
     return sorted(site.folder.glob("*/secrets/*"))
 
 
-@at_work
 async def test_what_waits_for_a_key_is_not_said_to_serve_and_the_rest_does(
     site: Site, lender: Lender, machines: tuple[int, int]
 ):
@@ -108,7 +109,6 @@ async def test_what_waits_for_a_key_is_not_said_to_serve_and_the_rest_does(
     assert NEW.pem == await asyncio.to_thread(shown, safe)
 
 
-@at_work
 async def test_a_renewal_is_told_to_the_process_that_runs(site: Site, lender: Lender, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -128,7 +128,6 @@ async def test_a_renewal_is_told_to_the_process_that_runs(site: Site, lender: Le
     assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, NEW.whole)
 
 
-@at_work
 async def test_a_listener_that_is_served_goes_not_for_want_of_a_new_key(
     site: Site, lender: Lender, machines: tuple[int, int]
 ):
@@ -147,7 +146,6 @@ async def test_a_listener_that_is_served_goes_not_for_want_of_a_new_key(
     assert len(files(site)) == 1  # that of the other one is gone
 
 
-@at_work
 async def test_another_default_key_is_another_process_and_no_lost_connection_and_one_beside_it_is_told(
     site: Site, lender: Lender, machines: tuple[int, int]
 ):
@@ -161,7 +159,7 @@ async def test_another_default_key_is_another_process_and_no_lost_connection_and
     assert site.pid == first
     with closing(connected(port)) as client:
         assert "m1" == await asyncio.to_thread(asked, client)
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, rows(machines[0], secure(port, "new")))
         assert NEW.pem == await asyncio.to_thread(shown, port)
         assert site.pid != first
@@ -170,7 +168,7 @@ async def test_another_default_key_is_another_process_and_no_lost_connection_and
 
 
 def connected(port: int) -> HTTPSConnection:
-    client = HTTPSConnection("127.0.0.1", port, timeout=5, context=ssl._create_unverified_context())
+    client = HTTPSConnection("127.0.0.1", port, timeout=DEADLINE, context=ssl._create_unverified_context())
     client.connect()
     client.auto_open = 0  # it is the connection that is asked about
     return client
@@ -181,7 +179,6 @@ def asked(client: HTTPSConnection) -> str:
     return client.getresponse().read().decode()
 
 
-@at_work
 async def test_a_key_that_came_with_a_change_that_failed_is_served_all_the_same(
     site: Site, lender: Lender, machines: tuple[int, int]
 ):
@@ -198,7 +195,6 @@ async def test_a_key_that_came_with_a_change_that_failed_is_served_all_the_same(
     assert (OLD.pem, NEW.pem) == (await asyncio.to_thread(shown, port), await asyncio.to_thread(shown, other))
 
 
-@at_work
 async def test_what_an_agent_did_not_finish_the_next_one_does(
     site: Site, lender: Lender, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -213,14 +209,13 @@ async def test_what_an_agent_did_not_finish_the_next_one_does(
     await site.driver.close()
     site.driver = site.new()
     await site.driver.open()
-    await until(lambda: shown(port) == NEW.pem)
+    await eventually_equal(lambda: asyncio.to_thread(shown, port), NEW.pem)
 
 
 async def _ends_here(*_: object) -> bool:
     raise asyncio.CancelledError
 
 
-@at_work
 async def test_keys_outlive_the_agent_and_go_with_the_listener(site: Site, lender: Lender, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -237,7 +232,6 @@ async def test_keys_outlive_the_agent_and_go_with_the_listener(site: Site, lende
     assert files(site) == []
 
 
-@at_work
 async def test_what_the_program_does_not_take_changes_nothing(site: Site, lender: Lender, machines: tuple[int, int]):
     port = free_port()
     await site.put(NET, NETWORK)
@@ -250,19 +244,18 @@ async def test_what_the_program_does_not_take_changes_nothing(site: Site, lender
     assert OLD.pem == await asyncio.to_thread(shown, port)
 
 
-@at_work
 async def test_the_list_of_a_listener_that_is_gone_is_gone_too(site: Site, machines: tuple[int, int]):
     """Or a tenant who makes them and deletes them fills the node's memory."""
     port, one, two = free_port(), free_port(), free_port()
     await site.put(NET, NETWORK)
     for number in range(3):
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, rows(machines[0], secure(port, "old"), replace(secure(one, "old"), id=f"n{number}")))
     assert lists(site) == ["draft/lists/n2", "draft/lists/safe", "lists/n2", "lists/safe"]
     with pytest.raises(DriverError):
         await site.put(WEB, rows(machines[0], secure(port, "third"), replace(secure(two, "old"), id="other")))
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: site.said[-2:] == [None, {port, one}])
+    await eventually_equal(lambda: site.said[-2:], [None, {port, one}])
     assert OLD.pem == await asyncio.to_thread(shown, port)
     assert [each for each in lists(site) if not each.startswith("draft")] == ["lists/n2", "lists/safe"]
     await site.put(WEB, {})

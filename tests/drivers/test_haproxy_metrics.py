@@ -13,11 +13,13 @@ from fairlead.dataplane.octavia_metrics import Meter, rendered
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import metrics
 from fairlead.drivers.haproxy.metrics import SOCKET
+from fairlead.drivers.haproxy.network import Network
 from fairlead.model.loadbalancer import ListenerProtocol
 from fairlead.model.owner import Kind, Owner
-from harness.haproxy_site import NET, NETWORK, Site, at_work, get
+from harness.haproxy_site import NET, NETWORK, Site, get
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+from harness.waiting import DEADLINE, eventually, turns
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 ONE = 'octavia_listener_http_requests_total{listener="one"}'
@@ -31,7 +33,7 @@ def with_metrics(port: int, at: int, *members: Any, limit: int = 100) -> Rows:
 
 
 def scrape(at: int, path: str = "/metrics") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", at, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", at, timeout=DEADLINE)
     connection.request("GET", path, headers={"Connection": "close"})
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -45,18 +47,18 @@ def value(text: str, sample: str) -> float | None:
 async def scraped(at: int, sample: str, wanted: float) -> str:
     """When this is so: what is known is told again for a second. No counter is ever less than before."""
     seen = -1.0
-    async with asyncio.timeout(20):
-        while True:
-            status, text = await asyncio.to_thread(scrape, at)
-            assert status == 200, text
-            before, seen = seen, value(text, sample) or 0.0
-            assert seen >= before
-            if seen == wanted:
-                return text
-            await asyncio.sleep(0.1)
+
+    async def scrape_again() -> str:
+        nonlocal seen
+        status, text = await asyncio.to_thread(scrape, at)
+        assert status == 200, text
+        before, seen = seen, value(text, sample) or 0.0
+        assert seen >= before
+        return text
+
+    return await eventually(scrape_again, f"{sample} {wanted}", is_enough=lambda _: seen == wanted)
 
 
-@at_work
 async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines: tuple[int, int]):
     port, at, others = free_port(), free_port(), free_port()
     await site.put(NET, NETWORK)
@@ -77,23 +79,21 @@ async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines:
     await site.put(OTHER, {})
 
 
-@at_work
 async def test_counters_only_grow_over_processes_and_agents(site: Site, machines: tuple[int, int]):
     port, at, first = free_port(), free_port(), member("m1", machines[0])
     await site.put(NET, NETWORK)
     for number, limit in enumerate((100, 200, 300)):
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, with_metrics(port, at, first, limit=limit))
         if number:
             await asyncio.to_thread(get, port)
         await scraped(at, ONE, 2 * number)
         await asyncio.to_thread(get, port)
-        site.pace(0)
+        site.allow_replacement()
         await site.put(WEB, with_metrics(port, at, first, limit=limit + 1))
     await scraped(at, ONE, 5)
 
 
-@at_work
 async def test_of_a_place_that_has_ended_nothing_is_kept(site: Site, machines: tuple[int, int]):
     """Or an agent's memory grows with each network that is made, scraped and deleted."""
     port, at = free_port(), free_port()
@@ -121,31 +121,37 @@ def test_a_load_balancer_whose_listeners_have_just_gone_is_told_of_too():
     assert value(text, "octavia_loadbalancer_requests_total") == 0
 
 
-@at_work
 async def test_a_scrape_that_is_under_way_when_a_place_ends_leaves_nothing(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     port, at, begun, free, ask = free_port(), free_port(), asyncio.Event(), asyncio.Event(), metrics._read
+    looks, look = list[object](), metrics.Metrics._look
 
     async def wait(*known: Any) -> None:
         begun.set()
         await free.wait()
         await ask(*known)
 
+    async def note(them: metrics.Metrics, network: Network) -> Meter:
+        looks.append(network)
+        return await look(them, network)
+
     await site.put(NET, NETWORK)
     await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
     monkeypatch.setattr(metrics, "_read", wait)
+    monkeypatch.setattr(metrics.Metrics, "_look", note)
+    [network] = site.driver._networks.values()
     scraping = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
     await begun.wait()
     ending = asyncio.ensure_future(site.put(WEB, {}))
     late = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: network.turn.task is not None and len(looks) == 2)
+    await turns()
     free.set()
     await asyncio.gather(scraping, ending, late)
     assert site.driver._metrics._scraped == {}
 
 
-@at_work
 async def test_while_no_agent_answers_there_are_none_and_the_next_one_has_them(site: Site, machines: tuple[int, int]):
     port, at = free_port(), free_port()
     await site.put(NET, NETWORK)

@@ -13,11 +13,12 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process, Server
 from fairlead.dataplane.haproxy_commands import commands, tellable
 from fairlead.dataplane.rows import Rows, diff
+from fairlead.drivers.haproxy import driver, keeping
 from fairlead.drivers.haproxy.network import with_change
 from fairlead.drivers.haproxy.pace import FIRST, FIRST_PAUSE, LONGEST, LONGEST_PAUSE, QUIET, STEADY, Pace, Restarts
 from fairlead.drivers.haproxy.process import MOST_REPLACED, all_running
 from fairlead.model.owner import Kind, Owner
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, get, more_answers
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
@@ -104,39 +105,39 @@ def processes(site: Site) -> int:
 
 
 @needs_haproxy
-@at_work
-async def test_of_many_changes_few_are_a_process_and_the_last_one_serves(site: Site, machines: tuple[int, int]):
-    port, (one, two), pids, most = free_port(), machines, set[int](), 0
+async def test_of_many_changes_few_are_a_process_and_the_last_one_serves(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    """Twenty changes a second, by the clock of the pace."""
+    port, (one, _), pids, most, now = free_port(), machines, set[int](), 0, 0.0
+    for module in (driver, keeping):
+        monkeypatch.setattr(module, "_now", lambda: now)
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(port, 100, member("m1", one)))
-    loop = asyncio.get_running_loop()
-    first = loop.time()
     with Asking(port) as asking:
         for number in range(60):
+            now += 0.05
             last = limited(port, 200 + number, member("m1", one, weight=1 + number % 9))
-            await site.try_(WEB, last)
+            wait = await site.try_(WEB, last)
             pids.add(site.pid)
             most = max(most, processes(site))
-        began = loop.time()
-        await site.put(WEB, last)
-        assert loop.time() - began <= LONGEST + 1
+        assert 0 < wait <= LONGEST
+        now += wait
+        assert await site.try_(WEB, last) == 0
         assert await site.driver.read(WEB) == last
         pids.add(site.pid)
-        seen = len(asking.answers)
-        await until(lambda: len(asking.answers) > seen + 5)
+        await more_answers(asking)
     assert set(asking.answers) == {"m1"}
-    assert len(pids) <= 7 + (loop.time() - first) / LONGEST
+    assert len(pids) == 5, "at 0, 0.25, 0.75, 1.75 and 3.75 seconds"
     assert most <= MOST_REPLACED + 2
-    assert two
 
 
 @needs_haproxy
-@at_work
 async def test_members_come_and_go_while_a_process_is_waited_for(site: Site, machines: tuple[int, int]):
     port, (one, two) = free_port(), machines
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(port, 100, member("m1", one)))
-    site.pace(60)
+    site.hold_replacements()
     before = site.pid
     assert await site.try_(WEB, limited(port, 999, member("m2", two))) > 0
     assert await asyncio.to_thread(get, port) == "m2"
@@ -147,56 +148,53 @@ async def test_members_come_and_go_while_a_process_is_waited_for(site: Site, mac
 
 
 @needs_haproxy
-@at_work
 async def test_all_who_wait_come_with_one_process(site: Site, machines: tuple[int, int]):
     ports, first = [free_port() for _ in range(6)], member("m1", machines[0])
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(ports[0], 100, first))
     owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(5)]
     wanted = {owner: limited(port, 100, first, name=owner.id) for owner, port in zip(owners, ports[1:], strict=True)}
-    site.pace(60)
+    site.hold_replacements()
     before = site.pid
     for owner, rows in wanted.items():
         assert await site.try_(owner, rows) > 0
-    site.pace(0)
+    site.allow_replacement()
     await site.put(owners[0], wanted[owners[0]])
     assert site.pid != before
     assert {owner: await site.driver.read(owner) for owner in owners} == wanted
     assert [await asyncio.to_thread(get, port) for port in ports] == ["m1"] * 6
     for owner in owners:
-        site.pace(0)
+        site.allow_replacement()
         await site.put(owner, {})
 
 
 @needs_haproxy
-@at_work
 async def test_what_is_wanted_no_more_does_not_come_with_another_s_process(site: Site, machines: tuple[int, int]):
     """A load balancer that went before its time had come, and one that is again as it was."""
     port, first = free_port(), member("m1", machines[0])
     was, gone = limited(port, 100, first), Owner(Kind.LOAD_BALANCER, "gone")
     await site.put(NET, NETWORK)
     await site.put(WEB, was)
-    site.pace(60)
+    site.hold_replacements()
     assert await site.try_(WEB, limited(port, 200, first)) > 0
     assert await site.try_(gone, limited(free_port(), 100, first, name="two")) > 0
     assert await site.try_(WEB, was) == 0
     assert await site.try_(gone, {}) == 0
-    site.pace(0)
+    site.allow_replacement()
     third, before = Owner(Kind.LOAD_BALANCER, "third"), site.pid
     await site.put(third, limited(free_port(), 100, first, name="three"))
     assert site.pid != before
     assert (await site.driver.read(WEB), await site.driver.read(gone)) == (was, {})
-    site.pace(0)
+    site.allow_replacement()
     await site.put(third, {})
 
 
 @needs_haproxy
-@at_work
 async def test_the_pace_of_one_proxy_is_not_that_of_another(site: Site, machines: tuple[int, int]):
     port, other, first = free_port(), free_port(), member("m1", machines[0])
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(port, 100, first))
-    site.pace(60)
+    site.hold_replacements()
     assert await site.try_(WEB, limited(port, 200, first)) > 0
     [of_another] = (replace(row, network="net2") for row in NETWORK.values() if isinstance(row, Process))
     theirs = {
@@ -207,7 +205,7 @@ async def test_the_pace_of_one_proxy_is_not_that_of_another(site: Site, machines
         assert await site.try_(OTHER_NET, {of_another.key: of_another}) == 0
         assert await site.try_(OTHER, theirs) == 0
         assert await asyncio.to_thread(get, other) == "m1"
-        site.pace(0)
+        site.allow_replacement()
     finally:
         await site.put(OTHER, {})
         await site.put(OTHER_NET, {})

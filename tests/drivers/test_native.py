@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip, Way
+from fairlead.dataplane.native import Here, NativeRow, Target, There, Vip, Way
 from fairlead.dataplane.rows import Diff, Rows, diff
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.native.driver import Kept, Native
@@ -18,90 +17,13 @@ from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Netlink, nftables
 from fairlead.drivers.native.ruleset import TUNNELS
 from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
-from harness.apart import Apart, apart, require_root, wait_until
+from harness.apart import Apart
+from harness.native_host import EVERYTHING, FOUR, ONE, OTHER, SIX, as_rows, kernel_state, put, service, way
+from harness.waiting import eventually
 
-ONE, OTHER = (Owner(Kind.LOAD_BALANCER, f"{each * 8}-1111-4111-8111-{each * 12}") for each in "ab")
-FOUR, SIX = ip_address("203.0.113.5"), ip_address("2001:db8::5")
 GET_GENERATION = 16
 """NFT_MSG_GETGEN."""
-FOREIGN = """
-table inet theirs {
-    set vips4 { type ipv4_addr; elements = { 203.0.113.5 }; }
-    chain input { type filter hook input priority filter; policy accept; ip saddr @vips4 counter; }
-}
-table ip fairlead {
-    chain mine { meta mark 0x1001 accept; }
-}
-"""
-"""Of somebody who calls a table of another family like ours."""
-
-
-@pytest.fixture
-def host() -> Iterator[Apart]:
-    require_root("/usr/sbin/nft")
-    with apart() as made:
-        made.set("net/ipv6/conf/default/accept_dad", 0)
-        made.ip(
-            "link add d0 type veth peer name d1",
-            "addr add 10.20.0.11/24 dev d0",
-            "addr add fd20::11/64 dev d0 nodad",
-            "link set d0 up",
-            "link set d1 up",
-            "addr add 192.0.2.77/32 dev lo",
-            "route add default via 10.20.0.1",
-            "route add 10.99.0.0/16 via 10.20.0.1 table 1007",
-            "rule add fwmark 0x1001 lookup 1007 pref 300",
-        )
-        made.nft(FOREIGN)
-        with made.inside():
-            wait_until(lambda: "linkdown" not in made.run("ip", "route") + made.run("ip", "-6", "route"))
-            yield made
-
-
-def as_rows(*rows: NativeRow) -> dict[tuple[str, ...], NativeRow]:
-    return {row.key: row for row in rows}
-
-
-def service(slots: bytes = bytes(slot % 3 for slot in range(256)), **known: object) -> Service:
-    targets: tuple[Target, ...] = (
-        Here(address=ip_address("10.30.1.2"), port=8080),
-        There(host=2),
-        Here(address=ip_address("10.30.1.3"), port=8081),
-    )
-    whole = Service(
-        vip=FOUR,
-        transport=Transport.TCP,
-        port=80,
-        by_source=False,
-        slots=slots,
-        targets=targets[: max(slots, default=-1) + 1],
-    )
-    return replace(whole, **known)  # type: ignore[arg-type]
-
-
-def way(number: int = 2) -> tuple[Owner, Mapping[tuple[str, ...], NativeRow]]:
-    return Owner(Kind.HOST, f"host{number}"), as_rows(Way(host=number, address=ip_address(f"10.20.0.1{number}")))
-
-
-EVERYTHING = as_rows(
-    Vip(address=FOUR, held=True),
-    Vip(address=SIX, held=False),
-    service(before=((0, 2), (255, 2)), clients=(ip_network("10.0.0.0/8"), ip_network("192.0.2.128/25"))),
-    service(transport=Transport.UDP, by_source=True, clients=()),
-    service(transport=Transport.SCTP, port=65535, slots=b""),
-    service(
-        vip=SIX,
-        port=443,
-        targets=(Here(address=ip_address("fd30::2"), port=1), There(host=2), There(host=2)),
-        clients=(ip_network("::/0"),),
-    ),
-)
-
-
-async def put(driver: Native, owner: Owner, rows: Rows) -> None:
-    await driver.apply(owner, diff(rows, await driver.read(owner)))
 
 
 async def test_rows_are_found_again_by_another_process_which_writes_nothing(host: Apart) -> None:
@@ -318,41 +240,41 @@ async def test_host_that_has_the_number_of_one_that_is_gone_is_led_to_itself(hos
 
 @pytest.mark.parametrize("is_fresh", [False, True])
 async def test_host_is_left_as_it_was(host: Apart, is_fresh: bool) -> None:
-    before = _everything(host)
+    before = kernel_state(host)
 
     driver = Native()
     for number in (2, 3):
         await put(driver, *way(number))
     await put(driver, ONE, EVERYTHING)
-    theirs = [each for each in _everything(host)[0].splitlines() if "theirs" in each]
+    theirs = [each for each in kernel_state(host)[0].splitlines() if "theirs" in each]
     assert theirs == [each for each in before[0].splitlines() if "theirs" in each]
     if is_fresh:
         await driver.close()
         driver = Native()
     await driver.remove()
-    for now, then in zip(_everything(host), before, strict=True):
+    for now, then in zip(kernel_state(host), before, strict=True):
         assert now == then
 
 
 async def test_removing_what_was_never_there_changes_nothing(host: Apart) -> None:
-    before = _everything(host)
+    before = kernel_state(host)
     await Native().remove()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 async def test_local_rule_that_somebody_has_moved_stays_where_it_is(host: Apart) -> None:
     host.ip("rule add pref 100 lookup local", "rule del pref 0")
-    before = _everything(host)
+    before = kernel_state(host)
 
     driver = Native()
     await put(driver, *way())
     assert "lookup local" in host.run("ip", "rule", "show", "pref", "100")
     await driver.remove()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 async def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as_ever(host: Apart) -> None:
-    before = _everything(host)
+    before = kernel_state(host)
     host.ip("rule add pref 100 lookup local", "rule del pref 0")
 
     driver = Native()
@@ -362,7 +284,7 @@ async def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as
     assert "lookup local" in host.run("ip", "rule", "show", "pref", "5")
     assert host.run("ip", "rule", "show", "pref", "0") == ""
     await driver.remove()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 async def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) -> None:
@@ -373,7 +295,7 @@ async def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) ->
     host.run("nft", "flush", "ruleset")
     with pytest.raises(DriverError, match="removed our table"):
         await driver.apply(ONE, diff({}, EVERYTHING))
-    await asyncio.wait_for(lost.wait(), 5)
+    await eventually(lost.is_set, "the driver reports that its table is lost")
     assert await driver.read_all() == {}
     assert str(FOUR) not in host.run("ip", "addr", "show", "lo"), "announced is what is led"
     await put(driver, *way())
@@ -422,10 +344,3 @@ def _generation() -> bytes:
     """How often anybody has changed nftables."""
     with closing(Netlink(NETFILTER)) as netlink:
         return netlink.find(nftables(GET_GENERATION))[4:]
-
-
-def _everything(host: Apart) -> list[str]:
-    shown: Iterable[str] = ("rule", "-6 rule", "route show table all", "-6 route show table all", "addr", "link")
-    found = [host.run("nft", "list", "ruleset")]
-    found += [host.run("ip", "-j", *each.split()) for each in shown]
-    return [*found, host.run("sysctl", "-a", "--pattern", r"net\.ipv[46]\.conf")]

@@ -11,6 +11,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, fabric
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def begin(client: Apart, transport: Transport, vip: IPAddress) -> socket.socket:
     with client.inside():
         made = socket.socket(socket.AF_INET if vip.version == 4 else socket.AF_INET6, TYPES[transport])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.settimeout(4)
+    made.settimeout(DEADLINE)
     made.bind(("", 40_000))
     made.connect((str(vip), PORT))
     return made

@@ -20,7 +20,8 @@ from fairlead.drivers.native.writing import _ends_asking
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
-from harness.fabric import HOSTS, OWNER, PORT, VIPS, Fabric, fabric, member_address, rows_of
+from harness.fabric import HOSTS, OWNER, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(sit
 
 def _direct(client: Apart, to: IPAddress) -> socket.socket:
     with client.inside():
-        return socket.create_connection((str(to), 8080), timeout=3)
+        return socket.create_connection((str(to), 8080), timeout=DEADLINE)
 
 
 def test_who_is_nobodys_for_a_moment_is_asked_about_no_more() -> None:
@@ -156,12 +157,13 @@ def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) 
         own.append(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
         own[1].bind(("::", PORT))
         own[1].setblocking(False)
-    flows = [site.flow(Transport.UDP, vip, site.hosts[1], timeout=0.5) for vip in VIPS]
+    flows = [site.flow(Transport.UDP, vip, site.hosts[1]) for vip in VIPS]
     assert [flow.ask() for flow in flows] == ["m2", "m2"]
     with closing(own[0]), closing(own[1]), pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ground, "forget_asked", lambda *_: None)
         site.serve(1, bytes(256))
         for flow in flows:
+            flow.socket.settimeout(SILENCE)
             with pytest.raises(TimeoutError):
                 flow.ask()
         with pytest.raises(BlockingIOError):

@@ -1,7 +1,7 @@
 """What plain hosts count of real packets: each connection and each byte once, on the host that has the member."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -17,14 +17,15 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.readings import Count, Readings
 from fairlead.model.statistics import Announced, CountedService
 from fairlead.node.state import read_state, write_state
-from harness.apart import require_root, wait_until
+from harness.apart import require_root
 from harness.fabric import HOSTS, LARGE, PORT, VIPS, Fabric, Flow, fabric
+from harness.fabric_counters import BOOT, active, everybody, read, total, values
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.slow
 
 EVEN = bytes(slot % 3 for slot in range(256))
 BOTH = Transport.TCP, Transport.UDP
-BOOT = "one"
 SERVICES = [
     CountedService(place=Announced(), transport=transport, address=vip, port=PORT)
     for vip, transport in product(VIPS, BOTH)
@@ -40,34 +41,6 @@ def site() -> Iterator[Fabric]:
     require_root("/usr/sbin/nft")
     with fabric() as made:
         yield made
-
-
-def everybody(_: CountedService) -> bool:
-    return True
-
-
-def read(
-    site: Fabric, number: int, is_ours: Callable[[CountedService], bool] = everybody, *, boot: str = BOOT
-) -> Readings:
-    """As an agent does that has just begun."""
-    with site.hosts[number].inside(), closing(Counters("fairlead", boot, 100_000)) as counters:
-        return counters.read(is_ours)
-
-
-def values(readings: Readings, name: str) -> dict[CountedService, int]:
-    """What there is of this figure."""
-    return {each: reading.counts[name].value for each, reading in readings.items() if name in reading.counts}
-
-
-def total(site: Fabric, name: str) -> Counter[CountedService]:
-    """On all hosts."""
-    return sum((Counter(values(read(site, each), name)) for each in HOSTS), Counter[CountedService]())
-
-
-def active(site: Fabric, transport: Transport) -> int:
-    """On all hosts."""
-    readings = [each for number in HOSTS for each in read(site, number).items()]
-    return sum(reading.active for service, reading in readings if service.transport is transport)
 
 
 def serve(site: Fabric, slots: bytes = EVEN, **known: object) -> None:
@@ -119,7 +92,12 @@ def test_what_members_receive_is_counted_through_tunnels_too(site: Fabric) -> No
             opened[service_of(flow)] += 1
 
     for service, count in opened.items():  # the last of it may be under way when the first of it is answered
-        wait_until(lambda service=service, count=count: total(site, "bytes_in")[service] > count * 60_000)  # type: ignore[misc]
+        least = count * 60_000
+        wait_until(
+            lambda service=service: total(site, "bytes_in")[service],  # type: ignore[misc]
+            f"more than {least} bytes",
+            is_enough=lambda received, least=least: received > least,  # type: ignore[misc]
+        )
         assert total(site, "bytes_in")[service] < count * 66_000
 
 
@@ -261,7 +239,7 @@ def test_what_is_no_service_of_ours_is_not_counted_and_what_is_nobodys_any_more_
 
 _ASK = """
 import socket
-with socket.create_connection(("{0}", {1}), timeout=3) as asked:
+with socket.create_connection(("{0}", {1}), timeout=60) as asked:
     asked.sendall(b"who")
     print(asked.recv(100).decode())
 """
@@ -312,7 +290,7 @@ def test_what_is_open_is_counted_while_it_is(site: Fabric) -> None:
         assert not any(reading.active for reading in counters.read(everybody).values()), "so many are not looked at"
     for flow in flows[:5]:
         flow.socket.close()
-    wait_until(lambda: active(site, Transport.TCP) == each - 5)
+    wait_equal(lambda: active(site, Transport.TCP), each - 5)
     assert active(site, Transport.UDP) == each, "the tracker remembers them"
 
 

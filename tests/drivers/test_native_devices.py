@@ -2,17 +2,16 @@
 
 import pytest
 
-from drivers.test_native import _everything, host, put, way
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import routing
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.routing import read_sysctl
 from fairlead.drivers.native.ruleset import TUNNELS
 from harness.apart import Apart
+from harness.native_host import kernel_state, put, way
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["host"]
 ACCEPT_LOCAL = "net/ipv4/conf/all/accept_local"
 VXLAN = "type vxlan external gpe dstport"
 
@@ -27,7 +26,7 @@ async def test_device_of_an_agent_that_was_killed_is_ours(
     host: Apart, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made, and says nothing of itself yet."""
-    before = _everything(host)
+    before = kernel_state(host)
     made: list[str] = []
     index_of = routing.socket.if_nametoindex
 
@@ -53,7 +52,7 @@ async def test_device_of_an_agent_that_was_killed_is_ours(
         await driver.remove()
 
     await walk()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 @pytest.mark.parametrize(
@@ -63,13 +62,13 @@ async def test_device_of_somebody_else_is_left_alone(host: Apart, theirs: str) -
     host.ip(f"link add fl-table {theirs.removesuffix(' up')}")
     if theirs.endswith(" up"):
         host.ip("link set fl-table up")
-    before = _everything(host)
+    before = kernel_state(host)
 
     driver = Native()
     with pytest.raises(DriverError, match="somebody else's"):
         await driver.open()
     await driver.remove()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 @pytest.mark.parametrize("removed", [TUNNELS[:1], TUNNELS[1:], TUNNELS])

@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from drivers.test_native import EVERYTHING, FOUR, ONE, as_rows, host, put, service, way
 from fairlead.dataplane.native import Vip
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.drivers.native.driver import Kept, Native
 from fairlead.drivers.native.netlink import ATTEMPTS, Interrupted, Message, Netlink
 from harness.apart import Apart
+from harness.native_host import EVERYTHING, FOUR, ONE, as_rows, put, service, way
 
-__all__ = ["host"]
 _GET_ADDRESSES, _OTHER_SUBSYSTEMS = 22, 256
 ASKING = as_rows(Vip(address=FOUR, held=True), service())
 

@@ -1,10 +1,8 @@
 """What a plain host has, seen by who writes nothing."""
 
-from drivers.test_native import EVERYTHING, ONE, host, put, service, way
 from fairlead.drivers.native.driver import Native
 from harness.apart import Apart
-
-__all__ = ["host"]
+from harness.native_host import EVERYTHING, ONE, put, service, way
 
 
 def _whole(host: Apart) -> list[str]:

@@ -5,13 +5,12 @@ from itertools import product
 
 import pytest
 
-from drivers.test_native import EVERYTHING, ONE, _everything, host, put, way
 from fairlead.drivers.native.driver import Native
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
+from harness.native_host import EVERYTHING, ONE, kernel_state, put, way
 
-__all__ = ["host"]
 EVEN = bytes(slot % 3 for slot in range(256))
 OLDER = 250
 """The protocol that an older release gave to rules. It compared whole marks, too."""
@@ -50,7 +49,7 @@ def test_hosts_are_reached_and_serve_as_before(site: Fabric) -> None:
 
 
 async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart) -> None:
-    before = _everything(host)
+    before = kernel_state(host)
 
     driver = Native()
     await put(driver, *way())
@@ -66,7 +65,7 @@ async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart
     for version in ("-4", "-6"):
         _age(host, version)
     await Native().remove()
-    assert _everything(host) == before
+    assert kernel_state(host) == before
 
 
 def _rules(host: Apart) -> list[str]:

@@ -30,6 +30,7 @@ from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, Flow, fabric, host_address, member_address
 from harness.proxied import PROGRAM
 from harness.story import read_state
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
 
@@ -170,7 +171,7 @@ def test_a_proxys_port_is_nobodys_to_try(site: Proxied) -> None:
         for vip, number in product(VIPS, HOSTS):
             for address in (vip, host_address(number, vip.version)):
                 with where.inside(), pytest.raises(ConnectionRefusedError):
-                    socket.create_connection((str(address), PROXY), timeout=3)
+                    socket.create_connection((str(address), PROXY), timeout=DEADLINE)
 
 
 def test_where_nobody_serves_clients_are_refused(site: Proxied) -> None:

@@ -5,26 +5,28 @@ import contextlib
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 from itertools import product
 from typing import Any
 
 import pytest
 
-from drivers.test_native_counters import active, read, values
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.dataplane.native import Service
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import Announced, CountedService
 from fairlead.node.prober import IPPROTO_SCTP
-from harness.apart import Apart, require_root, wait_until
+from harness.apart import Apart, require_root
 from harness.associations import HEARTBEAT, Association, Member, answering, begin, chunk
-from harness.fabric import BEHIND, HOSTS, PORT, VIPS, Fabric, fabric, member_address, rows_of
-from node.test_sctp import can_be_played
+from harness.fabric import BEHIND, HOSTS, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
+from harness.fabric_counters import active, read, values
+from harness.sctp_speakers import can_be_played
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -89,7 +91,7 @@ def test_association_is_with_the_member_of_its_slot_whichever_host_it_enters(
             assert [flow.ask(), flow.ask(), flow.ask(bytes(1200))] == [expected(flow)] * 3, (entry, vip)
             flow.beat()
             flow.close()
-    wait_until(lambda: not any(each.known for each in members.values()))
+    wait_equal(lambda: [each.known for each in members.values() if each.known], [])
 
 
 def test_one_client_is_one_member_s_over_ipv6_tunnels(site: Fabric, members: dict[int, Member]) -> None:
@@ -183,7 +185,7 @@ def _who(flow: Association) -> set[str]:
     except TimeoutError:
         return set()
     finally:
-        flow.socket.settimeout(3)
+        flow.socket.settimeout(DEADLINE)
 
 
 def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -> Association:
@@ -217,7 +219,7 @@ def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric
                 flow.ask()
             assert not any(each.heard for each in members.values())
             flow.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
-            wait_until(lambda: any(each.heard for each in members.values()))
+            wait_until(lambda: {number: each.heard for number, each in members.items() if each.heard})
             assert {number for number, each in members.items() if each.heard} == {member}
 
 
@@ -232,7 +234,7 @@ def test_association_that_the_tracker_has_lost_goes_on_after_a_heartbeat(
     site.lead(1)
     flows = [opened(site, vip) for vip in VIPS for _ in range(12)]
     names = [flow.ask() for flow in flows]
-    wait_until(lambda: active(site, Transport.SCTP) == 0)
+    wait_equal(lambda: active(site, Transport.SCTP), 0)
     for number in HOSTS:
         site.hosts[number].set("net/netfilter/nf_conntrack_sctp_timeout_established", 210)
     for flow in flows:
@@ -248,7 +250,7 @@ def test_who_is_not_among_the_clients_is_not_heard(site: Fabric, members: dict[i
     for entry, vip in product(HOSTS, VIPS):
         site.lead(entry)
         flow = begun_with(site, vip, 1)
-        flow.socket.settimeout(0.3)
+        flow.socket.settimeout(SILENCE)
         with pytest.raises(TimeoutError):
             flow.open()
 
@@ -308,13 +310,20 @@ def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric,
         flow.open()
         with ExitStack() as stack:
             told = {each: stack.enter_context(_told(site.members[each], vip.version)) for each in HOSTS}
-            flow.socket.settimeout(0.3)
+            flow.socket.settimeout(SILENCE)
             with pytest.raises(TimeoutError):
                 flow.ask()
             wanted = (member_address(member, vip.version), flow.client[0], BEHIND, flow.client[1])
-            assert {each: _too_long(socket, vip.version) for each, socket in told.items()} == {
-                each: [wanted] if each == member else [] for each in HOSTS
-            }
+            found: dict[int, list[object]] = {each: [] for each in HOSTS}
+            wait_until(partial(_collect, told, vip.version, found), "a member is told")
+            assert found == {each: [wanted] if each == member else [] for each in HOSTS}
+
+
+def _collect(told: Mapping[int, socket.socket], version: int, found: Mapping[int, list[object]]) -> bool:
+    """Whether any of these sockets has received an error."""
+    for each, heard in told.items():
+        found[each].extend(_too_long(heard, version))
+    return any(found.values())
 
 
 def _told(where: Apart, version: int) -> socket.socket:

@@ -12,7 +12,8 @@ from fairlead.drivers.native.routing import PORTS
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
-from harness.fabric import CLIENT, HOSTS, PORT, VIPS, Fabric, answering, fabric, host_address, member_address
+from harness.fabric import CLIENT, HOSTS, PORT, SILENCE, VIPS, Fabric, answering, fabric, host_address, member_address
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ def _listening(where: Apart, at: IPAddress) -> socket.socket:
     with where.inside():
         made = socket.socket(_family(at), socket.SOCK_DGRAM)
         made.bind((str(at), PRIVATE))
-    made.settimeout(3)
+    made.settimeout(DEADLINE)
     return made
 
 
@@ -155,4 +156,4 @@ def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_n
     with answering(site.hosts[1], "the host", PORT):
         for vip in VIPS:
             with pytest.raises(OSError):
-                site.flow(transport, vip, timeout=0.5).ask()
+                site.flow(transport, vip, timeout=SILENCE).ask()

@@ -1,19 +1,18 @@
 """What others take away of a plain host's: seen at once, whatever it was, and mended; and what others do besides."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from drivers.test_native import FOUR, SIX, _everything, as_rows, host, put, service, way
-from drivers.test_native import ONE as OWNER
 from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.native import Vip
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import driver as driving
+from fairlead.drivers.native import watching
 from fairlead.drivers.native.driver import Kept, Native
 from fairlead.drivers.native.found import Missing
 from fairlead.model.addresses import IPAddress
@@ -22,11 +21,13 @@ from fairlead.node.plain_host import PlainHost
 from fairlead.node.reporting import Reports
 from harness.apart import Apart
 from harness.given import Given
+from harness.native_host import FOUR, SIX, as_rows, kernel_state, put, service, way
+from harness.native_host import ONE as OWNER
 from harness.story import read_story
+from harness.waiting import eventually, eventually_equal, pause
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["host"]
 SERVED = as_rows(Vip(address=FOUR, held=True), Vip(address=SIX, held=True), service())
 TABLES = 0xFA1E0000
 ROUTES = f"local {FOUR} table {TABLES}"
@@ -67,20 +68,38 @@ def _state(host: Apart) -> list[str]:
     return ["\n".join(sorted(line.partition(" fe80")[0].rstrip() for line in each.splitlines())) for each in shown]
 
 
-async def _wait(condition: Callable[[], bool], seconds: float = 5.0) -> float:
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() < begun + seconds, "waited in vain"
-        await asyncio.sleep(0.005)
-    return time.monotonic() - begun
+@dataclass
+class Clock:
+    """The clock of the driver's looks. It stands still, so a look takes no time and asks for no rest after it."""
+
+    now: float = 0.0
+    looks: list[float] = field(default_factory=list)
+    """When the driver compared what it had written with the kernel."""
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made, find_missing = Clock(), driving.find_missing
+
+    def look(*args: object) -> Missing:
+        made.looks.append(made.now)
+        return find_missing(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driving, "time", made)
+    monkeypatch.setattr(watching, "time", made)
+    monkeypatch.setattr(driving, "find_missing", look)
+    return made
 
 
 @pytest.mark.parametrize("removed", REMOVED)
-async def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, removed: str) -> None:
+async def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, clock: Clock, removed: str) -> None:
     driver, (other, its) = Native(), way()
     await put(driver, other, its)
     await put(driver, OWNER, SERVED)
-    await _settled(driver)
+    await _settled(driver, clock)
     before = _state(host)
     host.run("sh", "-c", REMOVED[removed])
     kept = await driver.look_after()
@@ -92,47 +111,42 @@ async def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, 
             await put(driver, OWNER, SERVED)
     assert _state(host)[:-1] == before[:-1]
     assert kept is Kept.LOST or _state(host) == before, "of nftables nothing is touched"
-    await _settled(driver)
+    await _settled(driver, clock)
     await driver.remove()
 
 
-async def _settled(driver: Native) -> None:
-    """What was heard of our own changes was looked at."""
-    for _ in range(3):
-        assert await driver.look_after() is Kept.WHOLE
-        await asyncio.sleep(0.1)
+async def _settled(driver: Native, clock: Clock) -> None:
+    """The kernel reports states and link-local addresses of new devices later: wait until it has nothing more to
+    report."""
+
+    async def looks_for_a_while() -> int:
+        before = len(clock.looks)
+        for _ in range(10):
+            assert await driver.look_after() is Kept.WHOLE
+            pause(0.03)
+        return len(clock.looks) - before
+
+    await eventually_equal(looks_for_a_while, 0)
 
 
-async def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(
-    host: Apart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[float] = []
-    find_missing = driving.find_missing
-
-    def look(*args: object) -> Missing:
-        looked.append(time.monotonic())
-        return find_missing(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(driving, "find_missing", look)
-
+async def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, clock: Clock) -> None:
     driver, (other, its) = Native(), way()
     await put(driver, other, its)
     await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
-    await _settled(driver)
-    looked.clear()
+    await _settled(driver, clock)
+    clock.looks.clear()
     routes = [f"10.77.{each}.0/24 via 10.20.0.1" for each in range(200)]
     routes += [f"fd77:{each}::/64 via fd20::1" for each in range(200)]
     lines = [f"route {verb} {each}" for each in routes for verb in ("add", "del")]
     host.ip(*lines, *lines, "route add 10.98.0.0/16 via 10.20.0.1 table 77")
     await put(driver, OWNER, {})
     await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
-    await _settled(driver)
-    assert looked == []
+    await _settled(driver, clock)
+    assert clock.looks == []
     for number, verb in enumerate(("add", "del"), 1):
         host.ip(f"addr {verb} 10.20.0.99/24 dev d0")
         assert await driver.look_after() is Kept.WHOLE
-        assert len(looked) == number
-        await asyncio.sleep(0.3)  # looks have rests
+        assert len(clock.looks) == number
     await driver.remove()
 
 
@@ -141,57 +155,54 @@ def _asks_from(host: Apart, vip: object) -> str:
     return shown[shown.index("src") + 1] if "src" in shown else ""
 
 
-async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart) -> None:
+async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart, clock: Clock) -> None:
     """By DHCP, or by what a router advertises: until then it may have none but VIPs. IPv6 looks whether nobody else has
     it first. Whatever becomes of the route is mended, and nothing else is read again."""
 
-    async def walk() -> None:
-        host.ip("addr flush dev d0", "addr del 192.0.2.77/32 dev lo")
-        driver = Native()
-        await put(driver, *way())
-        await put(driver, OWNER, SERVED)
-        await _settled(driver)
-        assert {_asks_from(host, vip) for vip in (FOUR, SIX)} <= {"", str(FOUR), str(SIX), "::1", "127.0.0.1"}
-        host.set("net/ipv6/conf/d0/accept_dad", 1)
-        host.ip("addr add 10.20.0.11/24 dev d0", "addr add fd20::12/64 dev d0")
-        assert "tentative" in host.run("ip", "-6", "addr", "show", "d0")
-        await until_it_asks_from(driver, {FOUR: "10.20.0.11", SIX: "fd20::12"})
-        host.ip("addr del 10.20.0.11/24 dev d0", "addr add 10.20.0.12/24 dev d0")
-        await until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
-        host.ip(f"route del {ROUTES}")
-        await until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
-        await driver.remove()
-
-    async def until_it_asks_from(driver: Native, wanted: dict[IPAddress, str]) -> None:
-        until = time.monotonic() + 5
-        while (found := {vip: _asks_from(host, vip) for vip in wanted}) != wanted:
-            assert time.monotonic() < until, found
+    async def looks_until_it_asks_from(driver: Native, wanted: dict[IPAddress, str]) -> None:
+        async def asks_from() -> dict[IPAddress, str]:
             assert await driver.look_after() is Kept.WHOLE
-            await asyncio.sleep(0.05)
+            return {vip: _asks_from(host, vip) for vip in wanted}
 
-    await walk()
+        await eventually_equal(asks_from, wanted)
+
+    host.ip("addr flush dev d0", "addr del 192.0.2.77/32 dev lo")
+    driver = Native()
+    await put(driver, *way())
+    await put(driver, OWNER, SERVED)
+    await _settled(driver, clock)
+    assert {_asks_from(host, vip) for vip in (FOUR, SIX)} <= {"", str(FOUR), str(SIX), "::1", "127.0.0.1"}
+    host.set("net/ipv6/conf/d0/accept_dad", 1)
+    added = "addr add 10.20.0.11/24 dev d0\naddr add fd20::12/64 dev d0\naddr show dev d0\n"
+    assert "tentative" in host.run("ip", "-batch", "-", text=added)
+    await looks_until_it_asks_from(driver, {FOUR: "10.20.0.11", SIX: "fd20::12"})
+    host.ip("addr del 10.20.0.11/24 dev d0", "addr add 10.20.0.12/24 dev d0")
+    await looks_until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
+    host.ip(f"route del {ROUTES}")
+    await looks_until_it_asks_from(driver, {FOUR: "10.20.0.12", SIX: "fd20::12"})
+    await driver.remove()
 
 
 async def test_looks_take_a_tenth_of_the_time_however_much_is_changed(
-    host: Apart, monkeypatch: pytest.MonkeyPatch
+    host: Apart, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[float] = []
+    """Seconds of the driver's clock: a second passes between two changes, and a look takes one."""
 
     def look(*_: object) -> Missing:
-        time.sleep(0.02)
-        looked.append(time.monotonic())
+        clock.looks.append(clock.now)
+        clock.now += 1
         return Missing(stands=True, ways=[], held=[], taken=[])
 
     monkeypatch.setattr(driving, "find_missing", look)
 
     driver = Native()
     await put(driver, *way())
-    until = time.monotonic() + 1.1
-    while time.monotonic() < until:
+    while clock.now < 50:
+        clock.now += 1
         host.ip(*("rule add pref 900 lookup 77", "rule del pref 900") * 50)
         assert await driver.look_after() is Kept.WHOLE
     await driver.remove()
-    assert 3 <= len(looked) <= 6
+    assert clock.looks == [1, 12, 23, 34, 45]
 
 
 @asynccontextmanager
@@ -211,32 +222,43 @@ async def _serving(folder: Path) -> AsyncIterator[Given]:
 
 
 async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
-    host: Apart, tmp_path: Path
+    host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It misses it at its next look, besides one that has begun before."""
+    looks: list[Kept] = []
+    look_after = Native.look_after
+
+    async def noted(driver: Native) -> Kept:
+        looks.append(await look_after(driver))
+        return looks[-1]
+
+    monkeypatch.setattr(Native, "look_after", noted)
+
     def serves() -> bool:
         shown = host.run("ip", "addr", "show", "lo") + host.run("nft", "list", "ruleset") + host.run("ip", "rule")
         return all(each in shown for each in ("203.0.113.5/32", "10.1.0.11", "0x1002"))
 
     async with _serving(tmp_path):
-        await _wait(serves)
-        times = []
+        await eventually(serves)
         for removed in ("nft flush ruleset", "ip rule flush", "ip addr flush dev lo") * 2:
-            await asyncio.sleep(1)
+            await eventually(lambda: looks[-2:], is_enough=lambda last: last == [Kept.WHOLE] * 2)
+            looks.clear()
             host.run("sh", "-c", removed if "lo" not in removed else f"{removed} to 203.0.113.0/24")
-            times.append(await _wait(serves))
-        assert min(times) < 0.5, "a tenth of a second where nobody else needs the processor"
-    assert "203.0.113.5" not in "".join(_everything(host))
+            await eventually(serves)
+            await eventually(lambda: looks, is_enough=lambda ended: len(ended) >= 2)
+            assert {*looks[:2]} - {Kept.WHOLE}, looks
+    assert "203.0.113.5" not in "".join(kernel_state(host))
 
 
 async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(
-    host: Apart,
+    host: Apart, clock: Clock
 ) -> None:
     """Whoever looks says that all has to be looked at; then the owner has failed, with the reason."""
 
     driver, (other, its) = Native(), way()
     await put(driver, other, its)
     await put(driver, OWNER, SERVED)
-    await _settled(driver)
+    await _settled(driver, clock)
     host.ip(f"addr del {FOUR}/32 dev lo", f"addr add {FOUR}/32 dev lo")
     assert await driver.look_after() is Kept.LOST
     await driver.read_all()
@@ -244,11 +266,11 @@ async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_
         await put(driver, OWNER, SERVED)
     host.ip(f"addr del {FOUR}/32 dev lo")
     await put(driver, OWNER, SERVED)
-    await _settled(driver)
+    await _settled(driver, clock)
     await driver.remove()
 
 
-async def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None:
+async def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart, clock: Clock) -> None:
     """Or whoever looks would have all of it made anew again and again; but what is gone besides is missed."""
 
     driver, (other, its) = Native(), way()

@@ -5,7 +5,7 @@ import random
 import signal
 import socket
 import string
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.conftest import DATABASE, Server, until
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.backends import render_backends
 from fairlead.dataplane.ovn import (
@@ -50,7 +49,7 @@ from fairlead.drivers.ovn.columns import decode_row, encode_columns
 from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovn.encoder import Encoder
 from fairlead.drivers.ovn.marks import Mark, join_text, split_text
-from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings, Timing
+from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings
 from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, TableMonitor
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import (
@@ -67,14 +66,15 @@ from fairlead.model.foreign import ForeignNetwork, ForeignPort, ForeignRouter, i
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import owners_with_rows
-from fairlead.reconciler.contention import FREE_REPAIRS
+from fairlead.reconciler.contention import FIRST_PAUSE, FREE_REPAIRS, Contention
 from fairlead.reconciler.loop import Reconciler
+from harness.ovsdb_server import DATABASE, QUICK, Server
 from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, read_story, render_rows
+from harness.waiting import DEADLINE, eventually, eventually_equal
 from harness.walk import NOTHING, World, walks, wanted_rows
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 MARK = Mark("test, 1")
-QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.005, longest_pause=0.02)
 TABLES = (
     "Logical_Switch",
     "Logical_Switch_Port",
@@ -99,17 +99,13 @@ VIPS, WEB, API = Owner(Kind.VIP_NETWORK, "net1"), Owner(Kind.LOAD_BALANCER, "web
 
 
 def ovn_settings(remotes: str, mark: str = MARK.deployment) -> OvnSettings:
-    return OvnSettings(remotes=parse_remotes(remotes), mark=mark, timing=QUICK, timeout=5.0)
+    return OvnSettings(remotes=parse_remotes(remotes), mark=mark, timing=QUICK, timeout=DEADLINE)
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story; it must leave no task behind."""
-
-    async def supervised() -> None:
-        await story()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(supervised())
+@pytest.fixture(autouse=True)
+async def _no_task_is_left() -> AsyncIterator[None]:
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 class Watched(OvnDriver):
@@ -174,14 +170,14 @@ class Observer:
 
     async def __aenter__(self) -> "Observer":
         self.client.start()
-        await self.client.wait_connected(10)
+        await self.client.wait_connected(DEADLINE)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
 
     async def write(self, *operations: Json) -> list[Json]:
-        return await self.client.transact(operations, 10)
+        return await self.client.transact(operations, DEADLINE)
 
     async def settle(self) -> int:
         """How many updates there were, once all that was written before has been seen."""
@@ -492,7 +488,7 @@ class NorthboundWorld(World):
     async def check_afresh(self, remote: str) -> None:
         """Another process, which knows the model and nothing else."""
         async with Watched(remote) as other:
-            await until(lambda: other.connected)
+            await eventually(lambda: other.connected)
             world = NorthboundWorld(other, self.observer)
             world.snapshot = self.snapshot
             assert await other.read_all() == await self.driver.read_all()
@@ -516,56 +512,48 @@ def memory(driver: Watched) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
-def test_every_story(story: Story, server: Server) -> None:
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await observer.write(*FOREIGN, *written_by_others(story))
-            others = others_than_ours(await observer.raw())
-            await driver.wait_ready(10)
-            assert driver.said == ["ready"]
-            assert await driver.read_all() == {}
-            remembered = memory(driver)
-            for way in walks(story.states).values():
-                world = NorthboundWorld(driver, observer)
-                for state in way:
-                    await world.go(state)
-                    if way[0] is story.states[0]:
-                        await world.check_afresh(server.remote)
-                    assert others_than_ours(await observer.raw()) == others
-            left = await observer.raw()
-            assert {table: rows.keys() for table, rows in left.items() if table != "Chassis_Template_Var"} == {
-                table: rows.keys() for table, rows in others.items() if table != "Chassis_Template_Var"
-            }
-            assert not any(line.partition(" ")[0] in TABLES for line in raw_lines(left)), "an element is left"
-            assert others_than_ours(left) == others
-            assert not any(our_variables(row) for row in left["Chassis_Template_Var"].values())
-            assert await driver.read_all() == {}
-            assert memory(driver) == remembered, "memory that leaks"
-            assert not any(
-                row.texts.keys() - {"theirs"} or row.marks for row in driver._replica.variables.rows.values()
-            )
-
-    run(tell)
+async def test_every_story(story: Story, server: Server) -> None:
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await observer.write(*FOREIGN, *written_by_others(story))
+        others = others_than_ours(await observer.raw())
+        await driver.wait_ready(DEADLINE)
+        assert driver.said == ["ready"]
+        assert await driver.read_all() == {}
+        remembered = memory(driver)
+        for way in walks(story.states).values():
+            world = NorthboundWorld(driver, observer)
+            for state in way:
+                await world.go(state)
+                if way[0] is story.states[0]:
+                    await world.check_afresh(server.remote)
+                assert others_than_ours(await observer.raw()) == others
+        left = await observer.raw()
+        assert {table: rows.keys() for table, rows in left.items() if table != "Chassis_Template_Var"} == {
+            table: rows.keys() for table, rows in others.items() if table != "Chassis_Template_Var"
+        }
+        assert not any(line.partition(" ")[0] in TABLES for line in raw_lines(left)), "an element is left"
+        assert others_than_ours(left) == others
+        assert not any(our_variables(row) for row in left["Chassis_Template_Var"].values())
+        assert await driver.read_all() == {}
+        assert memory(driver) == remembered, "memory that leaks"
+        assert not any(row.texts.keys() - {"theirs"} or row.marks for row in driver._replica.variables.rows.values())
 
 
 # One database, two deployments
 
 
-def test_two_deployments_do_not_see_each_other(server: Server) -> None:
-    async def tell() -> None:
-        async with Watched(server.remote, "one") as one, Watched(server.remote, "two") as two:
-            await one.wait_ready(10)
-            await two.wait_ready(10)  # each has its own lock
-            rows = [LoadBalancerGroup(name="net1"), SwitchGroup(switch="net1", group="net1")]
-            for driver in (one, two):
-                await driver.put(NET, LogicalSwitch(name="net1"))
-                await driver.put(VIPS, *rows)
-            await one.put(VIPS)
-            assert await one.read_all() == {NET: by_key([LogicalSwitch(name="net1")])}
-            assert await two.read_all() == {NET: by_key([LogicalSwitch(name="net1")]), VIPS: by_key(rows)}
-            assert one.foreign == two.foreign == []
-
-    run(tell)
+async def test_two_deployments_do_not_see_each_other(server: Server) -> None:
+    async with Watched(server.remote, "one") as one, Watched(server.remote, "two") as two:
+        await one.wait_ready(DEADLINE)
+        await two.wait_ready(DEADLINE)  # each has its own lock
+        rows = [LoadBalancerGroup(name="net1"), SwitchGroup(switch="net1", group="net1")]
+        for driver in (one, two):
+            await driver.put(NET, LogicalSwitch(name="net1"))
+            await driver.put(VIPS, *rows)
+        await one.put(VIPS)
+        assert await one.read_all() == {NET: by_key([LogicalSwitch(name="net1")])}
+        assert await two.read_all() == {NET: by_key([LogicalSwitch(name="net1")]), VIPS: by_key(rows)}
+        assert one.foreign == two.foreign == []
 
 
 # Others change our rows
@@ -808,214 +796,199 @@ HARMLESS = {"a foreign load balancer joins our group", "words that mean nothing 
 
 
 @pytest.mark.parametrize("mischief", MISCHIEF)
-def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> None:
+async def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> None:
     operations, owners = MISCHIEF[mischief]
 
-    async def tell() -> None:
-        state = make_state(MODEL)
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(state)
-            await observer.write(*operations)
-            await observer.settle()
-            with suppress(TimeoutError):
-                await until(lambda: {*driver.foreign} >= owners, 2 if owners else 0.1)
-            assert {*driver.foreign} == owners
-            assert len(driver.foreign) == len(owners)
-            await world.repair()
-            if mischief in HARMLESS:
-                assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
-            else:
-                await world.check(state)
-            await world.check_afresh(server.remote)
-
-    run(tell)
+    state = make_state(MODEL)
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(state)
+        await observer.write(*operations)
+        await observer.settle()
+        await eventually(lambda: driver.foreign, f"changes of {owners}", is_enough=owners.issubset)
+        await driver.ping()  # what the database has told comes before the answer
+        assert {*driver.foreign} == owners
+        assert len(driver.foreign) == len(owners)
+        await world.repair()
+        if mischief in HARMLESS:
+            assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
+        else:
+            await world.check(state)
+        await world.check_afresh(server.remote)
 
 
-def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_busy(
-    server: Server, caplog: pytest.LogCaptureFixture
+async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_busy(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Put right at once a few times, then more and more seldom; what was changed is told, and ERROR is shown."""
 
-    async def story() -> None:
-        snapshot = STORIES[0].states[0].snapshot()
-        net = MARK.uuid(("Logical_Switch", "net1"))
-        columns = {"Logical_Switch": TableMonitor(columns=("name",))}
-        writes, tasks = [0], set[asyncio.Task[list[Json]]]()
+    pauses, notice = list[float](), Contention.notice
 
-        def change_back(event: Event) -> None:
-            for uuid, change in event.tables.get(*columns, {}).items() if isinstance(event, Contents | Changes) else ():
-                row = change.get("modify") or change.get("initial") or {}
-                if uuid == net and row.get("name") == "net1":
-                    writes[0] += 1
-                    where = [["_uuid", "==", encode_uuid(net)]]
-                    evil = {"op": "update", "table": "Logical_Switch", "where": where, "row": {"name": "evil\n"}}
-                    tasks.add(asyncio.ensure_future(hostile.transact([evil])))
+    def note(contention: Contention, owner: Owner, now: float) -> float:
+        pauses.append(notice(contention, owner, now))
+        return pauses[-1]
 
-        hostile = Client(
-            Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=columns, timing=QUICK), change_back
-        )
-        driver = OvnDriver(
-            ovn_settings(server.remote),
-            on_foreign_change=lambda owner, what: reconciler.note_foreign_change(owner, what),  # noqa: PLW0108
-        )
-        reconciler = Reconciler(
-            dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
-        )
-        async with driver:
-            await driver.wait_ready(5)
-            await reconciler.resync()
-            while await reconciler.step():
-                pass
-            running = asyncio.create_task(reconciler.run())
-            async with hostile:
-                await until(lambda: writes[0] > FREE_REPAIRS + 3)
-                await asyncio.gather(*tasks)
-                await until(lambda: reconciler.applied(NET).error is not None)
-                assert reconciler.contended() == 1
-            assert writes[0] < FREE_REPAIRS + 6
-            assert driver.foreign_changes.keys() == {("Logical_Switch", "name")}
-            reconciler.retry_now()
-            await until(lambda: reconciler.applied(NET).error is None)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    monkeypatch.setattr(Contention, "notice", note)
+    snapshot = STORIES[0].states[0].snapshot()
+    net = MARK.uuid(("Logical_Switch", "net1"))
+    columns = {"Logical_Switch": TableMonitor(columns=("name",))}
+    writes, tasks = [0], set[asyncio.Task[list[Json]]]()
 
-    run(story)
+    def change_back(event: Event) -> None:
+        for uuid, change in event.tables.get(*columns, {}).items() if isinstance(event, Contents | Changes) else ():
+            row = change.get("modify") or change.get("initial") or {}
+            if uuid == net and row.get("name") == "net1":
+                writes[0] += 1
+                where = [["_uuid", "==", encode_uuid(net)]]
+                evil = {"op": "update", "table": "Logical_Switch", "where": where, "row": {"name": "evil\n"}}
+                tasks.add(asyncio.ensure_future(hostile.transact([evil])))
+
+    hostile = Client(
+        Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=columns, timing=QUICK), change_back
+    )
+    driver = OvnDriver(
+        ovn_settings(server.remote),
+        on_foreign_change=lambda owner, what: reconciler.note_foreign_change(owner, what),  # noqa: PLW0108
+    )
+    reconciler = Reconciler(
+        dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
+    )
+    async with driver:
+        await driver.wait_ready(DEADLINE)
+        await reconciler.resync()
+        while await reconciler.step():
+            pass
+        running = asyncio.create_task(reconciler.run())
+        async with hostile:
+            await eventually(lambda: writes[0] > FREE_REPAIRS + 3)
+            await asyncio.gather(*tasks)
+            await eventually(lambda: reconciler.applied(NET).error is not None)
+            assert reconciler.contended() == 1
+        expected = [0.0, *(FIRST_PAUSE * 2**number for number in range(len(pauses)))]
+        assert [*dict.fromkeys(pauses)] == expected[: len({*pauses})], "each repair waits twice as long as the last"
+        assert driver.foreign_changes.keys() == {("Logical_Switch", "name")}
+        reconciler.retry_now()
+        await eventually(lambda: reconciler.applied(NET).error is None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     assert "somebody else changed rows of network/net1: Logical_Switch net1: name was net1, is evil?" in caplog.messages
     assert any("keeps changing its rows: put right 3 times, next in 0.1 s" in line for line in caplog.messages)
 
 
-def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
+async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
     """All of it at once, as far as it goes together, and a new process afterwards."""
 
-    async def tell() -> None:
-        state = make_state(MODEL)
-        async with Observer(server) as observer:
-            async with Watched(server.remote) as driver:
-                await driver.wait_ready(10)
-                world = NorthboundWorld(driver, observer)
-                await world.go(state)
-            together = [
-                name for name in MISCHIEF if name not in {"a group is renamed", "a switch goes, with its ports"}
-            ]
-            for name in together:
-                with suppress(AssertionError):
-                    await observer.write(*MISCHIEF[name][0])
-            copy = {"name": "copy", "external_ids": encode_map(MARK.external_ids(SIX, ("Load_Balancer", "six-tcp")))}
-            await observer.write({"op": "insert", "table": "Load_Balancer", "row": copy})
-            async with Watched(server.remote) as driver:
-                await driver.wait_ready(10)
-                world.sites[0].driver = driver
-                await world.restart()
-                await world.repair()
-                assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
-
-    run(tell)
+    state = make_state(MODEL)
+    async with Observer(server) as observer:
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(DEADLINE)
+            world = NorthboundWorld(driver, observer)
+            await world.go(state)
+        together = [name for name in MISCHIEF if name not in {"a group is renamed", "a switch goes, with its ports"}]
+        for name in together:
+            with suppress(AssertionError):
+                await observer.write(*MISCHIEF[name][0])
+        copy = {"name": "copy", "external_ids": encode_map(MARK.external_ids(SIX, ("Load_Balancer", "six-tcp")))}
+        await observer.write({"op": "insert", "table": "Load_Balancer", "row": copy})
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(DEADLINE)
+            world.sites[0].driver = driver
+            await world.restart()
+            await world.repair()
+            assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
 
 
-def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
+async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
     """Whoever copies a row with its marks makes a row of ours that has no right to its key."""
 
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(make_state(MODEL))
-            marks = encode_map(MARK.external_ids(WEB, LB))
-            [made, _] = await observer.write(
-                {
-                    "op": "insert",
-                    "table": "Load_Balancer",
-                    "uuid-name": "c",
-                    "row": {"name": "c", "external_ids": marks},
-                },
-                mutate(GROUP, ["load_balancer", "insert", ["named-uuid", "c"]]),
-            )
-            orphan = Owner(Kind.LOAD_BALANCER, f"orphan-{made['uuid'][1]}")
-            await until(lambda: driver.foreign == [orphan])
-            rows = await driver.read(orphan)
-            assert list(rows) == [LB, ("in group", "net1", "web-tcp")]
-            seen = await observer.settle()
-            await world.repair()
-            await world.check(make_state(MODEL))
-            changed = {table: list(rows) for tables in observer.changes[seen:] for table, rows in tables.items()}
-            assert changed == {
-                "Load_Balancer": [made["uuid"][1]],
-                "Load_Balancer_Group": [MARK.uuid(GROUP)],
-            }
-
-    run(tell)
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(make_state(MODEL))
+        marks = encode_map(MARK.external_ids(WEB, LB))
+        [made, _] = await observer.write(
+            {
+                "op": "insert",
+                "table": "Load_Balancer",
+                "uuid-name": "c",
+                "row": {"name": "c", "external_ids": marks},
+            },
+            mutate(GROUP, ["load_balancer", "insert", ["named-uuid", "c"]]),
+        )
+        orphan = Owner(Kind.LOAD_BALANCER, f"orphan-{made['uuid'][1]}")
+        await eventually_equal(lambda: driver.foreign, [orphan])
+        rows = await driver.read(orphan)
+        assert list(rows) == [LB, ("in group", "net1", "web-tcp")]
+        seen = await observer.settle()
+        await world.repair()
+        await world.check(make_state(MODEL))
+        changed = {table: list(rows) for tables in observer.changes[seen:] for table, rows in tables.items()}
+        assert changed == {
+            "Load_Balancer": [made["uuid"][1]],
+            "Load_Balancer_Group": [MARK.uuid(GROUP)],
+        }
 
 
-def test_copies_of_rows_that_hold_others(server: Server) -> None:
+async def test_copies_of_rows_that_hold_others(server: Server) -> None:
     """A switch that shares ports and groups, a router with a port with marked addresses, a group of nobody."""
 
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(make_state(MODEL))
-            raw = await observer.raw()
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(make_state(MODEL))
+        raw = await observer.raw()
 
-            def copy(key: tuple[str, ...], **columns: Json) -> Json:
-                row = {name: value for name, value in raw[key[0]][MARK.uuid(key)].items() if name[0] != "_"}
-                return {"op": "insert", "table": key[0], "row": row | columns}
+        def copy(key: tuple[str, ...], **columns: Json) -> Json:
+            row = {name: value for name, value in raw[key[0]][MARK.uuid(key)].items() if name[0] != "_"}
+            return {"op": "insert", "table": key[0], "row": row | columns}
 
-            await observer.write(
-                copy(SWITCH),
-                {**copy(VIP_LRP, name="copy"), "uuid-name": "port"},
-                copy(("Logical_Router", "vip-net1"), ports=["named-uuid", "port"], static_routes=["set", []]),
-                copy(GROUP, name=join_text(("fairlead", MARK.deployment, "nobody", "net1"))),
-                copy(GROUP, name=join_text(("fairlead", MARK.deployment, "net1"))),
-            )
-            await until(lambda: len([owner for owner in driver.foreign if "orphan" in owner.id]) == 4)
-            await world.repair()
-            await world.check(make_state(MODEL))
-            counts = {table: len(rows) for table, rows in (await observer.raw()).items()}
-            assert counts == {table: len(rows) + (table == GROUP[0]) for table, rows in raw.items()}
-
-    run(tell)
+        await observer.write(
+            copy(SWITCH),
+            {**copy(VIP_LRP, name="copy"), "uuid-name": "port"},
+            copy(("Logical_Router", "vip-net1"), ports=["named-uuid", "port"], static_routes=["set", []]),
+            copy(GROUP, name=join_text(("fairlead", MARK.deployment, "nobody", "net1"))),
+            copy(GROUP, name=join_text(("fairlead", MARK.deployment, "net1"))),
+        )
+        await eventually_equal(lambda: len([owner for owner in driver.foreign if "orphan" in owner.id]), 4)
+        await world.repair()
+        await world.check(make_state(MODEL))
+        counts = {table: len(rows) for table, rows in (await observer.raw()).items()}
+        assert counts == {table: len(rows) + (table == GROUP[0]) for table, rows in raw.items()}
 
 
-def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(make_state(MODEL))
-            rows = await driver.read(WEB)
-            await observer.mutate(LB, ["external_ids", "insert", encode_map({"theirs": "1"})])
-            await observer.mutate(LB, ["external_ids", "delete", "fairlead:owner"])
-            await until(lambda: LB not in driver._replica.rows[WEB])
-            await observer.mutate(LB, ["external_ids", "delete", "theirs"])
-            await observer.mutate(LB, ["external_ids", "insert", encode_map({"fairlead:owner": str(WEB)})])
-            await until(lambda: LB in driver._replica.rows[WEB])
-            assert await driver.read(WEB) == rows
-            await world.repair()
-            await world.check(make_state(MODEL))
-
-    run(tell)
+async def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(make_state(MODEL))
+        rows = await driver.read(WEB)
+        await observer.mutate(LB, ["external_ids", "insert", encode_map({"theirs": "1"})])
+        await observer.mutate(LB, ["external_ids", "delete", "fairlead:owner"])
+        await eventually(lambda: LB not in driver._replica.rows[WEB])
+        await observer.mutate(LB, ["external_ids", "delete", "theirs"])
+        await observer.mutate(LB, ["external_ids", "insert", encode_map({"fairlead:owner": str(WEB)})])
+        await eventually(lambda: LB in driver._replica.rows[WEB])
+        assert await driver.read(WEB) == rows
+        await world.repair()
+        await world.check(make_state(MODEL))
 
 
-def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
+async def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
     """It is in the way of ours: the owner stays in error until somebody removes it."""
 
-    async def tell() -> None:
-        row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
+    row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await driver.put(WEB, row)
+        await observer.mutate(LB, ["external_ids", "delete", "fairlead"])
+        await eventually_equal(lambda: driver.foreign, [WEB])
+        before = await observer.raw()
+        with pytest.raises(DriverError, match="duplicate uuid"):
             await driver.put(WEB, row)
-            await observer.mutate(LB, ["external_ids", "delete", "fairlead"])
-            await until(lambda: driver.foreign == [WEB])
-            before = await observer.raw()
-            with pytest.raises(DriverError, match="duplicate uuid"):
-                await driver.put(WEB, row)
-            assert await observer.raw() == before
-            await observer.write(delete(LB))
-            await driver.put(WEB, row)
-
-    run(tell)
+        assert await observer.raw() == before
+        await observer.write(delete(LB))
+        await driver.put(WEB, row)
 
 
 # What is refused
@@ -1182,53 +1155,44 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_changes_nothing(case: str, server: Server) -> None:
+async def test_what_is_refused_changes_nothing(case: str, server: Server) -> None:
     owner, refused, error, words = REFUSED[case]
 
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            before, seen = await observer.raw(), await observer.settle()
-            extra = LogicalSwitch(name="extra")
-            refused_whole = replace(refused, creates={extra.key: extra, **refused.creates})
-            with pytest.raises(error, match=words) as caught:
-                await driver.apply(owner, refused_whole)
-            assert type(caught.value) is error
-            assert (await observer.raw(), await observer.settle()) == (before, seen)
-            assert driver.foreign == []
-
-    run(tell)
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        before, seen = await observer.raw(), await observer.settle()
+        extra = LogicalSwitch(name="extra")
+        refused_whole = replace(refused, creates={extra.key: extra, **refused.creates})
+        with pytest.raises(error, match=words) as caught:
+            await driver.apply(owner, refused_whole)
+        assert type(caught.value) is error
+        assert (await observer.raw(), await observer.settle()) == (before, seen)
+        assert driver.foreign == []
 
 
-def test_a_group_that_is_attached_stays(server: Server) -> None:
-    async def tell() -> None:
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            await driver.put(WEB)
-            with pytest.raises(MissingReference, match="referential integrity violation"):
-                await driver.apply(VIPS, deletes(BASE[VIPS][0]))
-            with pytest.raises(MissingReference, match="referential integrity violation"):
-                await driver.apply(VIPS, deletes(*BASE[VIPS][:2]))
-            await driver.put(VIPS)
-
-    run(tell)
+async def test_a_group_that_is_attached_stays(server: Server) -> None:
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        await driver.put(WEB)
+        with pytest.raises(MissingReference, match="referential integrity violation"):
+            await driver.apply(VIPS, deletes(BASE[VIPS][0]))
+        with pytest.raises(MissingReference, match="referential integrity violation"):
+            await driver.apply(VIPS, deletes(*BASE[VIPS][:2]))
+        await driver.put(VIPS)
 
 
-def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            for owner, rows in reversed(BASE.items()):
-                await driver.apply(owner, deletes(*reversed(rows)))
-                await driver.apply(owner, deletes(*reversed(rows)))
-            assert await driver.read_all() == {}
-            assert holds_nothing(await observer.raw())
-            assert driver.foreign == []
-
-    run(tell)
+async def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        for owner, rows in reversed(BASE.items()):
+            await driver.apply(owner, deletes(*reversed(rows)))
+            await driver.apply(owner, deletes(*reversed(rows)))
+        assert await driver.read_all() == {}
+        assert holds_nothing(await observer.raw())
+        assert driver.foreign == []
 
 
 # The driver and the fake refuse and do the same
@@ -1317,7 +1281,7 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
+async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
     dice = random.Random(seed)
     kinds = {Kind.NETWORK: "n", Kind.ROUTER: "r", Kind.PORT: "p", Kind.VIP_NETWORK: "v", Kind.LOAD_BALANCER: "b"}
     kinds[Kind.LOCAL_IP] = "l"
@@ -1330,25 +1294,22 @@ def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
             return type(error)
         return None
 
-    async def tell() -> None:
-        fake, done = FakeDriver(references), 0
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            for _ in range(500):
-                owner = dice.choice(owners)
-                wanted = random_rows(owner, dice) if dice.random() < 0.8 else NO_ROWS
-                change = diff(wanted, await fake.read(owner))
-                expected = await outcome(fake, owner, change)
-                assert await outcome(driver, owner, change) == expected, f"{owner}\n{change}"
-                assert await driver.read_all() == await fake.read_all()
-                done += expected is None
-            assert driver.foreign == []
-        assert 100 < done < 400, "the dice give too little of either"
-        async with Watched(server.remote) as fresh:
-            await fresh.wait_ready(10)
-            assert await fresh.read_all() == await fake.read_all()
-
-    run(tell)
+    fake, done = FakeDriver(references), 0
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        for _ in range(500):
+            owner = dice.choice(owners)
+            wanted = random_rows(owner, dice) if dice.random() < 0.8 else NO_ROWS
+            change = diff(wanted, await fake.read(owner))
+            expected = await outcome(fake, owner, change)
+            assert await outcome(driver, owner, change) == expected, f"{owner}\n{change}"
+            assert await driver.read_all() == await fake.read_all()
+            done += expected is None
+        assert driver.foreign == []
+    assert 100 < done < 400, "the dice give too little of either"
+    async with Watched(server.remote) as fresh:
+        await fresh.wait_ready(DEADLINE)
+        assert await fresh.read_all() == await fake.read_all()
 
 
 # No more than what changed
@@ -1365,69 +1326,60 @@ def test_a_transaction_writes_the_columns_that_differ() -> None:
     assert written == change(("Logical_Switch_Port", "p"), enabled=False)
 
 
-def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
+async def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
     """Seen by somebody else: nothing but the entry of this VIP, and no moment without it."""
 
-    async def tell() -> None:
-        before = make_state(MODEL)
-        after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(before)
-            old, seen = await observer.raw(), await observer.settle()
-            await world.go(after)
-            new, vip = await observer.raw(), "10.0.0.10:80"
-            identity = MARK.uuid(LB)
-            entry = decode_map(new["Load_Balancer"][identity]["vips"])[vip]
-            assert observer.changes[seen:] == [
-                {"Load_Balancer": {identity: {"modify": {"vips": encode_map({vip: entry})}}}}
-            ]
-            old["Load_Balancer"][identity]["vips"] = new["Load_Balancer"][identity]["vips"]
-            old["Load_Balancer"][identity]["_version"] = new["Load_Balancer"][identity]["_version"]
-            assert old == new
-
-    run(tell)
+    before = make_state(MODEL)
+    after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(before)
+        old, seen = await observer.raw(), await observer.settle()
+        await world.go(after)
+        new, vip = await observer.raw(), "10.0.0.10:80"
+        identity = MARK.uuid(LB)
+        entry = decode_map(new["Load_Balancer"][identity]["vips"])[vip]
+        assert observer.changes[seen:] == [
+            {"Load_Balancer": {identity: {"modify": {"vips": encode_map({vip: entry})}}}}
+        ]
+        old["Load_Balancer"][identity]["vips"] = new["Load_Balancer"][identity]["vips"]
+        old["Load_Balancer"][identity]["_version"] = new["Load_Balancer"][identity]["_version"]
+        assert old == new
 
 
-def test_networks_of_others_stay_when_the_port_changes(server: Server) -> None:
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            seen = await observer.settle()
-            router, port, route = BASE[ROUTER]
-            assert isinstance(port, LogicalRouterPort)
-            moved = replace(port, networks=("10.0.0.2/24", "fd00::1/64"), enabled=False)
-            await driver.put(ROUTER, router, moved, route)
-            await observer.settle()
-            [tables] = observer.changes[seen:]
-            [columns] = tables["Logical_Router_Port"].values()
-            assert columns == {"modify": {"enabled": False, "networks": encode_set(["10.0.0.1/24", "10.0.0.2/24"])}}
-            assert by_key(BASE[WEB]) == await driver.read(WEB)
-            assert driver.foreign == []
-
-    run(tell)
+async def test_networks_of_others_stay_when_the_port_changes(server: Server) -> None:
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        seen = await observer.settle()
+        router, port, route = BASE[ROUTER]
+        assert isinstance(port, LogicalRouterPort)
+        moved = replace(port, networks=("10.0.0.2/24", "fd00::1/64"), enabled=False)
+        await driver.put(ROUTER, router, moved, route)
+        await observer.settle()
+        [tables] = observer.changes[seen:]
+        [columns] = tables["Logical_Router_Port"].values()
+        assert columns == {"modify": {"enabled": False, "networks": encode_set(["10.0.0.1/24", "10.0.0.2/24"])}}
+        assert by_key(BASE[WEB]) == await driver.read(WEB)
+        assert driver.foreign == []
 
 
 @pytest.mark.parametrize("others", [1, 500])
-def test_the_work_for_one_does_not_grow_with_the_others(others: int, server: Server) -> None:
+async def test_the_work_for_one_does_not_grow_with_the_others(others: int, server: Server) -> None:
     """What goes over the wire for one more load balancer of a network is the same whatever it has already."""
 
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(others + 1)]
-            rows = [balancer_rows(number, owner.id) for number, owner in enumerate(owners)]
-            await asyncio.gather(*(driver.put(owner, *rows[n]) for n, owner in enumerate(owners[:-1])))
-            seen = await observer.settle()
-            await driver.put(owners[-1], *rows[-1])
-            await driver.put(owners[-1])
-            await observer.settle()
-            assert [len(msgspec.json.encode(change)) < 1500 for change in observer.changes[seen:]] == [True, True]
-
-    run(tell)
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(others + 1)]
+        rows = [balancer_rows(number, owner.id) for number, owner in enumerate(owners)]
+        await asyncio.gather(*(driver.put(owner, *rows[n]) for n, owner in enumerate(owners[:-1])))
+        seen = await observer.settle()
+        await driver.put(owners[-1], *rows[-1])
+        await driver.put(owners[-1])
+        await observer.settle()
+        assert [len(msgspec.json.encode(change)) < 1500 for change in observer.changes[seen:]] == [True, True]
 
 
 def balancer_rows(number: int, name: str) -> tuple[OvnRow, ...]:
@@ -1445,19 +1397,16 @@ def balancer_rows(number: int, name: str) -> tuple[OvnRow, ...]:
     )
 
 
-def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> None:
-    async def tell() -> None:
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await put_base(driver)
-            before, after = BASE[WEB][0], LoadBalancer(name="web-tcp", protocol="udp", services=())
-            assert (await driver.read(WEB))[before.key] is before
-            await driver.put(WEB, after, *BASE[WEB][1:])
-            rows = await driver.read(WEB)
-            assert rows[after.key] is after
-            assert all(rows[row.key] is row for row in BASE[WEB][1:])
-
-    run(tell)
+async def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> None:
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await put_base(driver)
+        before, after = BASE[WEB][0], LoadBalancer(name="web-tcp", protocol="udp", services=())
+        assert (await driver.read(WEB))[before.key] is before
+        await driver.put(WEB, after, *BASE[WEB][1:])
+        rows = await driver.read(WEB)
+        assert rows[after.key] is after
+        assert all(rows[row.key] is row for row in BASE[WEB][1:])
 
 
 # The network fails
@@ -1559,7 +1508,7 @@ def random_model(dice: random.Random) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["server", "clustered"])
-def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(kind)
     dice = random.Random(7)
     faults: list[str] = []
@@ -1571,7 +1520,7 @@ def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.Fixture
     async def rest(world: NorthboundWorld, resyncs: list[int]) -> None:
         """As the server does: a resync whenever the driver is ready again."""
         while True:
-            await world.driver.wait_ready(10)
+            await world.driver.wait_ready(DEADLINE)
             if len(resyncs) < world.driver.said.count("ready"):
                 resyncs.append(await world.reconciler.resync(force=True))
                 world.reconciler.retry_now()
@@ -1581,204 +1530,180 @@ def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.Fixture
                     return
                 world.now = due
 
-    async def tell() -> None:
-        resyncs: list[int] = []
-        async with Observer(server) as observer, Proxy(server, fault) as proxy, Watched(proxy.remote) as driver:
-            world = NorthboundWorld(driver, observer)
-            documents: object = {}
-            for _ in range(25):
-                model = random_model(dice)
-                documents, down = parse_model(model, documents)  # type: ignore[arg-type]
-                state = State(name="", model=model, expected={}, documents=documents, down=down)
-                world.reconciler.mark(world._change(state))
-                await rest(world, resyncs)
-                assert raw_lines(await observer.raw()) == sorted(render_rows(world.snapshot).splitlines())
-                assert await driver.lines() == sorted(render_rows(world.snapshot).splitlines())
-            world.reconciler.mark(world._change(NOTHING))
+    resyncs: list[int] = []
+    async with Observer(server) as observer, Proxy(server, fault) as proxy, Watched(proxy.remote) as driver:
+        world = NorthboundWorld(driver, observer)
+        documents: object = {}
+        for _ in range(25):
+            model = random_model(dice)
+            documents, down = parse_model(model, documents)  # type: ignore[arg-type]
+            state = State(name="", model=model, expected={}, documents=documents, down=down)
+            world.reconciler.mark(world._change(state))
             await rest(world, resyncs)
-            assert holds_nothing(await observer.raw())
-            assert driver.foreign == []
-
-    run(tell)
+            assert raw_lines(await observer.raw()) == sorted(render_rows(world.snapshot).splitlines())
+            assert await driver.lines() == sorted(render_rows(world.snapshot).splitlines())
+        world.reconciler.mark(world._change(NOTHING))
+        await rest(world, resyncs)
+        assert holds_nothing(await observer.raw())
+        assert driver.foreign == []
     assert len(faults) > 150
     assert min(faults.count(name) for name in ("before", "after", "between")) > 20
 
 
-def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
+async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
     """The news must not come while the reconciler is about to believe in its own success."""
 
-    async def tell() -> None:
-        states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
+    states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
+    fault = ""
+    async with Observer(server) as observer, Proxy(server, lambda: fault) as proxy, Watched(proxy.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        world = NorthboundWorld(driver, observer)
+        await world.go(states[0])
+        world.reconciler.mark(world._change(states[1]))
+        fault = "late"
+        resting = asyncio.create_task(world.rest())
+        await eventually(lambda: bool(proxy.held))
+        await observer.write(delete(("Load_Balancer", "web-udp")))
+        await eventually(lambda: ("Load_Balancer", "web-udp") not in driver._replica.rows[WEB])
+        assert driver.foreign == []
+        assert not resting.done()
         fault = ""
-        async with Observer(server) as observer, Proxy(server, lambda: fault) as proxy, Watched(proxy.remote) as driver:
-            await driver.wait_ready(10)
-            world = NorthboundWorld(driver, observer)
-            await world.go(states[0])
-            world.reconciler.mark(world._change(states[1]))
-            fault = "late"
-            resting = asyncio.create_task(world.rest())
-            await until(lambda: bool(proxy.held))
-            await observer.write(delete(("Load_Balancer", "web-udp")))
-            await until(lambda: ("Load_Balancer", "web-udp") not in driver._replica.rows[WEB])
-            assert driver.foreign == []
-            assert not resting.done()
-            fault = ""
-            proxy.held.pop()()
-            await resting
-            await until(lambda: driver.foreign == [WEB])
-            await world.repair()
-            await world.check(states[1])
-
-    run(tell)
+        proxy.held.pop()()
+        await resting
+        await eventually_equal(lambda: driver.foreign, [WEB])
+        await world.repair()
+        await world.check(states[1])
 
 
-def test_a_slow_answer_is_no_answer(server: Server) -> None:
+async def test_a_slow_answer_is_no_answer(server: Server) -> None:
     """What was committed after all is noticed like a foreign change, so the owner is read again."""
 
-    async def tell() -> None:
-        async with Observer(server) as observer, Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            driver._timeout = 0.05
-            server.send(signal.SIGSTOP)
-            with pytest.raises(Unavailable, match="did not answer in time"):
-                await driver.put(NET, *BASE[NET])
-            server.send(signal.SIGCONT)
-            await until(lambda: driver.foreign == [NET])
-            assert await driver.read(NET) == by_key(BASE[NET])
-            await observer.settle()
-
-    run(tell)
+    async with Observer(server) as observer, Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        driver._timeout = 0.05
+        server.send(signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="did not answer in time"):
+            await driver.put(NET, *BASE[NET])
+        server.send(signal.SIGCONT)
+        await eventually_equal(lambda: driver.foreign, [NET])
+        assert await driver.read(NET) == by_key(BASE[NET])
+        await observer.settle()
 
 
 # Several servers
 
 
-def test_one_writes_and_the_next_takes_over(server: Server) -> None:
-    async def tell() -> None:
-        async with Proxy(server) as proxy, Watched(server.remote) as second:
-            await second.wait_ready(10)
-            async with Watched(proxy.remote) as first:
-                await until(lambda: first.connected)
-                await second.put(NET, *BASE[NET])
-                await until(lambda: bool(first._replica.rows))
-                assert await first.read(NET) == by_key(BASE[NET])
-                assert (first.ready, first.has_lock, first.foreign, first.said) == (False, False, [NET], [])
-                with pytest.raises(Standby, match="another server has the lock"):
-                    await first.put(NET)
-                await second.close()
-                await first.wait_ready(10)
-                assert first.said == ["ready"]
+async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
+    async with Proxy(server) as proxy, Watched(server.remote) as second:
+        await second.wait_ready(DEADLINE)
+        async with Watched(proxy.remote) as first:
+            await eventually(lambda: first.connected)
+            await second.put(NET, *BASE[NET])
+            await eventually(lambda: bool(first._replica.rows))
+            assert await first.read(NET) == by_key(BASE[NET])
+            assert (first.ready, first.has_lock, first.foreign, first.said) == (False, False, [NET], [])
+            with pytest.raises(Standby, match="another server has the lock"):
                 await first.put(NET)
-                second.start()
-                await until(lambda: second.connected)
-                assert not second.ready
-                await proxy.cut()  # the first dies
-                await second.wait_ready(10)
-                await second.put(NET2, *BASE[NET2])
-                await until(lambda: first.connected)
-                with pytest.raises(Unavailable, match="another server has the lock"):
-                    await first.put(NET, *BASE[NET])
-                assert await first.read_all() == {NET2: by_key(BASE[NET2])}
-                assert first.said == ["ready", "closed by the server"]
-            assert second.said == ["ready", "closed", "ready"]
+            await second.close()
+            await first.wait_ready(DEADLINE)
+            assert first.said == ["ready"]
+            await first.put(NET)
+            second.start()
+            await eventually(lambda: second.connected)
+            assert not second.ready
+            await proxy.cut()  # the first dies
+            await second.wait_ready(DEADLINE)
+            await second.put(NET2, *BASE[NET2])
+            await eventually(lambda: first.connected)
+            with pytest.raises(Unavailable, match="another server has the lock"):
+                await first.put(NET, *BASE[NET])
+            assert await first.read_all() == {NET2: by_key(BASE[NET2])}
+            assert first.said == ["ready", "closed by the server"]
+        assert second.said == ["ready", "closed", "ready"]
 
-    run(tell)
 
-
-def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
+async def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
     """Before the news reaches the driver: only the assertion in the transaction is proof."""
 
-    async def tell() -> None:
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            put = diff(by_key(BASE[NET]), await driver.read(NET))
-            with socket.socket(socket.AF_UNIX) as thief:
-                thief.connect(str(server.folder / "db.sock"))
-                thief.sendall(msgspec.json.encode({"id": 1, "method": "steal", "params": [MARK.default_lock]}))
-                thief.recv(1000)
-                assert driver.ready
-                with pytest.raises(Unavailable, match="another server has the lock"):
-                    await driver.apply(NET, put)
-                await until(lambda: not driver.ready)
-                assert driver.said == ["ready", f"lost the lock {MARK.default_lock}"]
-            await driver.wait_ready(10)
-            await driver.put(NET, *BASE[NET])
-
-    run(tell)
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        put = diff(by_key(BASE[NET]), await driver.read(NET))
+        with socket.socket(socket.AF_UNIX) as thief:
+            thief.connect(str(server.folder / "db.sock"))
+            thief.sendall(msgspec.json.encode({"id": 1, "method": "steal", "params": [MARK.default_lock]}))
+            thief.recv(1000)
+            assert driver.ready
+            with pytest.raises(Unavailable, match="another server has the lock"):
+                await driver.apply(NET, put)
+            await eventually(lambda: not driver.ready)
+            assert driver.said == ["ready", f"lost the lock {MARK.default_lock}"]
+        await driver.wait_ready(DEADLINE)
+        await driver.put(NET, *BASE[NET])
 
 
-def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_in_the_end(server: Server) -> None:
-    async def tell() -> None:
-        async with Watched(server.remote) as first:
-            await first.wait_ready(10)
-            async with Watched(server.remote) as second:
-                await until(lambda: second.connected)
-                await second.ping()
-                with pytest.raises(Standby):
-                    await second.put(NET, *BASE[NET])
-                await second.take_lock()
-                assert second.ready
+async def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_in_the_end(server: Server) -> None:
+    async with Watched(server.remote) as first:
+        await first.wait_ready(DEADLINE)
+        async with Watched(server.remote) as second:
+            await eventually(lambda: second.connected)
+            await second.ping()
+            with pytest.raises(Standby):
                 await second.put(NET, *BASE[NET])
-                await until(lambda: not first.ready)
-                with pytest.raises(Standby):
-                    await first.put(NET2, *BASE[NET2])
-                assert first.said == ["ready", f"lost the lock {MARK.default_lock}"]
-            await first.wait_ready(10)
-            await first.put(NET2, *BASE[NET2])
-
-    run(tell)
+            await second.take_lock()
+            assert second.ready
+            await second.put(NET, *BASE[NET])
+            await eventually(lambda: not first.ready)
+            with pytest.raises(Standby):
+                await first.put(NET2, *BASE[NET2])
+            assert first.said == ["ready", f"lost the lock {MARK.default_lock}"]
+        await first.wait_ready(DEADLINE)
+        await first.put(NET2, *BASE[NET2])
 
 
 # The database goes and comes back
 
 
-def test_a_server_that_restarts(server: Server) -> None:
-    async def tell() -> None:
-        state = make_state(MODEL)
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            async with Observer(server) as observer:
-                world = NorthboundWorld(driver, observer)
-                await world.go(state)
-            server.stop()
-            await until(lambda: not driver.ready)
-            for attempt in (driver.read_all(), driver.read(WEB), driver.put(WEB)):
-                with pytest.raises(Unavailable, match="not connected"):
-                    await attempt
-            await driver.apply(WEB, NOTHING_THERE)  # nothing to do needs no database
-            with pytest.raises(TimeoutError):
-                await driver.wait_ready(0.05)
-            server.start()
-            await driver.wait_ready(10)
-            assert driver.said == ["ready", "closed by the server", "ready"]
-            assert len(driver.abilities) == 2, "asked at each connect: it may be a newer OVN"
-            assert driver.foreign == []
-            assert await world.reconciler.resync() == 0
-            async with Observer(server) as observer:
-                world.observer = observer
-                await world.check(state)
-
-    run(tell)
+async def test_a_server_that_restarts(server: Server) -> None:
+    state = make_state(MODEL)
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        async with Observer(server) as observer:
+            world = NorthboundWorld(driver, observer)
+            await world.go(state)
+        server.stop()
+        await eventually(lambda: not driver.ready)
+        for attempt in (driver.read_all(), driver.read(WEB), driver.put(WEB)):
+            with pytest.raises(Unavailable, match="not connected"):
+                await attempt
+        await driver.apply(WEB, NOTHING_THERE)  # nothing to do needs no database
+        with pytest.raises(TimeoutError):
+            await driver.wait_ready(0.05)
+        server.start()
+        await driver.wait_ready(DEADLINE)
+        assert driver.said == ["ready", "closed by the server", "ready"]
+        assert len(driver.abilities) == 2, "asked at each connect: it may be a newer OVN"
+        assert driver.foreign == []
+        assert await world.reconciler.resync() == 0
+        async with Observer(server) as observer:
+            world.observer = observer
+            await world.check(state)
 
 
-def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
-    async def tell() -> None:
-        state = make_state(MODEL)
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            async with Observer(server) as observer:
-                world = NorthboundWorld(driver, observer)
-                await world.go(state)
-                owners = {*driver._replica.rows}
-                await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
-                await until(lambda: not driver._replica.rows)
-                assert {*driver.foreign} == owners
-                assert await world.reconciler.resync() > 5
-                driver.foreign.clear()
-                await world.rest()
-                await world.check(state)
-
-    run(tell)
+async def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
+    state = make_state(MODEL)
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        async with Observer(server) as observer:
+            world = NorthboundWorld(driver, observer)
+            await world.go(state)
+            owners = {*driver._replica.rows}
+            await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
+            await eventually(lambda: not driver._replica.rows)
+            assert {*driver.foreign} == owners
+            assert await world.reconciler.resync() > 5
+            driver.foreign.clear()
+            await world.rest()
+            await world.check(state)
 
 
 # The codec
@@ -1860,32 +1785,29 @@ def test_a_group_says_whose_it_is_in_its_name(deployment: str, identity: str, na
 
 
 @pytest.mark.parametrize("name", ["a,b", "100%", "with space", "ü€😀", 'quo"te', "a/b:c", "fd00::1", "\\"])
-def test_odd_names_survive_the_database(name: str, server: Server) -> None:
-    async def tell() -> None:
-        rows: tuple[OvnRow, ...] = (
-            LogicalSwitch(name=name),
-            LogicalSwitchPort(name=name, switch=name, addresses=(name,), options=((name, name),), enabled=False),
-            LogicalRouter(name=name, enabled=False),
-            LogicalRouterPort(name=name, router=name, mac=name, networks=(name,), enabled=False),
-            StaticRoute(router=name, ip_prefix=name, nexthop=name),
-            LoadBalancer(name=name, protocol="sctp", services=(VirtualService(vip=name, backends=("a", "b", "a")),)),
-            LoadBalancerGroup(name=name),
-            GroupMember(group=name, load_balancer=name),
-            SwitchGroup(switch=name, group=name),
-            RouterGroup(router=name, group=name),
-            PortAddress(port=name, network=name + "/24"),
-            SwitchPortAddress(port=name, address=name + " 10.0.0.1"),
-            LogicalRouterPolicy(name=name, router=name, priority=1, match=name, action="drop"),
-        )
-        owner = Owner(Kind.ROUTER, name)
-        async with Watched(server.remote) as driver:
-            await driver.wait_ready(10)
-            await driver.put(owner, *rows)
-            assert await driver.read_all() == {owner: by_key(rows)}
-            async with Watched(server.remote) as fresh:
-                await until(lambda: fresh.connected)
-                assert await fresh.read_all() == {owner: by_key(rows)}
-            await driver.put(owner)
-            assert await driver.read_all() == {}
-
-    run(tell)
+async def test_odd_names_survive_the_database(name: str, server: Server) -> None:
+    rows: tuple[OvnRow, ...] = (
+        LogicalSwitch(name=name),
+        LogicalSwitchPort(name=name, switch=name, addresses=(name,), options=((name, name),), enabled=False),
+        LogicalRouter(name=name, enabled=False),
+        LogicalRouterPort(name=name, router=name, mac=name, networks=(name,), enabled=False),
+        StaticRoute(router=name, ip_prefix=name, nexthop=name),
+        LoadBalancer(name=name, protocol="sctp", services=(VirtualService(vip=name, backends=("a", "b", "a")),)),
+        LoadBalancerGroup(name=name),
+        GroupMember(group=name, load_balancer=name),
+        SwitchGroup(switch=name, group=name),
+        RouterGroup(router=name, group=name),
+        PortAddress(port=name, network=name + "/24"),
+        SwitchPortAddress(port=name, address=name + " 10.0.0.1"),
+        LogicalRouterPolicy(name=name, router=name, priority=1, match=name, action="drop"),
+    )
+    owner = Owner(Kind.ROUTER, name)
+    async with Watched(server.remote) as driver:
+        await driver.wait_ready(DEADLINE)
+        await driver.put(owner, *rows)
+        assert await driver.read_all() == {owner: by_key(rows)}
+        async with Watched(server.remote) as fresh:
+            await eventually(lambda: fresh.connected)
+            assert await fresh.read_all() == {owner: by_key(rows)}
+        await driver.put(owner)
+        assert await driver.read_all() == {}

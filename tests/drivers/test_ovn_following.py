@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from drivers.conftest import DATABASE, Server
-from drivers.test_ovn_topology import QUICK
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn import topology
@@ -28,10 +26,11 @@ from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_UNTOLD, OvnContr
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.neutron import Net, Rtr, delete, insert
+from harness.ovsdb_server import DATABASE, QUICK, Server
 from harness.story import parse_model
+from harness.waiting import DEADLINE, eventually, eventually_equal
 
 N1, N2, N3, R1 = Net(name="n1"), Net(name="n2"), Net(name="n3"), Rtr(name="r1")
-PATIENCE_SECONDS = 15.0
 
 
 def cloud() -> Iterator[Json]:
@@ -99,9 +98,9 @@ class Cloud:
         control.connect()
         async with control:
             if balancer().id not in model.snapshot.load_balancers:
-                await control.topology.wait_connected(PATIENCE_SECONDS)  # type: ignore[union-attr]
+                await control.topology.wait_connected(DEADLINE)  # type: ignore[union-attr]
                 await model.write(lambda _: Changes(puts=(balancer(),)))
-            await control.central.wait_synced(PATIENCE_SECONDS)
+            await control.central.wait_synced(DEADLINE)
             yield control
         await store.close()
 
@@ -116,7 +115,7 @@ class Cloud:
 
     async def select(self, table: str, *columns: str) -> list[dict[str, Json]]:
         operation = {"op": "select", "table": table, "where": [], **({"columns": [*columns]} if columns else {})}
-        rows: list[dict[str, Json]] = (await self.client.transact([operation], 10))[0]["rows"]
+        rows: list[dict[str, Json]] = (await self.client.transact([operation], DEADLINE))[0]["rows"]
         return rows
 
     async def carried(self) -> set[str]:
@@ -129,9 +128,7 @@ class Cloud:
         }
 
     async def carries(self, *names: str) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await self.carried() != set(names):  # noqa: ASYNC110 - another task of the server is at work
-                await asyncio.sleep(0.02)
+        await eventually_equal(self.carried, set(names))
 
     async def theirs(self) -> dict[str, list[Json]]:
         """What Neutron wrote, without what is ours."""
@@ -164,8 +161,8 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
 
     world = Cloud(server, tmp_path)
     async with world.client:
-        await world.client.wait_connected(10)
-        await world.client.transact([*cloud()], 10)
+        await world.client.wait_connected(DEADLINE)
+        await world.client.transact([*cloud()], DEADLINE)
         before = await world.theirs()
         async with world.serving() as control:
             await world.carries(N1.switch, N2.switch, R1.row)
@@ -173,11 +170,11 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
             assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
             with pytest.raises(Unreachable, match="Southbound"):  # agents would be told that they have nothing
                 control.check_told()
-            await world.client.transact([*R1.join(N3, "10.3.0.1/24")], 10)
+            await world.client.transact([*R1.join(N3, "10.3.0.1/24")], DEADLINE)
             await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
             port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
             end = await world.find("Logical_Router_Port", f"lrp-{port}")
-            await world.client.transact(world.removal("Logical_Router", end), 10)
+            await world.client.transact(world.removal("Logical_Router", end), DEADLINE)
             await world.carries(N1.switch, N3.switch, R1.row)
             assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
         after = await world.theirs()
@@ -185,7 +182,7 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
             await world.carries(N1.switch, N3.switch, R1.row)
             assert control.central.reconciler.statistics.applied == 0
             assert after == await world.theirs()
-            await world.client.transact([delete("Logical_Switch", "name", N1.switch)], 10)
+            await world.client.transact([delete("Logical_Switch", "name", N1.switch)], DEADLINE)
             await world.carries(N3.switch, R1.row)
 
 
@@ -198,8 +195,8 @@ async def test_a_slow_follower_takes_nothing_away(
 
     world = Cloud(server, tmp_path)
     async with world.client:
-        await world.client.wait_connected(10)
-        await world.client.transact([*cloud()], 10)
+        await world.client.wait_connected(DEADLINE)
+        await world.client.transact([*cloud()], DEADLINE)
         async with world.serving():
             await world.carries(N1.switch, N2.switch, R1.row)
         before = await world.theirs()
@@ -210,16 +207,12 @@ async def test_a_slow_follower_takes_nothing_away(
             assert reconciler.statistics.resyncs == 1
             network = parse_model("network own 10.9.0.0/24", {})[0]
             await world.model.write(lambda _: Changes(puts=tuple(network.values())))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not await world.find("Logical_Switch", "own"):  # noqa: ASYNC110 - another task is at work
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: world.find("Logical_Switch", "own"))
             assert await world.carried() == {N1.switch, N2.switch, R1.row}
             known = reconciler.applied(Owner(Kind.LOAD_BALANCER, balancer().id))
             assert (known.error, reconciler.statistics.applied) == (NETWORKS_UNTOLD, 1)
             world.slow.go_on.set()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(reconciler):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually_equal(lambda: len(reconciler), 0)
             assert await world.carried() == {N1.switch, N2.switch, R1.row}
             assert reconciler.statistics.applied == 1
             assert before == await world.theirs()

@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from drivers.conftest import DATABASE, SCHEMA, Server, until, wait_until
 from fairlead.drivers.ovsdb.client import (
     Changes,
     Client,
@@ -44,7 +42,9 @@ from fairlead.drivers.ovsdb.values import (
     encode_uuids,
     patch_map,
 )
+from harness.ovsdb_server import DATABASE, SCHEMA, Server
 from harness.ports import free_port
+from harness.waiting import DEADLINE, eventually, eventually_equal, pause, turns, wait_until
 
 UUID = "11111111-1111-4111-8111-111111111111"
 
@@ -87,7 +87,7 @@ class Replica:
 
 
 TABLES = {"Load_Balancer": TableMonitor(columns=("name", "protocol", "vips"))}
-QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.05, longest_pause=0.2)
+QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.05, longest_pause=0.2)
 
 
 def settings(remotes: str, timing: Timing = QUICK, tls: Tls | None = None) -> Settings:
@@ -105,14 +105,17 @@ def never(seconds: float) -> Json:
     return {"op": "wait", "table": "Load_Balancer", "timeout": int(seconds * 1000), **where}
 
 
-def run(story: Awaitable[None]) -> None:
-    """Run a story; it must leave no task behind."""
+@pytest.fixture(autouse=True)
+async def _no_task_is_left() -> AsyncIterator[None]:
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    async def supervised() -> None:
-        await story
-        assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(supervised())
+async def refusal(client: Client) -> str:
+    """Why the client is not connected."""
+    with pytest.raises(NotConnected) as caught:
+        await client.transact([])
+    return str(caught.value)
 
 
 def write(server: Server, *operations: Json) -> None:
@@ -125,63 +128,54 @@ def write(server: Server, *operations: Json) -> None:
 # Contents, changes, transactions
 
 
-def test_contents_then_changes(server: Server) -> None:
-    async def story() -> None:
-        write(server, insert("old", protocol="tcp"))
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(5)
-            assert client.connected
-            assert replica.kinds() == [Contents, Connected]
-            assert replica.names == ["old"]
-            await client.transact([insert("new", UUID, vips=encode_map({"a": "1", "b": "2"}))])
-            assert replica.names == ["new", "old"]
-            where = [["name", "==", "new"]]
-            row = {"vips": encode_map({"b": "3", "c": "4"}), "protocol": "udp"}
-            update = {"op": "update", "table": "Load_Balancer", "where": where, "row": row}
-            assert await client.transact([update]) == [{"count": 1}]
-            assert replica.rows[UUID] == {"name": "new", **row}
-            delete = {"op": "delete", "table": "Load_Balancer", "where": [["_uuid", "==", encode_uuid(UUID)]]}
-            assert await client.transact([delete, delete]) == [{"count": 1}, {"count": 0}]
-            assert replica.names == ["old"]
-        assert not client.connected
-        assert replica.events[-1] == Disconnected(reason="closed")
-
-    run(story())
+async def test_contents_then_changes(server: Server) -> None:
+    write(server, insert("old", protocol="tcp"))
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        assert client.connected
+        assert replica.kinds() == [Contents, Connected]
+        assert replica.names == ["old"]
+        await client.transact([insert("new", UUID, vips=encode_map({"a": "1", "b": "2"}))])
+        assert replica.names == ["new", "old"]
+        where = [["name", "==", "new"]]
+        row = {"vips": encode_map({"b": "3", "c": "4"}), "protocol": "udp"}
+        update = {"op": "update", "table": "Load_Balancer", "where": where, "row": row}
+        assert await client.transact([update]) == [{"count": 1}]
+        assert replica.rows[UUID] == {"name": "new", **row}
+        delete = {"op": "delete", "table": "Load_Balancer", "where": [["_uuid", "==", encode_uuid(UUID)]]}
+        assert await client.transact([delete, delete]) == [{"count": 1}, {"count": 0}]
+        assert replica.names == ["old"]
+    assert not client.connected
+    assert replica.events[-1] == Disconnected(reason="closed")
 
 
-def test_only_the_rows_that_match(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        tables = {"Load_Balancer": TableMonitor(columns=("name",), where=(["name", "==", "mine"],))}
-        chosen = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables)
-        async with Client(chosen, replica) as client:
-            await client.wait_connected(5)
-            await client.transact([insert("mine"), insert("theirs")])
-            assert replica.names == ["mine"]
-
-    run(story())
+async def test_only_the_rows_that_match(server: Server) -> None:
+    replica = Replica()
+    tables = {"Load_Balancer": TableMonitor(columns=("name",), where=(["name", "==", "mine"],))}
+    chosen = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables)
+    async with Client(chosen, replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("mine"), insert("theirs")])
+        assert replica.names == ["mine"]
 
 
 @pytest.mark.parametrize("kind", ["server", "clustered"])
-def test_my_write_is_in_the_replica_when_transact_returns(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_my_write_is_in_the_replica_when_transact_returns(kind: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(kind)
 
-    async def story() -> None:
-        replica = Replica()
+    replica = Replica()
 
-        async def write_and_look(number: int) -> None:
-            [result] = await client.transact([insert(f"lb{number}")])
-            assert replica.rows[result["uuid"][1]] == {"name": f"lb{number}"}
+    async def write_and_look(number: int) -> None:
+        [result] = await client.transact([insert(f"lb{number}")])
+        assert replica.rows[result["uuid"][1]] == {"name": f"lb{number}"}
 
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(10)
-            for number in range(100):
-                await write_and_look(number)
-            await asyncio.gather(*(write_and_look(number) for number in range(100, 1100)))
-            assert len(replica.rows) == 1100
-
-    run(story())
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        for number in range(100):
+            await write_and_look(number)
+        await asyncio.gather(*(write_and_look(number) for number in range(100, 1100)))
+        assert len(replica.rows) == 1100
 
 
 @pytest.mark.parametrize("kind", ["server", "clustered"])
@@ -199,14 +193,14 @@ def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, req
     updated: set[str] = set()
     replies: list[int] = []
     with socket.socket(socket.AF_UNIX) as stream:
-        stream.settimeout(15)
+        stream.settimeout(DEADLINE)
         stream.connect(str(server.folder / "db.sock"))
-        wait_until(lambda: kind == "server" or _has_joined(server))
+        wait_until(lambda: kind == "server" or _has_joined(server), "the server is a member of its cluster")
         # In a thread of its own: a server with a backlog reads no more, so a client must never write before it reads.
         requests = b"".join(map(msgspec.json.encode, [watch, *writes]))
         sender = threading.Thread(target=stream.sendall, args=(requests,))
         sender.start()
-        time.sleep(lag)
+        pause(lag)
         framer = Framer()
         while len(replies) < len(writes):
             for message in framer.feed(stream.recv(1 << 16)):
@@ -220,211 +214,197 @@ def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, req
     assert replies == list(range(len(writes)))
 
 
-def test_a_failed_operation_undoes_all(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(5)
-            with pytest.raises(TransactionError) as caught:
-                await client.transact([insert("a"), {"op": "delete", "table": "Nope", "where": []}, insert("b")])
-            assert (caught.value.error, caught.value.index) == ("syntax error", 1)
-            assert caught.value.details == "Parsing ovsdb operation 2 of 3 failed: No table named Nope."
-            switch = {"op": "insert", "table": "Logical_Switch", "row": {"ports": encode_uuid(UUID)}}
-            with pytest.raises(TransactionError, match=r"^referential integrity violation: ") as caught:
-                await client.transact([insert("a"), switch])
-            assert caught.value.index is None
-            assert replica.rows == {}
-
-    run(story())
+async def test_a_failed_operation_undoes_all(server: Server) -> None:
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        with pytest.raises(TransactionError) as caught:
+            await client.transact([insert("a"), {"op": "delete", "table": "Nope", "where": []}, insert("b")])
+        assert (caught.value.error, caught.value.index) == ("syntax error", 1)
+        assert caught.value.details == "Parsing ovsdb operation 2 of 3 failed: No table named Nope."
+        switch = {"op": "insert", "table": "Logical_Switch", "row": {"ports": encode_uuid(UUID)}}
+        with pytest.raises(TransactionError, match=r"^referential integrity violation: ") as caught:
+            await client.transact([insert("a"), switch])
+        assert caught.value.index is None
+        assert replica.rows == {}
 
 
-def test_a_transaction_may_take_too_long(server: Server) -> None:
+async def test_a_transaction_may_take_too_long(server: Server) -> None:
     """The timeout ends the waiting, not the transaction; the connection goes on."""
 
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(5)
-            with pytest.raises(TimeoutError):
-                await client.transact([never(0.3)], timeout=0.05)
-            with pytest.raises(TransactionError, match=r'^timed out: "wait" timed out') as caught:
-                await client.transact([never(0.3)], timeout=5)
-            assert caught.value.index == 0
-            await client.transact([insert("a")])
-            assert replica.names == ["a"]
-            assert replica.kinds().count(Connected) == 1
-
-    run(story())
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        with pytest.raises(TimeoutError):
+            await client.transact([never(300)], timeout=0.05)
+        with pytest.raises(TransactionError, match=r'^timed out: "wait" timed out') as caught:
+            await client.transact([never(0.3)], timeout=DEADLINE)
+        assert caught.value.index == 0
+        await client.transact([insert("a")])
+        assert replica.names == ["a"]
+        assert replica.kinds().count(Connected) == 1
 
 
-def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(5)
-            assert await client.transact([insert("a", UUID)]) == [{"uuid": encode_uuid(UUID)}]
-            assert replica.rows == {UUID: {"name": "a"}}
-            with pytest.raises(TransactionError) as caught:
-                await client.transact([insert("first"), insert("again", UUID)])
-            assert (caught.value.error, caught.value.index) == ("duplicate uuid", 1)
-            assert caught.value.details == (
-                "This UUID would duplicate a UUID already present within the table "
-                "or deleted within the same transaction."
-            )
-            delete = {"op": "delete", "table": "Load_Balancer", "where": []}
-            with pytest.raises(TransactionError, match=r"^duplicate uuid"):
-                await client.transact([delete, insert("replaced", UUID)])
-            assert replica.names == ["a"]
-            await client.transact([delete])
-            await client.transact([insert("another life", UUID)])
-            assert replica.rows == {UUID: {"name": "another life"}}
-
-    run(story())
+async def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        assert await client.transact([insert("a", UUID)]) == [{"uuid": encode_uuid(UUID)}]
+        assert replica.rows == {UUID: {"name": "a"}}
+        with pytest.raises(TransactionError) as caught:
+            await client.transact([insert("first"), insert("again", UUID)])
+        assert (caught.value.error, caught.value.index) == ("duplicate uuid", 1)
+        assert caught.value.details == (
+            "This UUID would duplicate a UUID already present within the table or deleted within the same transaction."
+        )
+        delete = {"op": "delete", "table": "Load_Balancer", "where": []}
+        with pytest.raises(TransactionError, match=r"^duplicate uuid"):
+            await client.transact([delete, insert("replaced", UUID)])
+        assert replica.names == ["a"]
+        await client.transact([delete])
+        await client.transact([insert("another life", UUID)])
+        assert replica.rows == {UUID: {"name": "another life"}}
 
 
-def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
+async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
     """By a name that lives as long as the transaction, or by the uuid that the client chose."""
 
-    async def story() -> None:
-        async with Client(settings(server.remote), Replica()) as client:
-            await client.wait_connected(5)
-            named = {**insert("named"), "uuid-name": "lb"}
-            wanted = encode_uuids([UUID])
-            groups = [
-                {"op": "insert", "table": "Load_Balancer_Group", "row": {"name": "g", "load_balancer": lb}}
-                for lb in (encode_named_uuid("lb"), wanted)
-            ]
-            results = await client.transact([groups[0], named])
-            select = {"op": "select", "table": "Load_Balancer_Group", "where": [], "columns": ["load_balancer"]}
-            [found] = await client.transact([select])
-            assert decode_uuids(found["rows"][0]["load_balancer"]) == decode_uuids(results[1]["uuid"])
-            groups[1]["row"]["name"] = "h"
-            await client.transact([insert("chosen", UUID), groups[1]])
-            [found] = await client.transact([{**select, "where": [["name", "==", "h"]]}])
-            assert found == {"rows": [{"load_balancer": wanted}]}
-
-    run(story())
+    async with Client(settings(server.remote), Replica()) as client:
+        await client.wait_connected(DEADLINE)
+        named = {**insert("named"), "uuid-name": "lb"}
+        wanted = encode_uuids([UUID])
+        groups = [
+            {"op": "insert", "table": "Load_Balancer_Group", "row": {"name": "g", "load_balancer": lb}}
+            for lb in (encode_named_uuid("lb"), wanted)
+        ]
+        results = await client.transact([groups[0], named])
+        select = {"op": "select", "table": "Load_Balancer_Group", "where": [], "columns": ["load_balancer"]}
+        [found] = await client.transact([select])
+        assert decode_uuids(found["rows"][0]["load_balancer"]) == decode_uuids(results[1]["uuid"])
+        groups[1]["row"]["name"] = "h"
+        await client.transact([insert("chosen", UUID), groups[1]])
+        [found] = await client.transact([{**select, "where": [["name", "==", "h"]]}])
+        assert found == {"rows": [{"load_balancer": wanted}]}
 
 
 # Connections that end
 
 
-def test_a_restarted_server_is_read_afresh(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            await client.wait_connected(5)
-            await client.transact([insert("a")])
-            in_flight = asyncio.create_task(client.transact([never(30)]))
-            await asyncio.sleep(0.1)
-            server.stop()
-            with pytest.raises(ConnectionLost):
-                await in_flight
-            assert replica.events[-1] == Disconnected(reason="closed by the server")
-            with pytest.raises(NotConnected):
-                await client.transact([insert("b")])
-            with pytest.raises(TimeoutError):
-                await client.wait_connected(0.1)
-            server.start()
-            await client.wait_connected(5)
-            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
-            assert replica.names == ["a"]
-
-    run(story())
-
-
-def test_nothing_is_sent_before_the_start(server: Server) -> None:
-    async def story() -> None:
-        client = Client(settings(server.remote), Replica())
-        with pytest.raises(NotConnected, match="not started"):
-            await client.transact([])
-        await client.close()
-
-    run(story())
-
-
-def test_close_ends_what_is_in_flight(server: Server) -> None:
-    async def story() -> None:
-        client = Client(settings(server.remote), Replica())
-        client.start()
-        await client.wait_connected(5)
-        in_flight = asyncio.create_task(client.transact([never(30)]))
-        await asyncio.sleep(0.05)
-        await client.close()
-        with pytest.raises(ConnectionLost, match="closed"):
+async def test_a_restarted_server_is_read_afresh(server: Server) -> None:
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("a")])
+        in_flight = asyncio.create_task(client.transact([never(300)]))
+        await turns()
+        server.stop()
+        with pytest.raises(ConnectionLost):
             await in_flight
+        assert replica.events[-1] == Disconnected(reason="closed by the server")
         with pytest.raises(NotConnected):
-            await client.transact([])
-
-    run(story())
-
-
-def test_close_while_connecting(tmp_path: Path) -> None:
-    async def story() -> None:
-        client = Client(settings(f"unix:{tmp_path}/nobody"), Replica())
-        client.start()
-        await asyncio.sleep(0.1)
-        await client.close()
-
-    run(story())
+            await client.transact([insert("b")])
+        with pytest.raises(TimeoutError):
+            await client.wait_connected(0.1)
+        server.start()
+        await client.wait_connected(DEADLINE)
+        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+        assert replica.names == ["a"]
 
 
-def test_a_stopped_server_is_noticed(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        timing = Timing(probe=0.2, connect=1.0, first_pause=0.05, longest_pause=0.1)
-        async with Client(settings(server.remote, timing), replica) as client:
-            await client.wait_connected(5)
-            await asyncio.sleep(1.0)
-            assert replica.kinds() == [Contents, Connected]  # idle, and probed five times
-            began = time.monotonic()
-            server.send(signal.SIGSTOP)
-            await until(lambda: not client.connected)
-            assert 0.2 < time.monotonic() - began < 2.0
-            assert replica.events[-1] == Disconnected(reason="silent for too long")
-            await asyncio.sleep(0.6)  # accepted by the kernel, answered by nobody
-            server.send(signal.SIGCONT)
-            await client.wait_connected(5)
+async def test_nothing_is_sent_before_the_start(server: Server) -> None:
+    client = Client(settings(server.remote), Replica())
+    with pytest.raises(NotConnected, match="not started"):
+        await client.transact([])
+    await client.close()
 
-    run(story())
+
+async def test_close_ends_what_is_in_flight(server: Server) -> None:
+    client = Client(settings(server.remote), Replica())
+    client.start()
+    await client.wait_connected(DEADLINE)
+    in_flight = asyncio.create_task(client.transact([never(300)]))
+    await turns()
+    await client.close()
+    with pytest.raises(ConnectionLost, match="closed"):
+        await in_flight
+    with pytest.raises(NotConnected):
+        await client.transact([])
+
+
+async def test_close_while_connecting(tmp_path: Path) -> None:
+    client = Client(settings(f"unix:{tmp_path}/nobody"), Replica())
+    client.start()
+    await turns()
+    await client.close()
+
+
+async def test_a_stopped_server_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the second interval without a word from it. Then the kernel takes connections, and nothing answers there."""
+    probes, connections = list[Link](), list[Link]()
+    probe, connected = Link._probe, Link.connection_made
+
+    def note_probe(link: Link) -> None:
+        probes.append(link)
+        probe(link)
+
+    def note_connection(link: Link, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        connections.append(link)
+        connected(link, transport)
+
+    monkeypatch.setattr(Link, "_probe", note_probe)
+    monkeypatch.setattr(Link, "connection_made", note_connection)
+    replica = Replica()
+    timing = Timing(probe=1.0, connect=1.0, first_pause=0.05, longest_pause=0.1)
+    async with Client(settings(server.remote, timing), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await eventually_equal(lambda: len(probes), 3)
+        assert replica.kinds() == [Contents, Connected]  # idle, and each probe but the last was answered
+        server.send(signal.SIGSTOP)
+        before = len(probes)
+        await eventually(lambda: not client.connected)
+        assert len(probes) - before <= 2
+        assert replica.events[-1] == Disconnected(reason="silent for too long")
+        await eventually_equal(lambda: len(connections), 2)
+        await turns()
+        server.send(signal.SIGCONT)
+        await client.wait_connected(DEADLINE)
 
 
 async def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy() -> None:
-    async def story() -> dict[tuple[int, int], int]:
-        loop = asyncio.get_running_loop()
-        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        link = Link(60.0, lambda link, notification: None, lambda link, reason: None)
-        transport, _ = await loop.create_connection(lambda: link, *silent.sockets[0].getsockname())
-        connection = transport.get_extra_info("socket")
-        found = {each: connection.getsockopt(*each) for each in KEEPALIVE}
-        link.leave("that was all")
-        await link.ended.wait()
-        silent.close()
-        return found
+    taken = asyncio.Queue[asyncio.StreamWriter]()
+    silent = await asyncio.start_server(lambda _, writer: taken.put_nowait(writer), "127.0.0.1", 0)
+    link = Link(60.0, lambda link, notification: None, lambda link, reason: None)
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, *silent.sockets[0].getsockname())
+    connection = transport.get_extra_info("socket")
+    found = {each: connection.getsockopt(*each) for each in KEEPALIVE}
+    link.leave("that was all")
+    await link.ended.wait()
+    writer = await taken.get()
+    writer.close()
+    await writer.wait_closed()
+    silent.close()
+    assert found == KEEPALIVE
 
-    assert (await story()) == KEEPALIVE
 
+async def test_a_callback_that_raises_is_loud_and_begins_afresh(
+    clustered: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica = Replica()
 
-def test_a_callback_that_raises_is_loud_and_begins_afresh(clustered: Server, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        replica = Replica()
+    def stumble(event: Event) -> None:
+        if isinstance(event, Changes) and replica.kinds().count(Changes) == 1:
+            replica.events.append(event)
+            raise LookupError("a bug of the receiver")
+        replica(event)
 
-        def stumble(event: Event) -> None:
-            if isinstance(event, Changes) and replica.kinds().count(Changes) == 1:
-                replica.events.append(event)
-                raise LookupError("a bug of the receiver")
-            replica(event)
-
-        async with Client(settings(clustered.remote), stumble) as client:
-            await client.wait_connected(10)
-            await client.transact([insert("a")])
-            with pytest.raises(ConnectionLost, match="a bug of the receiver"):
-                await client.transact([insert("b")])
-            await client.wait_connected(5)
-            assert replica.kinds()[-3:] == [Disconnected, Contents, Connected]
-            assert replica.names == ["a", "b"]
-
-    run(story())
+    async with Client(settings(clustered.remote), stumble) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("a")])
+        with pytest.raises(ConnectionLost, match="a bug of the receiver"):
+            await client.transact([insert("b")])
+        await client.wait_connected(DEADLINE)
+        assert replica.kinds()[-3:] == [Disconnected, Contents, Connected]
+        assert replica.names == ["a", "b"]
     assert "a bug of the receiver" in caplog.text
 
 
@@ -482,58 +462,52 @@ class Proxy:
         self.path.unlink(missing_ok=True)
 
 
-def test_after_a_reconnect_only_the_differences_come(clustered: Server) -> None:
+async def test_after_a_reconnect_only_the_differences_come(clustered: Server) -> None:
     """The server's history holds at most a hundred transactions, and no more values than the database itself."""
 
-    async def story() -> None:
-        proxy, replica = Proxy(clustered), Replica()
-        await proxy.listen()
-        write(clustered, *(insert(f"other{number}") for number in range(50)))
-        async with Client(settings(proxy.remote), replica) as client:
-            await client.wait_connected(10)
-            await client.transact([insert("a", UUID, protocol="tcp"), insert("b")])
-            await proxy.cut()
-            await until(lambda: not client.connected)
-            update = {"op": "update", "table": "Load_Balancer", "where": [["name", "==", "a"]], "row": {"name": "A"}}
-            delete = {"op": "delete", "table": "Load_Balancer", "where": [["name", "==", "b"]]}
-            write(clustered, update)
-            write(clustered, insert("c"), delete)
-            await proxy.listen()
-            await client.wait_connected(5)
-            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Changes, Connected]
-            missed = replica.events[4]
-            assert isinstance(missed, Changes)
-            assert {"name": "A"} in [change.get("modify") for change in missed.tables["Load_Balancer"].values()]
-            assert len(missed.tables["Load_Balancer"]) == 3
-            assert replica.rows[UUID] == {"name": "A", "protocol": "tcp"}
-            assert replica.names == ["A", "c", *sorted(f"other{number}" for number in range(50))]
+    proxy, replica = Proxy(clustered), Replica()
+    await proxy.listen()
+    write(clustered, *(insert(f"other{number}") for number in range(50)))
+    async with Client(settings(proxy.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("a", UUID, protocol="tcp"), insert("b")])
         await proxy.cut()
-
-    run(story())
-
-
-def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
-    async def story() -> None:
-        proxy, replica = Proxy(clustered), Replica()
+        await eventually(lambda: not client.connected)
+        update = {"op": "update", "table": "Load_Balancer", "where": [["name", "==", "a"]], "row": {"name": "A"}}
+        delete = {"op": "delete", "table": "Load_Balancer", "where": [["name", "==", "b"]]}
+        write(clustered, update)
+        write(clustered, insert("c"), delete)
         await proxy.listen()
-        async with (
-            Client(settings(proxy.remote), replica) as client,
-            Client(settings(clustered.remote), print) as other,
-        ):
-            await client.wait_connected(10)
-            await other.wait_connected(10)
-            await client.transact([insert("a")])
-            await proxy.cut()
-            await until(lambda: not client.connected)
-            for number in range(120):  # the server remembers a hundred transactions
-                await other.transact([insert(f"b{number}")])
-            await proxy.listen()
-            await client.wait_connected(5)
-            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
-            assert len(replica.rows) == 121
-        await proxy.cut()
+        await client.wait_connected(DEADLINE)
+        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Changes, Connected]
+        missed = replica.events[4]
+        assert isinstance(missed, Changes)
+        assert {"name": "A"} in [change.get("modify") for change in missed.tables["Load_Balancer"].values()]
+        assert len(missed.tables["Load_Balancer"]) == 3
+        assert replica.rows[UUID] == {"name": "A", "protocol": "tcp"}
+        assert replica.names == ["A", "c", *sorted(f"other{number}" for number in range(50))]
+    await proxy.cut()
 
-    run(story())
+
+async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
+    proxy, replica = Proxy(clustered), Replica()
+    await proxy.listen()
+    async with (
+        Client(settings(proxy.remote), replica) as client,
+        Client(settings(clustered.remote), print) as other,
+    ):
+        await client.wait_connected(DEADLINE)
+        await other.wait_connected(DEADLINE)
+        await client.transact([insert("a")])
+        await proxy.cut()
+        await eventually(lambda: not client.connected)
+        for number in range(120):  # the server remembers a hundred transactions
+            await other.transact([insert(f"b{number}")])
+        await proxy.listen()
+        await client.wait_connected(DEADLINE)
+        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+        assert len(replica.rows) == 121
+    await proxy.cut()
 
 
 @pytest.mark.parametrize(
@@ -541,110 +515,90 @@ def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
     [(b'"monitor_cond_since"', b'"monitor_cond_nonce"'), (b'"_Server"', b'"_Sorver"')],
     ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
 )
-def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
+async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
     """A proxy garbles the request, so that the answer is the server's own to what it does not know."""
 
-    async def story() -> None:
-        proxy, replica = Proxy(server, said, heard), Replica()
-        await proxy.listen()
-        write(server, insert("old"))
-        async with Client(settings(proxy.remote), replica) as client:
-            await client.wait_connected(5)
-            await client.transact([insert("new")])
-            assert replica.kinds() == [Contents, Connected, Changes]
-            assert replica.names == ["new", "old"]
-        await proxy.cut()
-
-    run(story())
+    proxy, replica = Proxy(server, said, heard), Replica()
+    await proxy.listen()
+    write(server, insert("old"))
+    async with Client(settings(proxy.remote), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("new")])
+        assert replica.kinds() == [Contents, Connected, Changes]
+        assert replica.names == ["new", "old"]
+    await proxy.cut()
 
 
-def test_a_database_that_is_not_served_is_refused(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        nowhere = Settings(remotes=parse_remotes(server.remote), database="Nope", tables={}, timing=QUICK)
-        replica = Replica()
-        async with Client(nowhere, replica) as client:
-            with pytest.raises(TimeoutError):
-                await client.wait_connected(0.5)
-            with pytest.raises(NotConnected, match="does not serve the database"):
-                await client.transact([])
-        assert replica.events == []
-
-    run(story())
+async def test_a_database_that_is_not_served_is_refused(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = Settings(remotes=parse_remotes(server.remote), database="Nope", tables={}, timing=QUICK)
+    replica = Replica()
+    async with Client(nowhere, replica) as client:
+        await eventually(lambda: refusal(client), is_enough=lambda why: "does not serve the database" in why)
+        with pytest.raises(TimeoutError):
+            await client.wait_connected(0.3)
+    assert replica.events == []
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-def test_a_monitor_that_the_server_refuses(server: Server) -> None:
-    async def story() -> None:
-        tables = {"Load_Balancer": TableMonitor(columns=("no_such_column",))}
-        wrong = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK)
-        async with Client(wrong, Replica()) as client:
-            with pytest.raises(TimeoutError):
-                await client.wait_connected(0.3)
-            with pytest.raises(NotConnected, match="no_such_column"):
-                await client.transact([])
-
-    run(story())
+async def test_a_monitor_that_the_server_refuses(server: Server) -> None:
+    tables = {"Load_Balancer": TableMonitor(columns=("no_such_column",))}
+    wrong = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK)
+    async with Client(wrong, Replica()) as client:
+        await eventually(lambda: refusal(client), is_enough=lambda why: "no_such_column" in why)
+        with pytest.raises(TimeoutError):
+            await client.wait_connected(0.3)
 
 
 # Locks
 
 
-def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
-    async def story() -> None:
-        one, two = Replica(), Replica()
-        async with Client(settings(server.remote), two) as second:
-            async with Client(settings(server.remote), one) as first:
-                first.lock("l")  # before the connection is there
-                await until(lambda: first.has_lock)
-                await second.wait_connected(5)
-                second.lock("l")  # and after
-                second.lock("l")
-                await first.transact([assert_lock("l"), insert("by the owner")])
-                with pytest.raises(TransactionError) as caught:
-                    await second.transact([insert("by another"), assert_lock("l")])
-                assert (caught.value.error, caught.value.index) == ("not owner", 1)
-                assert not second.has_lock
-            await until(lambda: second.has_lock)
-            await second.transact([assert_lock("l"), insert("by the next")])
-            assert two.names == ["by the next", "by the owner"]
-        assert one.events[-2:] == [LockLost(name="l"), Disconnected(reason="closed")]
-        assert [event for event in two.events if isinstance(event, LockAcquired)] == [LockAcquired(name="l")]
-
-    run(story())
+async def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
+    one, two = Replica(), Replica()
+    async with Client(settings(server.remote), two) as second:
+        async with Client(settings(server.remote), one) as first:
+            first.lock("l")  # before the connection is there
+            await eventually(lambda: first.has_lock)
+            await second.wait_connected(DEADLINE)
+            second.lock("l")  # and after
+            second.lock("l")
+            await first.transact([assert_lock("l"), insert("by the owner")])
+            with pytest.raises(TransactionError) as caught:
+                await second.transact([insert("by another"), assert_lock("l")])
+            assert (caught.value.error, caught.value.index) == ("not owner", 1)
+            assert not second.has_lock
+        await eventually(lambda: second.has_lock)
+        await second.transact([assert_lock("l"), insert("by the next")])
+        assert two.names == ["by the next", "by the owner"]
+    assert one.events[-2:] == [LockLost(name="l"), Disconnected(reason="closed")]
+    assert [event for event in two.events if isinstance(event, LockAcquired)] == [LockAcquired(name="l")]
 
 
-def test_a_stolen_lock_comes_back(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            client.lock("l")
-            await until(lambda: client.has_lock)
-            with socket.socket(socket.AF_UNIX) as thief:
-                thief.connect(str(server.folder / "db.sock"))
-                thief.sendall(b'{"id":1,"method":"steal","params":["l"]}')
-                await until(lambda: not client.has_lock)
-                assert replica.events[-1] == LockLost(name="l")
-            await until(lambda: client.has_lock)
-            await client.transact([assert_lock("l")])
-
-    run(story())
+async def test_a_stolen_lock_comes_back(server: Server) -> None:
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        client.lock("l")
+        await eventually(lambda: client.has_lock)
+        with socket.socket(socket.AF_UNIX) as thief:
+            thief.connect(str(server.folder / "db.sock"))
+            thief.sendall(b'{"id":1,"method":"steal","params":["l"]}')
+            await eventually(lambda: not client.has_lock)
+            assert replica.events[-1] == LockLost(name="l")
+        await eventually(lambda: client.has_lock)
+        await client.transact([assert_lock("l")])
 
 
-def test_a_lock_is_asked_for_again_after_a_reconnect(server: Server) -> None:
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(server.remote), replica) as client:
-            client.lock("l")
-            await until(lambda: client.has_lock)
-            server.control("ovsdb-server/reconnect")
-            await until(lambda: not client.has_lock)
-            await until(lambda: client.has_lock)
-            expected = [Contents, Connected, LockAcquired, LockLost, Disconnected, Contents, Connected, LockAcquired]
-            assert replica.kinds() == expected
-            with pytest.raises(ValueError, match="already asks for the lock l"):
-                client.lock("other")
-
-    run(story())
+async def test_a_lock_is_asked_for_again_after_a_reconnect(server: Server) -> None:
+    replica = Replica()
+    async with Client(settings(server.remote), replica) as client:
+        client.lock("l")
+        await eventually(lambda: client.has_lock)
+        server.control("ovsdb-server/reconnect")
+        await eventually(lambda: not client.has_lock)
+        await eventually(lambda: client.has_lock)
+        expected = [Contents, Connected, LockAcquired, LockLost, Disconnected, Contents, Connected, LockAcquired]
+        assert replica.kinds() == expected
+        with pytest.raises(ValueError, match="already asks for the lock l"):
+            client.lock("other")
 
 
 # Remotes
@@ -658,19 +612,16 @@ def has_address(host: str) -> bool:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_tcp(server: Server, host: str) -> None:
-    async def story() -> None:
-        if not has_address(host.strip("[]")):
-            pytest.skip(f"no {host} here")
-        port = free_port(host.strip("[]"))
-        server.control("ovsdb-server/add-remote", f"ptcp:{port}:{host}")
-        replica = Replica()
-        async with Client(settings(f"tcp:{host}:{port}"), replica) as client:
-            await client.wait_connected(5)
-            await client.transact([insert("a")])
-            assert replica.names == ["a"]
-
-    run(story())
+async def test_tcp(server: Server, host: str) -> None:
+    if not has_address(host.strip("[]")):
+        pytest.skip(f"no {host} here")
+    port = free_port(host.strip("[]"))
+    server.control("ovsdb-server/add-remote", f"ptcp:{port}:{host}")
+    replica = Replica()
+    async with Client(settings(f"tcp:{host}:{port}"), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("a")])
+        assert replica.names == ["a"]
 
 
 def make_certificate(folder: Path, name: str, *signer: str) -> None:
@@ -691,7 +642,7 @@ def make_certificate(folder: Path, name: str, *signer: str) -> None:
     subprocess.run([*new, *subject, *signer], check=True, capture_output=True)
 
 
-def test_tls(server: Server) -> None:
+async def test_tls(server: Server) -> None:
     """Both ends are checked against the CA; a client of another CA does not get in."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl to make certificates")
@@ -710,30 +661,25 @@ def test_tls(server: Server) -> None:
     def tls(name: str, ca: str) -> Tls:
         return Tls(private_key=f"{folder}/{name}.key", certificate=f"{folder}/{name}.pem", ca=f"{folder}/{ca}.pem")
 
-    async def story() -> None:
-        replica = Replica()
-        async with Client(settings(f"ssl:127.0.0.1:{port}", tls=tls("client", "ca")), replica) as client:
-            await client.wait_connected(5)
-            await client.transact([insert("a")])
-            assert replica.names == ["a"]
-        for wrong in (tls("stranger", "ca"), tls("client", "stranger"), tls("absent", "ca"), None):
-            async with Client(settings(f"ssl:127.0.0.1:{port}", tls=wrong), replica) as client:
-                with pytest.raises(TimeoutError):
-                    await client.wait_connected(0.3)
-
-    run(story())
+    replica = Replica()
+    async with Client(settings(f"ssl:127.0.0.1:{port}", tls=tls("client", "ca")), replica) as client:
+        await client.wait_connected(DEADLINE)
+        await client.transact([insert("a")])
+        assert replica.names == ["a"]
+    for wrong in (tls("stranger", "ca"), tls("client", "stranger"), tls("absent", "ca"), None):
+        async with Client(settings(f"ssl:127.0.0.1:{port}", tls=wrong), replica) as client:
+            await eventually(lambda: refusal(client), is_enough=lambda why: why != "not started")
+            with pytest.raises(TimeoutError):
+                await client.wait_connected(0.3)
 
 
-def test_a_remote_that_answers_is_found(server: Server) -> None:
-    async def story() -> None:
-        port = free_port()
-        remotes = f"unix:{server.folder}/nobody,tcp:127.0.0.1:{port},tcp:no.such.host.invalid:1,{server.remote}"
-        replica = Replica()
-        async with Client(settings(remotes), replica) as client:
-            await client.wait_connected(10)
-            assert replica.events[-1] == Connected(remote=parse_remotes(server.remote)[0])
-
-    run(story())
+async def test_a_remote_that_answers_is_found(server: Server) -> None:
+    port = free_port()
+    remotes = f"unix:{server.folder}/nobody,tcp:127.0.0.1:{port},tcp:no.such.host.invalid:1,{server.remote}"
+    replica = Replica()
+    async with Client(settings(remotes), replica) as client:
+        await client.wait_connected(DEADLINE)
+        assert replica.events[-1] == Connected(remote=parse_remotes(server.remote)[0])
 
 
 @pytest.fixture
@@ -747,7 +693,7 @@ def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
         subprocess.run(["ovsdb-tool", *(make if name == "1" else join)], check=True)
         servers.append(Server(folder))
         servers[-1].start()
-        wait_until(partial(_has_joined, servers[-1]), seconds=60)
+        wait_until(partial(_has_joined, servers[-1]))
     return servers
 
 
@@ -759,30 +705,27 @@ def _has_joined(server: Server) -> bool:
         return False
 
 
-def test_the_leader_is_followed(cluster: list[Server]) -> None:
+async def test_the_leader_is_followed(cluster: list[Server]) -> None:
     first, second, third = cluster
 
-    async def story() -> None:
-        replica = Replica()
-        remotes = ",".join(server.remote for server in (second, third, first))
-        async with Client(settings(remotes), replica) as client:
-            client.lock("l")
-            await client.wait_connected(10)
-            assert replica.events[1] == Connected(remote=parse_remotes(first.remote)[0])
-            await client.transact([insert("a")])
-            first.control("cluster/failure-test", "transfer-leadership")
-            await until(lambda: replica.kinds().count(Connected) == 2)
-            [leader] = [s for s in cluster if "Role: leader" in s.control("cluster/status", DATABASE)]
-            assert leader is not first
-            [_, connected] = [event for event in replica.events if isinstance(event, Connected)]
-            assert connected == Connected(remote=parse_remotes(leader.remote)[0])
-            assert Disconnected(reason="is not the leader") in replica.events
-            assert replica.kinds().count(Contents) == 1  # the new leader has the history too
-            await client.transact([insert("b")])
-            await until(lambda: client.has_lock)
-            leader.stop()
-            await until(lambda: replica.kinds().count(Connected) == 3)
-            await client.transact([insert("c")])
-            assert replica.names == ["a", "b", "c"]
-
-    run(story())
+    replica = Replica()
+    remotes = ",".join(server.remote for server in (second, third, first))
+    async with Client(settings(remotes), replica) as client:
+        client.lock("l")
+        await client.wait_connected(DEADLINE)
+        assert replica.events[1] == Connected(remote=parse_remotes(first.remote)[0])
+        await client.transact([insert("a")])
+        first.control("cluster/failure-test", "transfer-leadership")
+        await eventually_equal(lambda: replica.kinds().count(Connected), 2)
+        [leader] = [s for s in cluster if "Role: leader" in s.control("cluster/status", DATABASE)]
+        assert leader is not first
+        [_, connected] = [event for event in replica.events if isinstance(event, Connected)]
+        assert connected == Connected(remote=parse_remotes(leader.remote)[0])
+        assert Disconnected(reason="is not the leader") in replica.events
+        assert replica.kinds().count(Contents) == 1  # the new leader has the history too
+        await client.transact([insert("b")])
+        await eventually(lambda: client.has_lock)
+        leader.stop()
+        await eventually_equal(lambda: replica.kinds().count(Connected), 3)
+        await client.transact([insert("c")])
+        assert replica.names == ["a", "b", "c"]

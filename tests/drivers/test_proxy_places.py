@@ -8,9 +8,8 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,10 +24,11 @@ from fairlead.drivers.interface import Later
 from fairlead.drivers.ovn.proxy_places import ProxyPlaces, device_name
 from fairlead.drivers.ovn.vswitch import Tools
 from fairlead.model.owner import Owner
-from harness.apart import Apart, apart, require_root, wait_until
-from harness.haproxy_site import NET, Asking, asked, get, rows, until
+from harness.apart import Apart, apart, require_root
+from harness.haproxy_site import NET, Asking, asked, eventually_answers, get, more_answers, rows
 from harness.machines import machine
 from harness.proxied import PROGRAM, WEB, member
+from harness.waiting import DEADLINE, eventually, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,8 @@ def wanted(process: Process) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def switch() -> Iterator[Switch]:
+async def switch() -> AsyncIterator[Switch]:
+    """This thread is inside its namespace."""
     require_root(SERVER, SCHEMA)
     with apart() as made, TemporaryDirectory() as name:
         folder = Path(name)
@@ -121,26 +122,17 @@ def switch() -> Iterator[Switch]:
                 wait_until((folder / "db.sock").exists)
                 asking = f"--db=unix:{folder}/db.sock"
                 subprocess.run(
-                    ["ovs-vsctl", asking, "--no-wait", "init", "--", "add-br", BRIDGE], check=True, timeout=30
+                    ["ovs-vsctl", asking, "--no-wait", "init", "--", "add-br", BRIDGE], check=True, timeout=DEADLINE
                 )
-                yield Switch(made, folder)
                 with made.inside():
-                    asyncio.run(Switch(made, folder).places.remove(NETWORK))
+                    found = Switch(made, folder)
+                    yield found
+                    await found.places.remove(NETWORK)
             finally:
                 server.terminate()
 
 
-def at_switch(test: Callable[[Switch], Awaitable[None]]) -> Callable[[Switch], None]:
-    @wraps(test)
-    def run(switch: Switch, **known: Any) -> None:
-        with switch.apart.inside():
-            asyncio.run(test(switch, **known))  # type: ignore[arg-type]
-
-    return run
-
-
 @pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
-@at_switch
 async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Switch, change: dict[str, Any]) -> None:
     """There and back, and made by an agent that knows nothing of it."""
     await switch.places.make(PROCESS)
@@ -152,7 +144,6 @@ async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Sw
 
 
 @pytest.mark.parametrize("change", ANEW.values(), ids=ANEW)
-@at_switch
 async def test_another_port_is_another_device(switch: Switch, change: dict[str, Any]) -> None:
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
@@ -161,7 +152,6 @@ async def test_another_port_is_another_device(switch: Switch, change: dict[str, 
     assert switch.device["ifindex"] != first
 
 
-@at_switch
 async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
     """All of what is below an address goes with it in the kernel, and here all addresses of a version do."""
     await switch.places.make(PROCESS)
@@ -189,13 +179,11 @@ class Stand:
         return running.pid
 
     async def put(self, owner: Owner, found: Rows) -> None:
-        while True:
-            try:
-                await self.driver.apply(owner, diff(found, await self.driver.read(owner)))
-            except Later:
-                await asyncio.sleep(0.05)
-            else:
-                return
+        async def is_applied() -> bool:
+            await self.driver.apply(owner, diff(found, await self.driver.read(owner)))
+            return True
+
+        await eventually(is_applied, retry=(Later,))
 
 
 def at(addresses: tuple[str, ...], *members: Any) -> Rows:
@@ -226,7 +214,6 @@ async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> Non
             await driver.close()
 
 
-@at_switch
 async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: Switch) -> None:
     """No other process, nobody is led past it, and a connection stays."""
 
@@ -236,21 +223,19 @@ async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: S
         with machine("m1", host="10.0.1.1") as found:
             await it.put(WEB, at(MINE, member("m1", found.port, address="10.0.1.1")))
             first = it.pid
-            with Asking(PORT, "10.0.0.61") as asking, socket.create_connection(("10.0.0.61", PORT), 5) as client:
+            with Asking(PORT, "10.0.0.61") as asking, socket.create_connection(("10.0.0.61", PORT), DEADLINE) as client:
                 assert b"200" in await asyncio.to_thread(asked, client)
                 for changed in ({"routes": (replace(LEADING[0], nexthop="10.0.0.2"),)}, {"mtu": 1300}, {}):
                     process = replace(PROCESS, **changed)
                     await it.put(NET, {PROCESS.key: process})
                     assert switch.found == wanted(process)
-                    seen = len(asking.answers)
-                    await until(lambda before=seen: len(asking.answers) > before + 5)
+                    await more_answers(asking)
                     assert b"200" in await asyncio.to_thread(asked, client)
             assert (set(asking.answers), it.pid, it.said) == ({"m1"}, first, [frozenset({PORT})])
 
     await stand(switch, change)
 
 
-@at_switch
 async def test_an_address_that_is_added_costs_no_request_and_another_device_a_moment(switch: Switch) -> None:
     async def change(it: Stand) -> None:
         await switch.places.make(PROCESS)
@@ -264,13 +249,12 @@ async def test_an_address_that_is_added_costs_no_request_and_another_device_a_mo
                 await it.put(WEB, at(MORE, one))
                 assert await asyncio.to_thread(get, PORT, "10.0.1.61") == "m1"
                 assert it.pid != first
-                seen = len(asking.answers)
-                await until(lambda: len(asking.answers) > seen + 5)
+                await more_answers(asking)
             assert set(asking.answers) == {"m1"}
             assert None not in it.said
             await it.put(NET, {PROCESS.key: replace(PROCESS, addresses=MORE, mac="02:00:00:00:00:62")})
             assert None in it.said
             switch.join()
-            await until(lambda: get(PORT, "10.0.0.61") == "m1")
+            await eventually_answers("m1", PORT, "10.0.0.61")
 
     await stand(switch, change)

@@ -5,11 +5,11 @@ import csv
 import io
 import json
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from drivers.conftest import Server
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.interface import DriverError
@@ -19,6 +19,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.language import parse_model
+from harness.ovsdb_server import Server
+from harness.waiting import DEADLINE
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 PREPARED = """network net1 10.0.0.0/24 fd00::/64
@@ -50,7 +52,7 @@ class Northbound:
 
     def control(self, *words: str) -> str:
         command = ["ovn-nbctl", f"--db={self._server.remote}", "--no-leader-only", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
 
     def rows(self, table: str, *columns: str) -> list[list[str]]:
         told = self.control("--format=csv", "--no-headings", f"--columns={','.join(columns)}", "list", table)
@@ -74,7 +76,7 @@ class Northbound:
     def dump(self) -> dict[str, object]:
         """Everything that is not ours."""
         command = ["ovsdb-client", "dump", "--format=json", self._server.remote, "OVN_Northbound"]
-        told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+        told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
         tables = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
         return {
             table["caption"]: sorted(row for row in map(json.dumps, table["data"]) if "fairlead" not in row)
@@ -93,90 +95,90 @@ async def put(driver: OvnDriver, snapshot: Snapshot) -> None:
         await driver.apply(owner, change)
 
 
-def play(server: Server, story: Callable[[OvnDriver], Awaitable[None]]) -> None:
-    async def tell() -> None:
-        async with OvnDriver(OvnSettings(remotes=parse_remotes(server.remote), mark="test")) as driver:
-            await driver.wait_ready(10)
-            await story(driver)
-
-    asyncio.run(tell())
-
-
-def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_held(server: Server):
-    northbound = Northbound(server)
-    northbound.write_stock()
-
-    async def story(driver: OvnDriver) -> None:
-        await put(driver, snapshot_of(PREPARED))
-        assert northbound.names() == ["api", "vpn", "web", "web", "web", "web-of-others"]
-        assert await driver.read(WEB) == NO_ROWS
-        await put(driver, snapshot_of(TAKEN))
-        names = ["api", "vpn", "web-of-others", "web-sctp", "web-taken", "web-tcp", "web-udp"]
-        assert northbound.names() == names
-        assert northbound.rows("Load_Balancer_Health_Check", "vip") == []
-        for table, name in (("Logical_Switch", "neutron-net1"), ("Logical_Router", "neutron-r1")):
-            left = northbound.control("--bare", "--columns=load_balancer", "find", table, f"name={name}").split()
-            assert len(left) == len(OTHERS) + 1
-        assert await driver.read(WEB) == OVN.compile(snapshot_of(TAKEN), WEB)
-
-    play(server, story)
+@pytest.fixture
+def northbound(server: Server) -> Northbound:
+    """With what the stock provider has written."""
+    made = Northbound(server)
+    made.write_stock()
+    return made
 
 
-def test_it_is_one_transaction(server: Server):
+@pytest.fixture
+async def driver(server: Server) -> AsyncIterator[OvnDriver]:
+    async with opened(server) as made:
+        yield made
+
+
+@asynccontextmanager
+async def opened(server: Server) -> AsyncIterator[OvnDriver]:
+    async with OvnDriver(OvnSettings(remotes=parse_remotes(server.remote), mark="test")) as made:
+        await made.wait_ready(DEADLINE)
+        yield made
+
+
+async def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_held(
+    northbound: Northbound, driver: OvnDriver
+):
+    await put(driver, snapshot_of(PREPARED))
+    assert northbound.names() == ["api", "vpn", "web", "web", "web", "web-of-others"]
+    assert await driver.read(WEB) == NO_ROWS
+    await put(driver, snapshot_of(TAKEN))
+    names = ["api", "vpn", "web-of-others", "web-sctp", "web-taken", "web-tcp", "web-udp"]
+    assert northbound.names() == names
+    assert northbound.rows("Load_Balancer_Health_Check", "vip") == []
+    for table, name in (("Logical_Switch", "neutron-net1"), ("Logical_Router", "neutron-r1")):
+        left = northbound.control("--bare", "--columns=load_balancer", "find", table, f"name={name}").split()
+        assert len(left) == len(OTHERS) + 1
+    assert await driver.read(WEB) == OVN.compile(snapshot_of(TAKEN), WEB)
+
+
+async def test_it_is_one_transaction(server: Server, northbound: Northbound, driver: OvnDriver):
     """Somebody who watches never sees both, nor neither."""
-    northbound = Northbound(server)
-    northbound.write_stock()
 
-    async def story(driver: OvnDriver) -> None:
-        await put(driver, snapshot_of(PREPARED))
-        command = ["ovsdb-client", "monitor", "--format=csv", server.remote, "OVN_Northbound", "Load_Balancer", "name"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-            assert watching.stdout is not None
-            first = [await asyncio.to_thread(watching.stdout.readline) for _ in range(7)]
-            assert first[0] == "row,action,name\n"
-            await put(driver, snapshot_of(TAKEN))
-            blank, head, *seen = [await asyncio.to_thread(watching.stdout.readline) for _ in range(9)]
-            watching.kill()
-        assert (blank, head) == ("\n", "row,action,name\n")
-        assert sorted(line.strip().split(",")[1:] for line in seen) == [
-            *[["delete", "web"]] * 3,
-            *[["insert", f"web-{what}"] for what in ("sctp", "taken", "tcp", "udp")],
-        ]
-
-    play(server, story)
+    await put(driver, snapshot_of(PREPARED))
+    command = ["ovsdb-client", "monitor", "--format=csv", server.remote, "OVN_Northbound", "Load_Balancer", "name"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first = [await asyncio.to_thread(watching.stdout.readline) for _ in range(7)]
+        assert first[0] == "row,action,name\n"
+        await put(driver, snapshot_of(TAKEN))
+        blank, head, *seen = [await asyncio.to_thread(watching.stdout.readline) for _ in range(9)]
+        watching.kill()
+    assert (blank, head) == ("\n", "row,action,name\n")
+    assert sorted(line.strip().split(",")[1:] for line in seen) == [
+        *[["delete", "web"]] * 3,
+        *[["insert", f"web-{what}"] for what in ("sctp", "taken", "tcp", "udp")],
+    ]
 
 
-def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_the_name_stays(server: Server):
-    northbound = Northbound(server)
-    northbound.write_stock()
-    play(server, lambda driver: put(driver, snapshot_of(TAKEN)))
+async def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_the_name_stays(
+    server: Server, northbound: Northbound
+):
+    async with opened(server) as driver:
+        await put(driver, snapshot_of(TAKEN))
     northbound.control("create", "Load_Balancer", *MORE[0])
     before = northbound.dump()
 
-    async def again(driver: OvnDriver) -> None:
+    async with opened(server) as driver:
         assert not diff(OVN.compile(snapshot_of(TAKEN), WEB), await driver.read(WEB))
         renamed = snapshot_of(TAKEN.replace("taken", "taken name=shop"))
         await put(driver, renamed)
         assert await driver.read(WEB) == OVN.compile(renamed, WEB)
         await driver.apply(WEB, diff(NO_ROWS, await driver.read(WEB)))
 
-    play(server, again)
     assert northbound.dump() == before
     assert "web" in northbound.names()
 
 
 @pytest.mark.parametrize("vip", ["10.0.0.98", None])
-def test_a_row_of_the_name_that_is_not_of_the_stock_provider_is_not_touched(server: Server, vip: str | None):
+async def test_a_row_of_the_name_that_is_not_of_the_stock_provider_is_not_touched(
+    northbound: Northbound, driver: OvnDriver, vip: str | None
+):
     """Nor are those that are, then: two rows would have the VIP."""
-    northbound = Northbound(server)
-    northbound.write_stock()
     northbound.control("create", "Load_Balancer", "name=web", *([f"external_ids:neutron\\:vip={vip}"] if vip else []))
     before = northbound.dump()
 
-    async def story(driver: OvnDriver) -> None:
-        with pytest.raises(DriverError, match="a Load_Balancer web is there that is not of Octavia's provider ovn"):
-            await put(driver, snapshot_of(TAKEN))
-        assert await driver.read(WEB) == NO_ROWS
-
-    play(server, story)
+    with pytest.raises(DriverError, match="a Load_Balancer web is there that is not of Octavia's provider ovn"):
+        await put(driver, snapshot_of(TAKEN))
+    assert await driver.read(WEB) == NO_ROWS
     assert northbound.dump() == before

@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from harness.fuzz.machine import Machine
 from harness.fuzz.world import REFUSED, World
 from harness.values import NETWORKS
+from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.fuzz
 CALLS = {"network": 1200, "load-balancer": 1200, "1.0": 600, "operator": 300, "agent": 120, "plugin": 300}
@@ -40,8 +41,6 @@ FLOW = "/flow"
 """The path of what says where a flow goes, which is asked with words that go together."""
 REFRESH = 10
 """Calls after which it is looked again at what there is."""
-SLOWEST = 10.0
-"""Seconds for one answer, on a machine that others use too."""
 MOST_MEMORY = 400 * 2**20
 """Bytes."""
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -90,7 +89,7 @@ def test_every_call_is_answered_as_the_document_says(server: Machine, world: Wor
             world.refresh()
             world.revive(Random(seed))  # of its own: what is drawn may not depend on what there is
         case = draw(data, random.choice(often), random, world)
-        answer = case.call(base_url=f"{server.url}/{door}", session=session, timeout=SLOWEST)
+        answer = case.call(base_url=f"{server.url}/{door}", session=session, timeout=DEADLINE)
         assert answer.status_code < 500 or answer.status_code == 501, answer.text
         case.validate_response(answer, checks=CHECKS)
         calls += 1

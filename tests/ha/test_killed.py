@@ -1,33 +1,40 @@
-"""Each way to disturb three hosts, and some of them again, while clients write: `benchmarks/killed.py`, bounded."""
+"""Each way to disturb three hosts, twice, while clients write: `benchmarks/killed.py`, which reports the pauses."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from harness.ha.nemesis import HOWS
+
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "killed.py"
-STEPS, SECONDS = 26, 60
-FEWEST = 13
-"""Each way once."""
-LONGEST_PAUSE = 15.0
-"""Seconds in which nobody had a write acknowledged, on a machine that has other tests to run."""
+TIMES = 2
+RETRIES = 8  # 127 s with their pauses: longer than a slow machine takes to start a server
+TIMEOUT = 1800  # seconds
 
 
 def test_nothing_is_lost_or_doubled_while_any_one_of_three_is_killed_frozen_and_cut_off():
+    """Each step ends when all servers are ready and a write that was begun then has been acknowledged. In the end no
+    acknowledged write is lost, none was done twice, what clients saw fits into one order, OVN is as the model, and no
+    client that retries saw an error.
+    """
     if os.geteuid() != 0 or None in map(shutil.which, ("etcd", "ovsdb-server", "ovn-northd")):
         reason = "needs root, etcd and OVN: scripts/setup lab"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    words = (f"--steps={STEPS}", f"--seconds={SECONDS}", "--longest=1", "--quiet=0", "--json")
+    words = (f"--steps={TIMES * len(HOWS)}", "--longest=1", "--quiet=0", f"--retries={RETRIES}", "--json")
     done = subprocess.run(
-        [sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False, timeout=4 * SECONDS
+        [sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False, timeout=TIMEOUT
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     results = json.loads(done.stdout)
-    assert results["steps"] >= FEWEST
-    assert results["judged"]["acknowledged"] > FEWEST * 10, results["all"]
-    assert results["all"]["longest pause, ms"] < LONGEST_PAUSE * 1000, results["by way"]
+    times = Counter[str]()
+    for title, table in results["by way"].items():
+        times[title.removesuffix(", the leader")] += table["times"]
+    assert times == {" ".join(way): TIMES for way in HOWS}
+    assert results["failures"] == []

@@ -47,12 +47,12 @@ from fairlead.model.loadbalancer import (
     PoolTls,
 )
 from fairlead.model.secrets import Role
-from haproxy.test_typed import CIPHERS
 from harness.certificates import Authority
 from harness.language import COMMON
 from harness.machines import ask
 from harness.ports import free_port
 from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, running, view, written
+from harness.typed_texts import CIPHERS
 from harness.values import FEW
 
 Path_: TypeAlias = tuple[str | int, ...]

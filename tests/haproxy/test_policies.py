@@ -32,6 +32,7 @@ from harness.language import COMMON
 from harness.machines import as_member, ask, machine, machines, served
 from harness.ports import free_port
 from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
+from harness.waiting import DEADLINE
 
 pytestmark = [needs_haproxy, pytest.mark.client]
 
@@ -188,7 +189,7 @@ def status(ports: Ports, tried: tuple[Any, ...], asked: Request) -> int:
 
 
 def status_in_tls(port: int, context: ssl.SSLContext) -> int:
-    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context)) as connection:
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=DEADLINE, context=context)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().status
 

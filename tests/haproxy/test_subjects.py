@@ -18,6 +18,7 @@ from harness.certificates import Authority, Issued
 from harness.machines import as_member, machine
 from harness.ports import free_port
 from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
+from harness.waiting import DEADLINE
 
 pytestmark = [needs_haproxy, pytest.mark.client]
 
@@ -40,7 +41,7 @@ def fetch(port: int, client: Issued) -> str:
     with tempfile.TemporaryDirectory() as folder:
         (path := Path(folder, "it.pem")).write_text(client.whole)
         context.load_cert_chain(path)
-    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context)) as connection:
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=DEADLINE, context=context)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().read().decode()
 
@@ -85,7 +86,7 @@ def shown(port: int, name: str) -> bytes | None:
     context = ssl.create_default_context(cadata=CA.pem)
     context.check_hostname = False
     with (
-        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        socket.create_connection(("127.0.0.1", port), DEADLINE) as plain,
         context.wrap_socket(plain, server_hostname=name) as client,
     ):
         return client.getpeercert(binary_form=True)

@@ -41,13 +41,14 @@ from harness.proxied import (
     view,
     written,
 )
+from harness.waiting import DEADLINE
 
 pytestmark = [needs_haproxy, pytest.mark.client]
 CERTIFICATE, AUTHORITY, REVOCATIONS = Role.CERTIFICATE, Role.AUTHORITY, Role.REVOCATIONS
 
 
 def _openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=DEADLINE)
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +98,16 @@ def shown(pems: Mapping[str, str], port: int, name: str = "127.0.0.1", *offers: 
     with_offers.check_hostname = False
     with_offers.set_alpn_protocols(list(offers))
     with (
-        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        socket.create_connection(("127.0.0.1", port), DEADLINE) as plain,
         with_offers.wrap_socket(plain, server_hostname=name) as client,
     ):
-        client.settimeout(5)
+        client.settimeout(DEADLINE)
         subject = dict(pair for pairs in client.getpeercert()["subject"] for pair in pairs)  # type: ignore[index]
         return subject["commonName"], client.selected_alpn_protocol()
 
 
 def fetch(pems: Mapping[str, str], port: int, client: str = "") -> tuple[str, Mapping[str, str]]:
-    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context(pems, client))) as connection:
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=DEADLINE, context=context(pems, client))) as connection:
         connection.request("GET", "/")
         answer = connection.getresponse()
         return answer.read().decode(), {name.title(): value for name, value in answer.getheaders()}
@@ -151,7 +152,7 @@ def test_requests_of_either_version_of_http(pems: Mapping[str, str], option: str
         with running(rows_of(view([one], [its])), secrets(pems, (CERTIFICATE, "a.example"))):
             url, ca = f"https://127.0.0.1:{one.proxy_port}/", f"{pems['folder']}/ca.pem"
             command = ["curl", "-s", option, "--cacert", ca, "-w", " %{http_version}", url]
-            told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+            told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
             assert f"m1 {version}" == told.stdout
 
 
@@ -160,14 +161,14 @@ def test_versions_and_ciphers_are_those_that_are_named(pems: Mapping[str, str]) 
     one = secure(tls)
     with running(rows_of(view([one], [])), secrets(pems, (CERTIFICATE, "a.example"))):
         with (
-            socket.create_connection(("127.0.0.1", one.proxy_port), 5) as plain,
+            socket.create_connection(("127.0.0.1", one.proxy_port), DEADLINE) as plain,
             context(pems).wrap_socket(plain, server_hostname="a.example") as client,
         ):
             assert ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384") == (client.version(), (client.cipher() or ("",))[0])
         newest = context(pems)
         newest.minimum_version = ssl.TLSVersion.TLSv1_3
         with (
-            socket.create_connection(("127.0.0.1", one.proxy_port), 5) as plain,
+            socket.create_connection(("127.0.0.1", one.proxy_port), DEADLINE) as plain,
             pytest.raises((ssl.SSLError, OSError)),
         ):
             newest.wrap_socket(plain, server_hostname="a.example")
@@ -227,7 +228,7 @@ def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
     with_name = context(pems)
     with_name.check_hostname = False
     with (
-        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        socket.create_connection(("127.0.0.1", port), DEADLINE) as plain,
         with_name.wrap_socket(plain, server_hostname=name or None) as client,
     ):
         client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

@@ -35,24 +35,13 @@ from fairlead.model.loadbalancer import (
 )
 from harness.language import COMMON
 from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, view, written
+from harness.typed_texts import CIPHERS, PIECES, TYPED
 from harness.values import FEW
 
 EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 """Each example is a process."""
-PIECES = [
-    "'", '"', "\\", "\n", "\r\n", "\0", "\t", " ", "#", "$", "${HOME}", "%[src]", "%", "%%", "{", "}", "(", ")", "[",
-    "]", ",", ";", ":", "|", "*", "+", "?", "^", "-", "--", "-f", "-i", "-m", "if", "or", "unless", "!", "/etc/passwd",
-    "é", "\U0001f4a9", "\ud800", "\x7f", "\x1b", "\u2028", "global\n", "\nfrontend evil\n    bind :1\n", "lua-load /x",
-    "a", "b", "0", "99999", "example.com", "https://x/", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256",
-    "@SECLEVEL=0", "<< EOF", "res.cook", "x" * 300,
-]  # fmt: skip
-TYPED = st.one_of(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join), st.text(max_size=10))
 URLS = st.one_of(TYPED, TYPED.map("https://example.com/{}".format))
 NAMES = st.one_of(TYPED, st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True))
-CIPHERS = st.one_of(
-    TYPED,
-    st.lists(st.sampled_from(["!", "-", "+", ":", "AES128-SHA", "ALL", "kRSA", "TLS_X", "@STRENGTH"])).map(":".join),
-)
 EXPRESSIONS = st.one_of(
     TYPED, st.lists(st.sampled_from([*PIECES[20:40], "\\d", "\\", "(?", "(?:", "[[:x:]]", "{2}"])).map("".join)
 )

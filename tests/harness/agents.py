@@ -23,6 +23,7 @@ from fairlead.reconciler.loop import Reconciler
 from fairlead.store.model import Model
 from harness.api import inside
 from harness.served import make_whole
+from harness.waiting import eventually_equal
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Served:
         at_once(self.model.observe(fact, news))  # type: ignore[arg-type]
 
     async def hang_up(self) -> None:
-        """On everybody; who comes again is let in."""
+        """End all connections. A client that connects again is accepted."""
         for client in self.acceptor.clients.all():
             client.drop()
         await asyncio.sleep(0)
@@ -56,7 +57,10 @@ async def serving(
     folder.mkdir(exist_ok=True)
     async with inside(make_door, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
         services, app = make_whole(place, authenticate, **own)
-        listener = socket.socket()
+        agents = services.nodes.agents
+        agents._clock = asyncio.get_running_loop().time  # virtual, if the loop's is
+        agents._began = agents._clock()
+        listener = socket.socket(proto=socket.IPPROTO_TCP)  # by which asyncio knows to set TCP_NODELAY
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # where another server was before
         listener.bind(("127.0.0.1", port))
         settings = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, ws="none")
@@ -78,15 +82,8 @@ async def serving(
             acceptor.close()
             listener.close()
             await acceptor.wait_closed()
-            while acceptor.clients.count:  # noqa: ASYNC110 - transports end in the loop
-                await asyncio.sleep(0)
+            await eventually_equal(lambda: acceptor.clients.count, 0)
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens elsewhere
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

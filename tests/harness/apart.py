@@ -3,8 +3,7 @@
 import ctypes
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,13 +20,6 @@ def require_root(*programs: str) -> None:
         return
     reason = f"needs {', '.join(missing)}" if missing else "needs root: it makes network namespaces"
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 class Apart:

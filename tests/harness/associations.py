@@ -11,7 +11,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from fairlead.node import sctp
 from fairlead.node.prober import IPPROTO_SCTP
 from harness.apart import Apart
 from harness.fabric import BEHIND, PORT, Flow
+from harness.waiting import DEADLINE
 
 DATA, INIT, INIT_ACK, SACK, HEARTBEAT, HEARTBEAT_ACK, ABORT, SHUTDOWN, SHUTDOWN_ACK = range(9)
 COOKIE_ECHO, COOKIE_ACK, SHUTDOWN_COMPLETE = 10, 11, 14
@@ -108,11 +108,7 @@ class Association(Flow):
 
     def hear(self, *kinds: int) -> Heard:
         """A packet with a chunk of this type. Raises OSError: what is lost, or refused, is one."""
-        deadline = time.monotonic() + (self.socket.gettimeout() or 0)
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
-                raise TimeoutError
+        while select.select([self.socket], [], [], self.socket.gettimeout())[0]:
             heard = read(_without_header(self.socket.recv(65536), self.vip.version))
             if heard.destination != self.client[1]:
                 continue
@@ -122,6 +118,7 @@ class Association(Flow):
             assert heard.tag == self.tag
             if any(heard.only(kind) is not None for kind in kinds):
                 return heard
+        raise TimeoutError
 
     def open(self) -> None:
         """The four packets of section 5.1."""
@@ -139,13 +136,16 @@ class Association(Flow):
         self._forget()
         self.sent += 1
         self.say(_data(self.sent, text))
-        heard = self.hear(DATA)
-        data, sack = heard.only(DATA), heard.only(SACK)
-        assert data is not None
-        assert sack is not None
-        assert int.from_bytes(sack[:4]) == _FIRST + self.sent
-        self.say(_taken(int.from_bytes(data[:4])))
-        return data[12:].decode()
+        while True:
+            heard = self.hear(DATA)
+            data, sack = heard.only(DATA), heard.only(SACK)
+            assert data is not None
+            assert sack is not None
+            taken = int.from_bytes(sack[:4]) - _FIRST
+            assert taken <= self.sent
+            if taken == self.sent:  # otherwise the answer to an earlier question, which was given up
+                self.say(_taken(int.from_bytes(data[:4])))
+                return data[12:].decode()
 
     def beat(self) -> None:
         """Is the other end there?"""
@@ -166,7 +166,7 @@ class Association(Flow):
             self.socket.recv(65536)
 
 
-def begin(where: Apart, vip: IPAddress, timeout: float = 3.0) -> Association:
+def begin(where: Apart, vip: IPAddress, timeout: float = DEADLINE) -> Association:
     """Nothing is said yet."""
     with where.inside():
         made = raw_socket(vip.version)

@@ -5,17 +5,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_until
 
 MEMBERS = 3
-PATIENCE = 60.0
+ATTEMPT = 5  # seconds for one of several attempts of etcdctl
 
 
 class Etcd:
@@ -64,32 +64,44 @@ class Etcd:
             self._running.pop(member).wait()
 
     def ctl(self, *arguments: str, given: str | None = None, members: Sequence[int] = range(MEMBERS)) -> str:
-        """`given` is what it reads."""
+        """Run etcdctl once, with `given` as its input, and return its output."""
+        return self._ctl(*arguments, given=given, members=members, seconds=int(DEADLINE))
+
+    def _ctl(self, *arguments: str, given: str | None = None, members: Sequence[int], seconds: int) -> str:
+        endpoints = ",".join(self.hosts[member] for member in members)
+        bounds = f"--dial-timeout={seconds}s", f"--command-timeout={seconds}s"
         done = subprocess.run(
-            ["etcdctl", f"--endpoints={','.join(self.hosts[member] for member in members)}", *self._tls, *arguments],
+            ["etcdctl", f"--endpoints={endpoints}", *bounds, *self._tls, *arguments],
             env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
             capture_output=True,
             input=given,
             text=True,
-            timeout=PATIENCE,
+            timeout=2 * DEADLINE,
             check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def leader(self) -> int:
+        return wait_until(self._leaders, "a leader")[0]
+
+    def _leaders(self) -> list[int]:
         lines = self.ctl("endpoint", "status").splitlines()
-        return next(number for number, line in enumerate(lines) if line.split(", ")[4] == "true")
+        return [number for number, line in enumerate(lines) if line.split(", ")[4] == "true"]
 
     def wait(self) -> None:
-        """Until it writes."""
-        until = time.monotonic() + PATIENCE
-        while True:
-            with suppress(AssertionError):
-                self.ctl("put", "ready", "1")
-                return
-            assert time.monotonic() < until, [path.read_text()[-500:] for path in self._folder.glob("*.log")]
-            time.sleep(0.1)
+        """Wait until the cluster writes."""
+        try:
+            wait_until(
+                lambda: self._ctl("put", "ready", "1", members=range(MEMBERS), seconds=ATTEMPT),
+                "the cluster to write",
+                retry=(AssertionError,),
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}; logs: {self._logs()}") from error
+
+    def _logs(self) -> list[str]:
+        return [path.read_text()[-500:] for path in self._folder.glob("*.log")]
 
     def save(self, path: Path) -> None:
         self.ctl("snapshot", "save", str(path), members=[0])

@@ -19,6 +19,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
 from harness.apart import Apart, apart
+from harness.waiting import DEADLINE
 
 VIPS: tuple[IPAddress, ...] = (IPv4Address("203.0.113.5"), IPv6Address("2001:db8::5"))
 PORT, BEHIND = 80, 8080
@@ -29,6 +30,7 @@ LONG = 700
 OWNER = Owner(Kind.LOAD_BALANCER, "11111111-1111-4111-8111-111111111111")
 HOSTS = (1, 2, 3)
 CLIENT = {4: ip_address("198.51.100.2"), 6: ip_address("fd51::2")}
+SILENCE = 0.3  # seconds to wait for an answer that must not come
 _T = TypeVar("_T")
 _TYPES = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
 
@@ -74,7 +76,7 @@ class Asking:
 
     socket: socket.socket
 
-    def ask(self, *, within: float) -> str:
+    def ask(self, *, within: float = DEADLINE) -> str:
         """The member that answers. Raises OSError; a timeout is one."""
         _, writable, _ = select.select([], [self.socket], [], within)
         if not writable:
@@ -125,7 +127,7 @@ class Fabric:
             *(f"route replace {vip} via {host_address(number, vip.version)}" for vip in VIPS),
         )
 
-    def flow(self, transport: Transport, vip: IPAddress, where: Apart | None = None, timeout: float = 3.0) -> Flow:
+    def flow(self, transport: Transport, vip: IPAddress, where: Apart | None = None, timeout: float = DEADLINE) -> Flow:
         family = socket.AF_INET if vip.version == 4 else socket.AF_INET6
         with (where or self.client).inside():
             made = socket.socket(family, _TYPES[transport])

@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
 
@@ -23,6 +23,7 @@ from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
 from fairlead.node.counting import Tally
 from harness.proxied import PROGRAM, WEB, listener, pool, view
+from harness.waiting import eventually
 
 NET = Owner(Kind.NETWORK, "net1")
 
@@ -76,14 +77,11 @@ class Site:
         self.said.append(ports)
 
     async def put(self, owner: Owner, rows: Rows) -> None:
-        """Whenever the time for it is: as a reconciler does."""
-        wait = await self.try_(owner, rows)
-        while wait:
-            await asyncio.sleep(wait)
-            wait = await self.try_(owner, rows)
+        """Apply, and retry until it is done, as a reconciler does."""
+        await eventually(lambda: self.try_(owner, rows), f"{owner} is applied", is_enough=lambda wait: not wait)
 
     async def try_(self, owner: Owner, rows: Rows) -> float:
-        """Answers in how many seconds it is to be tried again, once what was begun has ended."""
+        """Seconds until the next try is due, and 0.0 when it is done. What goes on by itself has ended then."""
         while True:
             self.settled.clear()
             try:
@@ -95,10 +93,17 @@ class Site:
                 return 0.0
             await self.settled.wait()
 
-    def pace(self, seconds: float) -> None:
-        """So long until any process may be replaced for a change."""
+    def allow_replacement(self) -> None:
+        """Any process may be replaced for a change now."""
+        self._set_pace(Pace)
+
+    def hold_replacements(self) -> None:
+        """No process may be replaced for a change."""
+        self._set_pace(_Held)
+
+    def _set_pace(self, kind: type[Pace]) -> None:
         for network in self.driver._networks.values():
-            network.pace = Pace(last=time.monotonic(), distance=seconds)
+            network.pace = kind()
 
     @property
     def pid(self) -> int:
@@ -108,25 +113,30 @@ class Site:
         return running.pid
 
 
-def at_work(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """In an event loop, with the driver open; in the end no process is left."""
-
-    @wraps(test)
-    def run(site: Site, **known: Any) -> None:
-        asyncio.run(_at_work(site, test(site, **known)))
-
-    return run
+class _Held(Pace):
+    def wait(self, _: float) -> float:
+        return LONGEST / 2
 
 
-async def _at_work(site: Site, test: Awaitable[None]) -> None:
+@asynccontextmanager
+async def opened(site: Site) -> AsyncIterator[Site]:
+    """The site with its driver open. At the end it has no process left."""
     await site.driver.open()
     try:
-        await test
+        yield site
     finally:
         for owner in [WEB, NET]:
             await site.put(owner, {})
         await site.driver.close()
     assert not [each for each in site.folder.glob("*") if read_running(each)]
+
+
+@asynccontextmanager
+async def opened_site() -> AsyncIterator[Site]:
+    """In a folder whose name is short enough for sockets in it (unix(7))."""
+    with TemporaryDirectory() as folder:
+        async with opened(Site(Path(folder) / "p")) as site:
+            yield site
 
 
 def rows(port: int, *members: Any, more: Sequence[Any] = ()) -> Rows:
@@ -140,7 +150,7 @@ NETWORK = HAPROXY.compile(view([], []), NET)
 def get(port: int, host: str = "127.0.0.1") -> str:
     """The name of the machine that answers; empty where nobody does."""
     try:
-        with socket.create_connection((host, port), 5) as client:
+        with socket.create_connection((host, port), 30) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             answer = b"".join(iter(lambda: client.recv(4096), b""))
     except OSError:
@@ -194,7 +204,14 @@ def asked(client: socket.socket) -> bytes:
     return answer
 
 
-async def until(check: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(check):  # noqa: ASYNC110 - other processes and threads do it
-            await asyncio.sleep(0.02)
+async def eventually_answers(name: str, port: int, host: str = "127.0.0.1") -> None:
+    """Wait until this machine answers there."""
+    await eventually(
+        lambda: asyncio.to_thread(get, port, host), f"an answer of {name}", is_enough=lambda found: found == name
+    )
+
+
+async def more_answers(asking: Asking, count: int = 5) -> None:
+    """Wait for more than `count` answers to requests that are sent from now on, besides the one that is under way."""
+    seen = len(asking.answers)
+    await eventually(lambda: len(asking.answers) - seen, f"{count} answers", is_enough=lambda more: more > count)

@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.dataplane.rows import Rows
 from fairlead.model.loadbalancer import Listener, Member, Pool
 from harness.proxied import Running, member, rows_of, running, view
+from harness.waiting import DEADLINE
 
 
 @dataclass
@@ -83,7 +84,7 @@ def as_member(found: Machine, **known: Any) -> Member:
 
 
 def ask(port: int, path: str = "/", *, host: str = "127.0.0.1", **headers: str) -> tuple[int, str, HTTPResponse]:
-    connection = HTTPConnection(host, port, timeout=5)
+    connection = HTTPConnection(host, port, timeout=DEADLINE)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
         answer = connection.getresponse()

@@ -29,10 +29,10 @@ from fairlead.options import Configuration, NodesOptions, ServerOptions, StoreOp
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
-from harness.agents import until
 from harness.api import inside, kept_by
 from harness.language import parse_model
-from model.test_probes import MODEL
+from harness.probes import MODEL
+from harness.waiting import DEADLINE, eventually, turns
 
 DOCUMENTS = tuple(parse_model(MODEL.strip(), {})[0].values())
 
@@ -88,7 +88,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
         works = (listen(apps, configuration, secrets), services.nodes.channel.run(), services.nodes.look())
         tasks = [asyncio.create_task(work) for work in works]
         stage = Deployed(services, folder, f"https://{where}", nodes)
-        await until(lambda: _listens(where))
+        await eventually(lambda: _listens(where))
         await services.model.write(lambda _: Changes(puts=DOCUMENTS))
         chassis = {name: Chassis(name=name, host=name, ports=Map({port: True})) for name, port in PLACES.items()}
         stage.observe(CHASSIS, chassis)
@@ -96,7 +96,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
         try:
             yield stage
         finally:
-            await asyncio.sleep(0.05)  # who has hung up is seen to have
+            await turns()  # connections that clients have ended end here too
             for task in tasks:
                 task.cancel()
             for task in tasks:
@@ -116,7 +116,7 @@ def _listens(where: str) -> bool:
 
 def play(folder: Path, story: Callable[[Deployed], Awaitable[None]]) -> None:
     async def told() -> None:
-        async with asyncio.timeout(30), deployed(folder) as stage:
+        async with asyncio.timeout(DEADLINE), deployed(folder) as stage:
             await story(stage)
 
     asyncio.run(told())

@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from fairlead.model.proxies import proxy_port_id
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from harness.language import COMMON
+from harness.waiting import DEADLINE, wait_until
 
 PROGRAM = shutil.which("haproxy") or "/usr/sbin/haproxy"
 needs_haproxy = pytest.mark.skipif(not Path(PROGRAM).exists(), reason="HAProxy is not installed here")
@@ -115,7 +115,7 @@ def refusal(folder: Path) -> str:
     """What the program says of a configuration that it does not take; nothing of one that it does. With `-q` it says
     nothing at all."""
     command = [PROGRAM, "-c", "-f", str(folder / CONFIGURATION)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE)
     return done.stdout + done.stderr if done.returncode else done.stderr
 
 
@@ -136,7 +136,7 @@ class Running:
     def reload(self) -> None:
         """A new process takes over the sockets and the tables of the old one, which has ended then."""
         old = self.replace()
-        until(lambda: old.poll() is not None)
+        wait_until(lambda: old.poll() is not None)
 
     def replace(self) -> subprocess.Popen[bytes]:
         """The old process, which may go on with the connections that it has."""
@@ -161,21 +161,8 @@ def running(rows: Rows, prepared: Mapping[str, str] | None = None) -> Iterator[R
         assert refusal(folder) == ""
         it = Running(folder, subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(folder / CONFIGURATION)]))
         try:
-            until(lambda: (folder / "control").exists() and bool(it.tell("show info")))
+            wait_until(lambda: it.tell("show info"), retry=(OSError,))
             yield it
         finally:
             it.process.terminate()
-            it.process.wait(10)
-
-
-def until(true: Any, seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not _holds(true):
-        assert time.monotonic() < end, "never came true"
-        time.sleep(0.01)
-
-
-def _holds(true: Any) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(true())
-    return False
+            it.process.wait(DEADLINE)

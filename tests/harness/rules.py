@@ -15,10 +15,20 @@ MIN_TIMEOUT = 30  # seconds: a shorter one with a real program is an assertion a
 MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
     "harness/waiting.py": "waits for real programs",
     "harness/virtual_clock.py": "replaces the clock",
+    "harness/octavia_plugin/launch.py": "a program in Octavia's own Python: it repeats a request that SQLite refuses",
+    "harness/package/asker.py": "a program that paces its own requests, and prints the longest",
+    "harness/package/systemctl.py": "a program for hosts without the harness: ends units as systemd does",
     "harness/rules.py": "names the clocks",
+    "harness/ha/load.py": "timestamps a history, and writes at a steady rate",
+    "harness/lab/moving.py": "benchmarks/moves.py reports what a move costs; the tests assert counts",
+    "harness/lab/ticker.py": "records when each connection began, for the same benchmark",
+    "harness/siege/attackers.py": "paces slow attackers: a byte a second",
+    "harness/siege/town.py": "measures requests for the table of `make siege`; no test asserts the times",
 }
 """Modules and why. A test module is never one of them."""
-MAY_RUN_A_LOOP: Mapping[str, str] = {}
+MAY_RUN_A_LOOP: Mapping[str, str] = {
+    "api/test_agents_that_hang_up.py": "runs the server on uvloop too",
+}
 """Harness modules may; test modules with their reasons."""
 
 
@@ -50,6 +60,9 @@ def _check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
     areas |= {each.stem for each in TESTS.glob("*.py")} | {"conftest"}
     for node in ast.walk(tree):
         match node:
+            case ast.ImportFrom(level=level) if level > 0 and not path.startswith("harness/"):
+                yield Finding(path, node.lineno, "imports from its own folder: shared code belongs in tests/harness")
+                continue
             case ast.ImportFrom(module=str(module), level=0):
                 names = [module]
             case ast.Import():

@@ -75,7 +75,7 @@ def shell(clouds: Path) -> Iterator[Shell]:
         yield Shell(process)
         assert process.stdin
         process.stdin.close()
-        process.wait(10)
+        process.wait()
 
 
 def _serve() -> None:

@@ -10,11 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
-PATIENCE = 60.0
-"""Seconds: a machine that has much else to do is no defect."""
-LOOK = 0.1
+from harness.waiting import DEADLINE, wait_until
 
 
 @dataclass(frozen=True)
@@ -25,19 +22,20 @@ class Supervised:
 
     def wait_for(self, words: str) -> None:
         """Until the process has said it."""
-        deadline = monotonic() + PATIENCE
-        while monotonic() < deadline:
-            if select.select([self._hears], [], [], LOOK)[0]:
-                if words in self._hears.recv(4096).decode().splitlines():
-                    return
-            elif self.process.poll() is not None:
-                break
-        raise AssertionError(f"it did not say {words}; its log:\n{self.log.read_text()}")
+
+        def heard() -> list[str]:
+            is_over = self.process.poll() is not None
+            if select.select([self._hears], [], [], 0)[0]:
+                return self._hears.recv(4096).decode().splitlines()
+            assert not is_over, f"the process did not say {words}; its log:\n{self.log.read_text()}"
+            return []
+
+        wait_until(heard, f"{words} of {self.process.args!r}", is_enough=lambda lines: words in lines)
 
     def end(self) -> int:
         """Its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(DEADLINE)
 
 
 @contextmanager

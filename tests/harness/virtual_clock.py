@@ -10,11 +10,13 @@ import selectors
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from concurrent.futures import Future as ThreadFuture
 from typing import Any, TypeVar
 
 _GRACE = 0.002  # seconds: the kernel delivers what one socket of this process sent to another
 _THREAD_POLL = 0.005  # seconds between two looks at the sockets while a thread works
 _REAL_MONOTONIC = time.monotonic
+_WRAP_FUTURE = asyncio.wrap_future
 _T = TypeVar("_T")
 
 
@@ -25,6 +27,13 @@ def time_of_loop() -> float:
     except RuntimeError:
         return _REAL_MONOTONIC()
     return loop.time() if isinstance(loop, VirtualClockLoop) else _REAL_MONOTONIC()
+
+
+def advance(seconds: float) -> None:
+    """Let time pass on the running virtual clock while nothing runs: the process is not given the processor."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualClockLoop)
+    loop.advance(seconds)
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
@@ -48,7 +57,23 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        future = super().run_in_executor(executor, func, *args)
+        return self._stand_still_until(super().run_in_executor(executor, func, *args))
+
+    def run_forever(self) -> None:
+        """Threads that the product starts itself come back by `asyncio.wrap_future`."""
+        asyncio.wrap_future = self._wrap_future  # type: ignore[assignment]
+        try:
+            super().run_forever()
+        finally:
+            asyncio.wrap_future = _WRAP_FUTURE
+
+    def _wrap_future(
+        self, future: ThreadFuture[_T] | asyncio.Future[_T], *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> asyncio.Future[_T]:
+        wrapped = _WRAP_FUTURE(future, loop=loop)
+        return self._stand_still_until(wrapped) if wrapped.get_loop() is self else wrapped
+
+    def _stand_still_until(self, future: asyncio.Future[_T]) -> asyncio.Future[_T]:
         self._working_threads += 1
         future.add_done_callback(self._thread_ended)
         return future

@@ -133,6 +133,11 @@ def pause(seconds: float) -> None:
     sleep(seconds)
 
 
+async def pause_loop(seconds: float) -> None:
+    """As `pause`, by the time of the running event loop: for a server of a test that answers slowly."""
+    await asyncio.sleep(seconds)
+
+
 def _failure(observe: Callable[..., object], what: str, found: object, seconds: float) -> str:
     return f"waited {seconds:.0f} s in vain for {what or _text(observe)}; last observation: {found!r}"
 

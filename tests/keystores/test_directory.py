@@ -1,6 +1,5 @@
 """The folder of keys: what a reference may name, and that it leads into no other project's folder."""
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -24,12 +23,12 @@ def put(path: Path, text: str, mode: int = 0o640) -> None:
     path.chmod(mode)
 
 
-def read(folder: Path, reference: str, project: str = "ours") -> str:
-    return asyncio.run(Directory(folder).read(project, reference, None)).material.decode()
+async def read(folder: Path, reference: str, project: str = "ours") -> str:
+    return (await Directory(folder).read(project, reference, None)).material.decode()
 
 
-def test_a_reference_names_a_file_of_the_project(folder: Path):
-    assert ("ours", "theirs") == (read(folder, "web.pem"), read(folder, "web.pem", "theirs"))
+async def test_a_reference_names_a_file_of_the_project(folder: Path):
+    assert ("ours", "theirs") == (await read(folder, "web.pem"), await read(folder, "web.pem", "theirs"))
 
 
 @pytest.mark.parametrize(
@@ -39,41 +38,41 @@ def test_a_reference_names_a_file_of_the_project(folder: Path):
         *("web.pem\0", "web.pem\n", ".web.pem", "http://127.0.0.1/v1/containers/1", "x" * 129, "ключ"),
     ],
 )
-def test_a_reference_leads_nowhere_else(folder: Path, reference: str):
+async def test_a_reference_leads_nowhere_else(folder: Path, reference: str):
     with pytest.raises(Unreadable, match="name of a file"):
-        read(folder, reference)
+        await read(folder, reference)
 
 
 @pytest.mark.parametrize("project", ["", ".", "..", "../keys/theirs", "ours/../theirs", "/etc", "a\0"])
-def test_a_project_that_names_no_folder_has_nothing(folder: Path, project: str):
+async def test_a_project_that_names_no_folder_has_nothing(folder: Path, project: str):
     with pytest.raises(Unreadable, match="no keys"):
-        read(folder, "web.pem", project)
+        await read(folder, "web.pem", project)
 
 
-def test_no_link_is_followed(folder: Path):
+async def test_no_link_is_followed(folder: Path):
     (folder / "ours" / "other.pem").symlink_to(folder / "theirs" / "web.pem")
     (folder / "ours" / "own.pem").symlink_to(folder / "ours" / "web.pem")
     (folder / "third").symlink_to(folder / "theirs")
     for reference, project in (("other.pem", "ours"), ("own.pem", "ours"), ("web.pem", "third")):
         with pytest.raises(Unreadable, match="cannot be opened"):
-            read(folder, reference, project)
+            await read(folder, reference, project)
 
 
-def test_who_asks_cannot_tell_what_others_have(folder: Path):
+async def test_who_asks_cannot_tell_what_others_have(folder: Path):
     put(folder / "theirs" / "secret.pem", "it")
     said = []
     for reference in ("secret.pem", "nothing.pem"):
         with pytest.raises(Unreadable) as refused:
-            read(folder, reference)
+            await read(folder, reference)
         said.append(str(refused.value))
     assert ["the project has no such file"] * 2 == said
 
 
-def test_what_is_no_secret_or_no_file_is_refused(folder: Path):
+async def test_what_is_no_secret_or_no_file_is_refused(folder: Path):
     put(folder / "ours" / "open.pem", "key", 0o644)
     put(folder / "ours" / "large.pem", "x" * (LARGEST + 1))
     (folder / "ours" / "folder.pem").mkdir()
     os.mkfifo(folder / "ours" / "pipe.pem", 0o600)
     for name, why in (("open", "everybody"), ("large", "bytes"), ("folder", "no file"), ("pipe", "no file")):
         with pytest.raises(Unreadable, match=why):
-            read(folder, f"{name}.pem")
+            await read(folder, f"{name}.pem")

@@ -2,7 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +24,13 @@ def locked(phrase: bytes) -> bytes:
     return WEB.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(phrase))
 
 
-def play(story: Callable[[Opener], Awaitable[None]]) -> None:
-    async def run() -> None:
-        opener = Opener()
-        try:
-            await story(opener)
-        finally:
-            await opener.close()
-
-    asyncio.run(run())
+@pytest.fixture
+async def opener() -> AsyncIterator[Opener]:
+    opener = Opener()
+    try:
+        yield opener
+    finally:
+        await opener.close()
 
 
 def made_by_openssl(folder: Path, *more: str) -> bytes:
@@ -51,22 +49,16 @@ def made_by_openssl(folder: Path, *more: str) -> bytes:
     ],
     ids=["pkcs12", "pass phrase", "not locked"],
 )
-def test_what_was_opened_is_pem(content: Content):
-    async def story(opener: Opener) -> None:
-        assert has_to_be_opened(Role.CERTIFICATE, content)
-        for _ in range(2):
-            assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(content))
-
-    play(story)
+async def test_what_was_opened_is_pem(opener: Opener, content: Content):
+    assert has_to_be_opened(Role.CERTIFICATE, content)
+    for _ in range(2):
+        assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(content))
 
 
-def test_bundles_as_openssl_makes_them(tmp_path: Path):
-    async def story(opener: Opener) -> None:
-        for more in ((), ("-keypbe", "NONE", "-certpbe", "NONE"), ("-nomac",)):
-            opened = await opener.open(Content(material=made_by_openssl(tmp_path, *more)))
-            assert WEB.whole == checked(Role.CERTIFICATE, opened)
-
-    play(story)
+async def test_bundles_as_openssl_makes_them(opener: Opener, tmp_path: Path):
+    for more in ((), ("-keypbe", "NONE", "-certpbe", "NONE"), ("-nomac",)):
+        opened = await opener.open(Content(material=made_by_openssl(tmp_path, *more)))
+        assert WEB.whole == checked(Role.CERTIFICATE, opened)
 
 
 def test_what_has_to_be_opened():
@@ -87,15 +79,12 @@ def test_what_has_to_be_opened():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_opened_is_refused_without_a_word_of_it(content: Content, why: str):
-    async def story(opener: Opener) -> None:
-        with pytest.raises(Unreadable, match=why) as refused:
-            await opener.open(content)
-        assert "secret" not in str(refused.value)
-        assert "secret" not in repr(content)
-        assert refused.value.__cause__ is None
-
-    play(story)
+async def test_what_cannot_be_opened_is_refused_without_a_word_of_it(opener: Opener, content: Content, why: str):
+    with pytest.raises(Unreadable, match=why) as refused:
+        await opener.open(content)
+    assert "secret" not in str(refused.value)
+    assert "secret" not in repr(content)
+    assert refused.value.__cause__ is None
 
 
 def with_rounds(bundle: bytes, known: int, rounds: int) -> bytes:
@@ -110,40 +99,31 @@ def with_rounds(bundle: bytes, known: int, rounds: int) -> bytes:
     return bytes(grown)
 
 
-def test_a_file_that_takes_too_long_is_refused_and_the_next_is_served(tmp_path: Path):
+async def test_a_file_that_takes_too_long_is_refused_and_the_next_is_served(opener: Opener, tmp_path: Path):
     usual = made_by_openssl(tmp_path, "-iter", "70000")
 
-    async def story(opener: Opener) -> None:
-        with pytest.raises(Unreadable, match=r"more than 1 s of a processor"):
-            await opener.open(Content(material=with_rounds(usual, 70_000, ABSURD)))
-        assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=usual)))
-
-    play(story)
+    with pytest.raises(Unreadable, match=r"more than 1 s of a processor"):
+        await opener.open(Content(material=with_rounds(usual, 70_000, ABSURD)))
+    assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=usual)))
 
 
-def test_who_waits_no_more_leaves_nothing_to_who_comes_next(tmp_path: Path):
+async def test_who_waits_no_more_leaves_nothing_to_who_comes_next(opener: Opener, tmp_path: Path):
     slow = with_rounds(made_by_openssl(tmp_path, "-iter", "70000"), 70_000, ABSURD)
 
-    async def story(opener: Opener) -> None:
-        await opener.open(Content(material=WEB.bundle))
-        before = opener._process
-        waiting = asyncio.create_task(opener.open(Content(material=slow)))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert before is not None
-        assert before.returncode is not None
-        assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=WEB.bundle)))
-
-    play(story)
+    await opener.open(Content(material=WEB.bundle))
+    before = opener._process
+    waiting = asyncio.create_task(opener.open(Content(material=slow)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert before is not None
+    assert before.returncode is not None
+    assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=WEB.bundle)))
 
 
-def test_nothing_is_left_when_nobody_asks_any_more():
-    async def story(opener: Opener) -> None:
-        await opener.open(Content(material=WEB.bundle))
-        process = opener._process
-        await opener.close()
-        assert process is not None
-        assert process.returncode is not None
-
-    play(story)
+async def test_nothing_is_left_when_nobody_asks_any_more(opener: Opener):
+    await opener.open(Content(material=WEB.bundle))
+    process = opener._process
+    await opener.close()
+    assert process is not None
+    assert process.returncode is not None

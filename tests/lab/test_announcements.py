@@ -1,7 +1,7 @@
 """End to end: machines that know an address by the MAC of a port find the way when it becomes a Local IP, and back.
 
-Each has learned the MAC just before. Of itself Linux asks again after 15 s at the earliest (arp(7), half of
-base_reachable_time), so what happens within PATIENCE is the agents' doing.
+Each has learned the MAC just before, and believes it for half an hour at least (arp(7), half of base_reachable_time):
+only an agent makes it change.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.databases import until
 from fairlead.model.addresses import derive_mac
-from harness.lab.site import PATIENCE, PORT, Site, open_site
+from harness.lab.site import PORT, Site, open_site
+from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -28,6 +28,9 @@ def site(lab: Lab) -> Iterator[Site]:
     site.network("sepia", "10.0.0.0/24", "fd00:a::/64")
     site.machines("sepia", {"holder": "chassis1", "copy1": "chassis1", "copy2": "chassis2"}, serve=[PORT])
     site.machines("sepia", {"near": "chassis1", "far": "chassis2"})
+    for client in CLIENTS:
+        for family in ("ipv4", "ipv6"):
+            site.lab.exec(client, ["sysctl", "-qw", f"net.{family}.neigh.eth0.base_reachable_time_ms=3600000"])
     yield site
     for name in ("holder", "copy1", "copy2", "near", "far"):
         lab.remove_workload(name)
@@ -80,7 +83,9 @@ def known(site: Site, client: str, version: int) -> str:
 
 def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP) -> set[str]:
     """Who answers ten connections to the holder's address."""
-    traffic = Traffic(to=site.address("holder", version), port=PORT, count=10, concurrency=5, protocol=protocol)
+    traffic = Traffic(
+        to=site.address("holder", version), port=PORT, count=10, concurrency=5, protocol=protocol, timeout=30
+    )
     result = site.lab.traffic(client, traffic)
     assert result.errors == {}
     return set(result.answers)
@@ -88,7 +93,7 @@ def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP
 
 def all_know(site: Site, version: int, mac: str) -> None:
     for client in CLIENTS:
-        until(PATIENCE, f"{client} knows {mac}", lambda client=client: known(site, client, version) == mac)
+        wait_equal(lambda client=client: known(site, client, version), mac)
 
 
 @BOTH
@@ -122,7 +127,7 @@ def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
         all_know(site, version, derive_mac(owner.network_id))
         site.lab.wait_synced()
         for client, replica in zip(CLIENTS, ("copy1", "copy2"), strict=True):
-            until(PATIENCE, f"{client} is led to {replica}", lambda c=client, r=replica: ask(site, c, version) == {r})
+            wait_equal(lambda c=client: ask(site, c, version), {replica})
 
 
 @BOTH

@@ -11,9 +11,9 @@ import pytest
 
 from fairlead.lab import Lab, Traffic
 from harness.catalog import RESOURCES, type_every_command
-from harness.lab.servers import until
 from harness.lab.site import Site, open_site
 from harness.shell import Tried, shell
+from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.lab
 
@@ -151,7 +151,7 @@ def check_traffic(site: Site, cli: Tried) -> None:
     site.lab.wait_synced()
     result = site.lab.traffic("client", Traffic(to="10.0.0.100", port=80, count=40, concurrency=4))
     assert (result.errors, set(result.answers)) == ({}, {"one", "two"})
-    until(lambda: {row["operating_status"] for row in cli.good("member list app -f json")} == {"ONLINE"})
+    wait_equal(lambda: {row["operating_status"] for row in cli.good("member list app -f json")}, {"ONLINE"})
     tree = cli.good("status show shop")["loadbalancer"]
     pool = tree["listeners"][0]["pools"][0]
     assert (tree["operating_status"], pool["operating_status"]) == ("ONLINE", "ONLINE")
@@ -172,7 +172,7 @@ def policies(cli: Tried) -> None:
 
 def figures(cli: Tried) -> None:
     """The 40 connections of `check_traffic`; probes go to the members themselves and are none of them."""
-    until(lambda: cli.good("stats show shop -f json")["total_connections"] == 40)
+    wait_equal(lambda: cli.good("stats show shop -f json")["total_connections"], 40)
     shown = cli.good("stats show shop -f json")
     assert shown.pop("bytes_in") > 40 * 64
     assert shown == {"active_connections": 0, "bytes_out": 0, "request_errors": 0, "total_connections": 40}

@@ -14,7 +14,9 @@ import pytest
 from fairlead.lab import Lab
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.sqlite import SqliteStore
-from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving, until
+from harness.lab.labs import lab_name
+from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -26,10 +28,10 @@ WRITERS = 4
 
 @pytest.fixture
 def disk(machine: None, tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own."""
+    """A small disk of its own, called so that the next run removes what a killed one left."""
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "fairlead-test", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", lab_name("disk"), place], check=True)
     try:
         yield place
     finally:
@@ -66,7 +68,7 @@ def subnet_of(server: Server) -> str:
 
 
 def write_until_refused(server: Server, subnet: str, made: set[str], refusals: list[httpx.Response]) -> None:
-    with httpx.Client(base_url=server.url, timeout=10) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         for _ in range(2000):
             answer = client.post(LBS, json={"loadbalancer": {"name": "x" * 200, "vip_subnet_id": subnet}})
             if answer.status_code != 201:
@@ -109,7 +111,7 @@ def check_whole(disk: Path, server: Server, made: set[str], lab: Lab) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         stored = {key for (key,) in file.execute("SELECT key FROM document WHERE key LIKE 'loadbalancer/%'")}
     assert stored == {f"loadbalancer/{identity}" for identity in made}
-    until(server.has_nothing_to_do)
+    wait_until(server.has_nothing_to_do)
     rows = rows_of(lab, "disk").get("Logical_Router_Port", [])
     assert len(rows) == len(set(rows))
 
@@ -119,7 +121,7 @@ def clear(server: Server, lab: Lab) -> None:
         assert server.client.delete(f"{LBS}/{identity}?cascade=true").status_code == 204
     for network in server.client.get(NETWORKS).json()["networks"]:
         assert server.client.delete(f"{NETWORKS}/{network['id']}").status_code == 204
-    until(lambda: rows_of(lab, "disk") == {})
+    wait_equal(lambda: rows_of(lab, "disk"), {})
 
 
 def test_a_full_disk_is_told_and_nothing_is_half_written_and_it_goes_on_when_there_is_room(
@@ -132,7 +134,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written_and_it_goes_on_when_the
         writers = [Thread(target=write_until_refused, args=(server, subnet, made, refusals)) for _ in range(WRITERS)]
         for writer in writers:
             writer.start()
-        until(lambda: len(made) > 20)
+        wait_until(lambda: len(made), is_enough=lambda found: found > 20)
         with filled(disk):
             for writer in writers:
                 writer.join()
@@ -178,7 +180,7 @@ def start_in_vain(disk: Path) -> tuple[int, str]:
     store = str(disk / "fairlead.db")
     environment = {**os.environ, "FAIRLEAD_STORE_PATH": store, "FAIRLEAD_SERVER_LISTEN": "unix:/nonexistent/s", **MARK}
     done = subprocess.run(
-        [BINARIES / "fairlead", "server"], env=environment, capture_output=True, text=True, check=False, timeout=20
+        [BINARIES / "fairlead", "server"], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     return done.returncode, done.stderr
 

@@ -31,8 +31,11 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 10) -> TrafficResult:
-    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=1))
+def ask(
+    site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 10, timeout: float = 30
+) -> TrafficResult:
+    traffic = Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=timeout)
+    return site.lab.traffic(client, traffic)
 
 
 def flows_of(site: Site, chassis: str) -> int:
@@ -56,12 +59,12 @@ def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, versi
             allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}")
             assert held.ask("after")
             for client in ("near", "far"):
-                assert ask(site, client, balancer.vip, protocol, 4).errors == {"timeout": 4}
+                assert ask(site, client, balancer.vip, protocol, 4, timeout=1).errors == {"timeout": 4}
             assert ask(site, "other", balancer.vip, protocol).errors == {}
         far_only = "10.0.1.0/24" if version == 4 else "fd00:b::/64"
         allow(site, balancer, far_only)
         assert ask(site, "far", balancer.vip, protocol).errors == {}
-        assert ask(site, "near", balancer.vip, protocol, 4).errors == {"timeout": 4}
+        assert ask(site, "near", balancer.vip, protocol, 4, timeout=1).errors == {"timeout": 4}
         allow(site, balancer)
         for client in ("near", "far", "other"):
             assert ask(site, client, balancer.vip, protocol).errors == {}
@@ -75,7 +78,7 @@ def test_a_hundred_prefixes_are_a_few_hundred_flows(site: Site, version: int):
         others = [f"198.18.{n}.0/24" if version == 4 else f"2001:db8:{n:x}::/48" for n in range(99)]
         allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}", *others)
         assert ask(site, "other", balancer.vip).errors == {}
-        assert ask(site, "far", balancer.vip, count=4).errors == {"timeout": 4}
+        assert ask(site, "far", balancer.vip, count=4, timeout=1).errors == {"timeout": 4}
         assert flows_of(site, "chassis1") - before < 1000
 
 
@@ -98,7 +101,7 @@ def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Proto
                 result = ask(site, client, vip, protocol)
                 assert (result.errors, set(result.answers)) == ({}, {member})
                 version = "-6" if ":" in vip else "-4"
-                site.lab.exec(client, ["ping", version, "-c1", "-W2", vip])
+                site.lab.exec(client, ["ping", version, "-c1", "-w30", vip])
     finally:
         site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
 

@@ -4,16 +4,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
-from fairlead.lab.databases import until
+from harness.lab.gateway import floating_ip, lead_out, ping, vip_port
 from harness.lab.holder import holding
-from harness.lab.site import PATIENCE, Balancer, Site, open_site
+from harness.lab.site import Balancer, Site, open_site
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -44,42 +44,14 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def lead_out(site: Site, router: Any, public: Any, *, snat: bool) -> None:
-    """The router's gateway, and the host's routes to what is behind it."""
-    updated = site.cloud.network.update_router(
-        router, external_gateway_info={"network_id": public.id, "enable_snat": snat}
-    )
-    for fixed in updated.external_gateway_info["external_fixed_ips"]:
-        six = ":" in fixed["ip_address"]
-        inside = "fd00::/16" if six else "10.0.0.0/16"
-        site.lab.exec("outside", ["ip", "route", "replace", inside, "via", fixed["ip_address"], "dev", "eth0"])
-    site.await_applied()
-
-
 def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 20) -> TrafficResult:
     """What is late counts as an answer: a machine that has much else to do is no defect, and what is lost stays so."""
-    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=10))
+    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=30))
 
 
 def is_shut(site: Site, client: str, to: str) -> bool:
     traffic = Traffic(to=to, port=80, count=3, concurrency=3, timeout=1)
     return site.lab.traffic(client, traffic).errors == {"timeout": 3}
-
-
-def ping(site: Site, client: str, to: str) -> None:
-    """Raises CommandFailed. The first packet may have to wait for an address to be learnt."""
-    site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w5", to])
-
-
-@contextmanager
-def floating_ip(site: Site, port_id: str) -> Iterator[str]:
-    network = site.cloud.network.find_network("public", ignore_missing=False)
-    made = site.cloud.network.create_ip(floating_network_id=network.id, port_id=port_id)
-    try:
-        site.await_applied()
-        yield made.floating_ip_address
-    finally:
-        site.cloud.network.delete_ip(made)
 
 
 @contextmanager
@@ -110,11 +82,6 @@ def chassis_of(url: str) -> str:
     """That has the gateway of the network's router."""
     found: str = httpx.get(f"{url}/state").raise_for_status().json()["metadata"]["ovn"]["chassis"]
     return found
-
-
-def vip_port(site: Site, balancer: Balancer) -> str:
-    port: str = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
-    return port
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -151,7 +118,7 @@ def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(s
         try:
             for host in ("203.0.113.1", "2001:db8::1"):
                 ping(site, "crab", host)
-            until(PATIENCE, "somebody has the gateway", lambda: chassis_of(url).startswith("chassis"))
+            wait_until(lambda: chassis_of(url).startswith("chassis"), "somebody has the gateway")
         finally:
             site.lab.remove_workload("crab")
 
@@ -234,7 +201,7 @@ def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
             for to in (balancer.vip, address):
                 assert ask(site, client, to, protocol, 10).errors == {}
         figures = site.cloud.load_balancer.get_load_balancer_statistics
-        until(PATIENCE, "each is counted once", lambda: figures(balancer.id).total_connections == 40)
+        wait_equal(lambda: figures(balancer.id).total_connections, 40)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -245,7 +212,7 @@ def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: P
         site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
         floating_ip(site, vip_port(site, balancer)) as address,
     ):
-        sent = Traffic(to=address, port=80, protocol=protocol, count=10, concurrency=5, timeout=2, size=1000)
+        sent = Traffic(to=address, port=80, protocol=protocol, count=10, concurrency=5, timeout=30, size=1000)
         assert site.lab.traffic("outside", sent).errors == {}
         find = site.cloud.load_balancer.get_load_balancer_statistics
 
@@ -253,7 +220,7 @@ def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: P
             found = find(balancer.id)
             return all(10_000 < each < 20_000 for each in (found.bytes_in, found.bytes_out))
 
-        until(PATIENCE, f"they are counted; {find(balancer.id)}", is_counted)
+        wait_until(is_counted, f"they are counted; {find(balancer.id)}")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -301,7 +268,7 @@ def test_who_sends_too_much_from_outside_is_told(site: Site, version: int):
     """Networks inside carry 1,442 bytes, the wire 1,500: the gateway says so (ICMP), for machines and for VIPs."""
     with site.balancer(f"bay-v{version}", ["b2"], protocol="UDP", version=version) as balancer:
         for to in (site.address("b2", version), balancer.vip):
-            question = f"ping -{version} -M do -s 1440 -c2 -i0.2 -w3 {to} 2>&1 || true"
+            question = f"ping -{version} -M do -s 1440 -c2 -i0.2 -w30 {to} 2>&1 || true"
             told = site.lab.exec("outside", ["sh", "-c", question])
             assert re.search("mtu ?= ?1442", told), told
 

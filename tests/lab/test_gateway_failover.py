@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.lab import Lab, Traffic, take_down
-from fairlead.lab.databases import until
+from fairlead.lab import Traffic
 from fairlead.lab.processes import read_pidfile
-from harness.lab.site import PATIENCE, Site, open_site
-from lab.conftest import NAME
+from harness.lab.gateway import active_chassis
+from harness.lab.labs import lab_of
+from harness.lab.site import Site, open_site
+from harness.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -23,21 +24,10 @@ CHASSIS = ("chassis1", "chassis2", "chassis3")
 
 @pytest.fixture
 def site(machine: None) -> Iterator[Site]:
-    take_down(f"{NAME}three")
-    lab = Lab.up(f"{NAME}three", chassis=len(CHASSIS))
-    try:
+    with lab_of("three", chassis=len(CHASSIS)) as lab:
         site = open_site(lab)
         yield site
         site.close()
-    finally:
-        take_down(f"{NAME}three")
-
-
-def active_chassis(site: Site) -> str:
-    """The chassis that has the only gateway."""
-    words = ["ovn-sbctl", "--bare", "--columns=chassis", "find", "Port_Binding", "type=chassisredirect"]
-    found = site.lab.exec("central", words).strip()
-    return site.lab.exec("central", ["ovn-sbctl", "get", "Chassis", found, "name"]).strip().strip('"') if found else ""
 
 
 def await_active_chassis(site: Site) -> str:
@@ -48,7 +38,7 @@ def await_active_chassis(site: Site) -> str:
         seen.append(active_chassis(site))
         return seen[-1] != ""
 
-    until(PATIENCE, "a chassis has the gateway", has_one)
+    wait_until(has_one, "a chassis has the gateway")
     return seen[-1]
 
 
@@ -76,16 +66,18 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
 
         def answers() -> bool:
             """By a floating IP, and by a VIP that the gateway has."""
-            traffic = (Traffic(to=to, port=80, count=5, concurrency=5, timeout=2) for to in (address, outside.vip))
+            traffic = (Traffic(to=to, port=80, count=5, concurrency=5, timeout=5) for to in (address, outside.vip))
             return all(site.lab.traffic("outside", each).answers == {"m1": 5} for each in traffic)
 
-        until(PATIENCE, "it answers", answers)
+        wait_until(answers, "it answers")
         try:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            until(PATIENCE, "the gateway has moved", lambda: active_chassis(site) not in ("", home))
-            until(PATIENCE, "it answers again", answers)
+            wait_until(
+                lambda: active_chassis(site), "the gateway has moved", is_enough=lambda found: found not in ("", home)
+            )
+            wait_until(answers, "it answers again")
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-        until(PATIENCE, "it answers with all chassis there", answers)
+        wait_until(answers, "it answers with all chassis there")

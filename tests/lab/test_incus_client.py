@@ -24,8 +24,9 @@ from harness.lab import lxd_clients
 from harness.lab.lxd_clients import Client
 from harness.lab.lxd_transcript import STEPS, Addresses, play
 from harness.lab.names import name_server
-from harness.lab.servers import LBS, Server, serving, until
+from harness.lab.servers import LBS, Server, serving
 from harness.ports import free_port
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -86,7 +87,7 @@ class Town:
             self.incus.do(*LB, "delete", "net1", listen, "-q")
 
     def settle(self) -> None:
-        until(self.server.has_nothing_to_do)
+        wait_until(self.server.has_nothing_to_do)
         self.lab.wait_synced()
 
 
@@ -286,7 +287,7 @@ def test_ranges_of_ports_are_reached_from_inside_and_outside(town: Town, version
         for place in ("asker", "outside"):
             for protocol, ports in ((Protocol.TCP, (80, 81)), (Protocol.UDP, (7000, 7001))):
                 for port in ports:
-                    traffic = Traffic(to=listen, port=port, protocol=protocol, count=20, concurrency=5, timeout=2)
+                    traffic = Traffic(to=listen, port=port, protocol=protocol, count=20, concurrency=5, timeout=10)
                     result = town.lab.traffic(place, traffic)
                     assert (result.errors, set(result.answers)) == ({}, {"c1", "c2"}), (place, protocol, port)
 
@@ -301,7 +302,7 @@ def test_health_is_told_by_backend_and_port(town: Town):
         def info() -> str:
             return town.incus.do(*LB, "info", "net1", listen)
 
-        until(lambda: healthy in info() and ill in info(), 30)
+        wait_until(lambda: healthy in info() and ill in info())
         assert lxd_clients.ours(town.folder / "home", town.socket).do(*LB, "info", "net1", listen) == (
             f"Backend health:\n{healthy}\n{ill}\n"
         )
@@ -327,7 +328,7 @@ def test_the_other_way_round(town: Town):
     assert town.incus.do(*LB, "list", "net1", "-f", "csv", "-c", "lp") == "10.20.0.200,0\n"
     assert town.incus.refuses(*LB, "backend", "add", "net1", "10.20.0.200", "c1", FIRST[4])
     assert town.incus.do(*LB, "delete", "net1", "10.20.0.200") == "Network load balancer 10.20.0.200 deleted\n"
-    until(lambda: town.server.balancers() == {})
+    wait_equal(town.server.balancers, {})
 
 
 def test_deleting_a_network_deletes_its_load_balancers(town: Town):
@@ -339,7 +340,7 @@ def test_deleting_a_network_deletes_its_load_balancers(town: Town):
     assert len(town.server.balancers()) == 2
     assert town.incus.do("network", "delete", "net2") == "Network net2 deleted\n"
     assert town.server.balancers() == {}
-    until(town.server.has_nothing_to_do)
+    wait_until(town.server.has_nothing_to_do)
     assert town.incus.refuses(*LB, "list", "net2") == "Failed loading network: Network not found"
 
 
@@ -391,7 +392,7 @@ def test_lxc_asks_and_forwards(town: Town):
     town.settle()
     for place in ("asker", "outside"):
         for port, name in ((81, "c2"), (8080, "c1")):
-            result = town.lab.traffic(place, Traffic(to=listen, port=port, count=4, concurrency=2, timeout=2))
+            result = town.lab.traffic(place, Traffic(to=listen, port=port, count=4, concurrency=2, timeout=10))
             assert (result.errors, dict(result.answers)) == ({}, {name: 4}), (place, port)
     assert old.do(*forward, "delete", "net1", listen) == f"Network forward {listen} deleted\n"
 

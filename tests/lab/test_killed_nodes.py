@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,14 +16,13 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.databases import until
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.load import Load, Target
 from fairlead.lab.service import Service, start, stop
 from fairlead.model.addresses import derive_mac
+from harness.lab.members import HTTP, end_process, start_process, wait_members
 from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
-from lab.test_agent_probes import HTTP
-from lab.test_health import end_process, start_process, wait_members
+from harness.waiting import pause, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -81,19 +79,20 @@ class Nodes:
             self.processes[name] = agents.start_one(layout, self.site.url, name).process
 
     def torment(self, chance: random.Random, seconds: float) -> None:
-        """One after the other, or all of them at once."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        """One after the other, or all of them together, for so many seconds without those that starts take."""
+        while seconds > 0:
             victims = chance.choice([[name] for name in self.processes] + [list(self.processes)])
             how, while_ = chance.choice(("killed", "frozen")), chance.uniform(0.1, LONGEST_FREEZE)
             self.told.append(f"{'+'.join(victims)} {how} {while_:.1f} s")
             hurt, heal = (self.kill, self.begin) if how == "killed" else (self.freeze, self.thaw)
             for name in victims:
                 hurt(name)
-            time.sleep(while_)
+            pause(while_)
             for name in victims:
                 heal(name)
-            time.sleep(chance.uniform(0.0, 1.0))
+            rest = chance.uniform(0.0, 1.0)
+            pause(rest)
+            seconds -= while_ + rest
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def rows_watched(lab: Lab) -> Iterator[Callable[[], list[str]]]:
 
         def changes() -> list[str]:
             watching.terminate()
-            reading.join(PATIENCE)
+            reading.join()
             return [line for line in lines if ",old," in line or ",new," in line or ",delete," in line]
 
         try:
@@ -144,7 +143,7 @@ def statuses_watched(site: Site, balancers: list[Balancer]) -> Iterator[list[str
     over = threading.Event()
 
     def watch() -> None:
-        with httpx.Client(base_url=site.url, timeout=1.0) as client:
+        with httpx.Client(base_url=site.url, timeout=PATIENCE) as client:
             while not over.wait(0.2):
                 for balancer in balancers:
                     try:
@@ -162,7 +161,7 @@ def statuses_watched(site: Site, balancers: list[Balancer]) -> Iterator[list[str
         yield wrong
     finally:
         over.set()
-        watching.join(PATIENCE)
+        watching.join()
 
 
 def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: Nodes):
@@ -175,7 +174,7 @@ def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: No
         wait_members(site, ONLINE=2 * len(LIVE), ERROR=2)
         site.lab.wait_synced()
         targets = tuple(Target(to=each.vip, port=80, protocol=Protocol.TCP) for each in balancers)
-        load = Load(targets=targets, rate=30, count=int(90 * SECONDS), held=6, seconds=3 * SECONDS + 60)
+        load = Load(targets=targets, rate=30, count=int(90 * SECONDS), held=6, seconds=10 * SECONDS + 300, timeout=30)
         running = [stack.enter_context(site.lab.load(name, load)) for name in CLIENTS]
         wrong = stack.enter_context(statuses_watched(site, balancers))
         changes = stack.enter_context(rows_watched(site.lab))
@@ -205,11 +204,11 @@ def goes_on(site: Site, balancer: Balancer) -> None:
     for client in CLIENTS:
         site.lab.exec(client, ["ip", "neigh", "flush", "to", address])
         assert not site.lab.traffic(client, Traffic(to=address, port=PORT)).errors
-    until(PATIENCE, "it is counted", lambda: ask_once(site, balancer) and counted(site, balancer) > before)
+    wait_until(lambda: ask_once(site, balancer) and counted(site, balancer) > before, "it is counted")
     keeper = site.cloud.network.find_port("keeper", ignore_missing=False)
     made = site.cloud.network.create_local_ip(local_port_id=keeper.id, local_ip_address=address)
     for client in CLIENTS:
-        until(PATIENCE, f"{client} is told", lambda client=client: knows(site, client, address, keeper.network_id))
+        wait_until(lambda client=client: knows(site, client, address, keeper.network_id), f"{client} is told")
     site.cloud.network.delete_local_ip(made)
     end_process(site, DEAD)
     wait_members(site, ONLINE=2 * len(LIVE), ERROR=2)

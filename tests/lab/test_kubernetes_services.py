@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority
 from harness.lab.kubernetes import CloudProvider, Service, ServicePort
 from harness.lab.site import PATIENCE, Site, open_site
 from harness.lab.tellers import telling_at
+from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab]
 
@@ -57,7 +57,7 @@ class Cluster:
         try:
             yield made
             self.provider.delete(service)
-            until(PATIENCE, "nothing is left", lambda: not self._left())
+            wait_until(lambda: not self._left(), "nothing is left")
         finally:
             self.site.cloud.load_balancer.delete_load_balancer(made["id"], cascade=True)
 
@@ -68,7 +68,7 @@ class Cluster:
 
     def ask(self, client: str, url: str, *more: str) -> Any:
         """What the node says, with the version of HTTP; nothing of one that is not answered so."""
-        words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code} %{http_version}", *more, url]
+        words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{http_version}", *more, url]
         with suppress(CommandFailed):
             body, last = self.site.lab.exec(client, words).rsplit("\n", 1)
             code, version = last.split()
@@ -81,7 +81,7 @@ class Cluster:
     def served(self, url: str, nodes: set[str], *more: str) -> None:
         """Clients are, by these nodes and no others."""
         for client in CLIENTS:
-            until(PATIENCE, f"{nodes} serve {client}", partial(self._serve, client, url, nodes, *more))
+            wait_until(partial(self._serve, client, url, nodes, *more), f"{nodes} serve {client}")
 
     def _serve(self, client: str, url: str, nodes: set[str], *more: str) -> bool:
         return self.answers(client, url, *more) == nodes
@@ -161,7 +161,7 @@ def test_x_forwarded_for_with_a_limit_and_source_ranges_while_nodes_and_ports_ch
         alone = f"{visitors['visitor2']}/{32 if cluster.version == 4 else 128}"
         service = replace(service, source_ranges=(alone,), connection_limit=50)
         cluster.provider.ensure(service, cluster.nodes("kube2", "kube3"))
-        until(PATIENCE, "the other is not let in", lambda: not cluster.ask("visitor1", url(balancer), "-m", "1"))
+        wait_until(lambda: not cluster.ask("visitor1", url(balancer), "-m", "1"), "the other is not let in")
         assert cluster.answers("visitor2", url(balancer)) == {"kube2", "kube3"}
 
         ports = (ServicePort(port=8080), ServicePort(port=8081, node_port=30081))
@@ -184,7 +184,7 @@ def test_the_proxy_protocol_comes_and_goes(cluster: Cluster):
             cluster.provider.ensure(service, cluster.nodes(*TWO))
             for client in CLIENTS:
                 version = {"": None, "PROXY": 1, "PROXYV2": 2}[said]
-                until(PATIENCE, f"{said} is said", partial(_is_said, cluster, client, url(balancer), version))
+                wait_until(partial(_is_said, cluster, client, url(balancer), version), f"{said} is said")
                 assert len(cluster.answers(client, url(balancer))) == 1  # a client stays with its node
                 told, address = cluster.ask(client, url(balancer)), cluster.site.address(client, cluster.version)
                 assert (told["said"]["client"] if said else told["peer"]) == address
@@ -214,7 +214,7 @@ def test_tls_ends_before_the_nodes(cluster: Cluster, keys: Path):
         cluster.provider.ensure(service, cluster.nodes(*TWO))
         for client, address in {each: cluster.site.address(each, cluster.version) for each in CLIENTS}.items():
             said = {"version": 2, "client": address, "tls": True}
-            until(PATIENCE, "it is told by a PROXY header", partial(_tells, cluster, client, secure, there, said))
+            wait_until(partial(_tells, cluster, client, secure, there, said), "it is told by a PROXY header")
 
 
 def _tells(cluster: Cluster, client: str, where: str, more: tuple[str, ...], said: object) -> bool:

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +31,9 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.namespaces import CHOSEN_PORTS
 from fairlead.lab.records import SOURCE_PORTS
 from fairlead.lab.service import Service, stop
-from harness.lab.servers import until
-from lab.conftest import NAME
+from harness.lab.labs import assert_nothing_left, lab_name, lab_processes
+from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -123,7 +123,7 @@ def test_every_chassis_registers(lab: Lab) -> None:
 
 @BOTH_FAMILIES
 def test_the_first_ping_crosses_the_tunnel(network: Lab, address: str) -> None:
-    assert " 0% packet loss" in network.exec("w11", ("ping", "-c", "1", "-W", "2", address))
+    assert " 0% packet loss" in network.exec("w11", ("ping", "-c", "1", "-W", "30", address))
 
 
 @BOTH_FAMILIES
@@ -143,7 +143,7 @@ def test_a_large_transfer_crosses_the_tunnel(network: Lab, address: str) -> None
 
 
 def test_the_largest_packet_fits_the_tunnel_and_no_larger_one(network: Lab) -> None:
-    whole = ("ping", "-c", "1", "-W", "2", "-M", "do", "10.0.0.12", "-s")
+    whole = ("ping", "-c", "1", "-W", "30", "-M", "do", "10.0.0.12", "-s")
     assert " 0% packet loss" in network.exec("w11", (*whole, str(1442 - 28)))
     with pytest.raises(LabError, match="message too long"):
         network.exec("w11", (*whole, str(1443 - 28)))
@@ -186,6 +186,10 @@ def test_a_held_connection_tells_how_it_was_lost(network: Lab) -> None:
     assert lost.value.kind == "refused"
 
 
+FAR = {"refused": 30.0, "timeout": 0.3}
+"""Seconds until a client gives up: an answer has as long as it needs, and none comes from where nothing is."""
+
+
 @pytest.mark.parametrize(
     ("to", "port", "protocol", "kind"),
     [
@@ -196,7 +200,7 @@ def test_a_held_connection_tells_how_it_was_lost(network: Lab) -> None:
     ],
 )
 def test_errors_are_told_by_kind(network: Lab, to: str, port: int, protocol: Protocol, kind: str) -> None:
-    result = network.traffic("w13", Traffic(to=to, port=port, protocol=protocol, count=2, timeout=0.3))
+    result = network.traffic("w13", Traffic(to=to, port=port, protocol=protocol, count=2, timeout=FAR[kind]))
     assert ({}, {kind: 2}) == (result.answers, result.errors)
 
 
@@ -237,7 +241,7 @@ def test_offloads_are_off_on_every_veth(network: Lab) -> None:
 def test_trace_fills_in_the_packet(
     network: Lab, capsys: pytest.CaptureFixture[str], target: str, options: list[str], output: str
 ) -> None:
-    assert main(["trace", "--name", NAME, "w13", target, *options]) == 0
+    assert main(["trace", "--name", network.name, "w13", target, *options]) == 0
     assert output in capsys.readouterr().out
 
 
@@ -346,20 +350,18 @@ def test_a_workload_that_makes_no_sense_has_no_record(wrong: dict[str, object]) 
 
 # Labs of their own: what is left, and what is mended
 
-OTHER = Layout(name="testother")
-UP_OTHER = (sys.executable, "-m", "fairlead.lab", "up", "--name", OTHER.name)
-
 
 @pytest.fixture
 def other(machine: None) -> Iterator[Layout]:
-    take_down(OTHER.name)
-    yield OTHER
-    take_down(OTHER.name)
+    name = lab_name("other")
+    take_down(name)
+    yield Layout(name=name)
+    take_down(name)
 
 
-def lab_processes(layout: Layout) -> frozenset[int]:
-    """Found by their mark alone, wherever they are."""
-    return processes.marked(layout.directory)
+def up(layout: Layout) -> tuple[str, ...]:
+    """The command."""
+    return sys.executable, "-m", "fairlead.lab", "up", "--name", layout.name
 
 
 def kill(lab: Lab, program: str) -> None:
@@ -368,7 +370,7 @@ def kill(lab: Lab, program: str) -> None:
     assert victim is not None
     pidfd = os.pidfd_open(victim)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    select.select([pidfd], [], [], 10)
+    select.select([pidfd], [], [])
     os.close(pidfd)
 
 
@@ -376,14 +378,6 @@ def mounts() -> list[str]:
     """Where something is mounted; a namespace is a mount too."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line for line in lines if f" {namespaces.DIRECTORY}/" not in line]
-
-
-def assert_nothing_left(layout: Layout) -> None:
-    assert namespaces.existing(layout.prefix) == ()
-    assert frozenset() == lab_processes(layout)
-    assert not layout.directory.exists()
-    assert not layout.lock.exists()
-    assert layout.name not in names()
 
 
 def test_down_leaves_nothing(other: Layout) -> None:
@@ -439,11 +433,13 @@ def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
 
 def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     """To a lab with as many chassis as it has, and with all that is in it."""
-    listen = "127.0.0.1:9898"
+    listen = f"127.0.0.1:{free_port()}"
 
     def run(*words: str) -> None:
         """In a process of its own: the server outlives it, as it outlives the operator's command."""
-        subprocess.run([sys.executable, "-m", "fairlead.cli", "lab", *words], check=True, capture_output=True)
+        command = [sys.executable, "-m", "fairlead.cli", "lab", *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     run("up", "--name", other.name, "--zones", "a,a:b,", "--serve", listen)
     server = Service(url=f"http://{listen}", folder=other.directory / "fairlead")
@@ -482,20 +478,20 @@ def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
 
 def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
     # A shell without job control, as in CI, starts what is in the background with SIGINT ignored (POSIX, 2.12).
-    command = ["env", "--default-signal=INT", *UP_OTHER]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as up:
-        assert up.stderr is not None
-        up.stderr.readline()
-        up.send_signal(signal.SIGINT)
-        said = up.stderr.read()  # to its end: a pipe that is closed while it still speaks changes its exit code
-    assert (up.returncode, b"error: interrupted" in said) == (1, True)
+    command = ["env", "--default-signal=INT", *up(other)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()  # to its end: a pipe that is closed while it still speaks changes its exit code
+    assert (process.returncode, b"error: interrupted" in said) == (1, True)
     assert_nothing_left(other)
 
 
 def test_two_ups_at_once_make_one_lab(other: Layout) -> None:
-    ups = [subprocess.Popen(UP_OTHER, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [up.communicate(timeout=60)[1] for up in ups] != [b"", b""]
-    assert [up.returncode for up in ups] == [0, 0]
+    ups = [subprocess.Popen(up(other), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [each.communicate(timeout=DEADLINE)[1] for each in ups] != [b"", b""]
+    assert [each.returncode for each in ups] == [0, 0]
     assert Lab.open(other.name).status().is_healthy
 
 
@@ -507,11 +503,11 @@ def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
         "switch": lambda: Path(other.node_directory("chassis1") / "ovs-vswitchd.pid").exists(),
         "controller": lambda: Path(other.node_directory("chassis1") / "ovn-controller.pid").exists(),
     }
-    with subprocess.Popen(UP_OTHER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
-        deadline = time.monotonic() + 30
-        while not signs[after]() and time.monotonic() < deadline:
-            os.sched_yield()
-        up.kill()
+    with subprocess.Popen(up(other), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or signs[after](), after)
+        finally:
+            process.kill()
     if after == "switch":
         assert Lab.up(other.name).status().is_healthy
     take_down(other.name)
@@ -521,7 +517,7 @@ def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
 def test_a_program_that_had_just_begun_is_ended(other: Layout) -> None:
     """As a killed `up` leaves it: in no namespace of the lab yet, and without a pidfile."""
     with subprocess.Popen(["sleep", "60"], env={processes.MARK: str(other.directory)}) as begun:
-        until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment is there a moment later
+        wait_until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment is there a moment later
         assert take_down(other.name)
         assert begun.wait() == -signal.SIGTERM
     assert not take_down(other.name)

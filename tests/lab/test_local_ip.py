@@ -5,24 +5,21 @@ Each look is over TCP, UDP and ICMP, of IPv4 and IPv6, and who answers says who 
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from statistics import median
 
 import pytest
 
+from harness.lab.gateway import active_chassis
 from harness.lab.holder import Holder, holding
 from harness.lab.local_ips import CLIENTS, NEAR, NOWHERE, OWNER, ROUTED, LocalIPs, Wood, made, open_wood, port_id
 from harness.lab.moving import moved_under_load, table
 from harness.lab.site import PORT
 from harness.shell import shell
-from lab.test_gateway_failover import active_chassis
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 EVERYBODY = dict.fromkeys(CLIENTS, OWNER)
 LED = {"oak1": "one", "oak2": "two", "fir1": "one", "fir2": "two"}
 NOT_LED = {client: OWNER for client in CLIENTS if client not in LED}
-MOVED_SECONDS = 2.0
-"""Ten times what was measured on a machine with nothing else to do."""
 REFUSALS = [("reject", NOWHERE), ("drop", {"timeout"})]
 
 
@@ -103,9 +100,9 @@ def test_the_oldest_on_a_chassis_answers_there(wood: Wood):
     with wood.owned("one", "other") as local_ips:
         wood.expect(local_ips.addresses, {"oak1": "one", "fir1": "one", "oak2": OWNER})
         wood.move("one", "chassis2")
-        wood.expect_soon(local_ips.addresses, {"oak1": "other", "fir1": "other", "oak2": "one", "fir2": "one"})
+        wood.expect(local_ips.addresses, {"oak1": "other", "fir1": "other", "oak2": "one", "fir2": "one"})
         wood.move("one", "chassis1")
-        wood.expect_soon(local_ips.addresses, {"oak1": "one", "fir1": "one", "oak2": OWNER, "fir2": OWNER})
+        wood.expect(local_ips.addresses, {"oak1": "one", "fir1": "one", "oak2": OWNER, "fir2": OWNER})
         local_ips.dissociate("one")
         wood.expect(local_ips.addresses, {"oak1": "other", "fir1": "other"})
         local_ips.associate("one")
@@ -135,7 +132,7 @@ def test_connections_outlive_every_change(wood: Wood):
             assert {name for port, name in all_of_them.items() if port not in old} == {led[client]}, client
         wood.move("one", "chassis3")
         assert {key: holder.ask() for key, holder in holders.items()} == after
-        wood.expect_soon(local_ips.addresses, {"oak1": OWNER, "fir1": OWNER, "oak3": "one", "fir3": "one"})
+        wood.expect(local_ips.addresses, {"oak1": OWNER, "fir1": OWNER, "oak3": "one", "fir3": "one"})
         for replica in ("one", "two"):
             local_ips.dissociate(replica)
         wood.expect(local_ips.addresses, EVERYBODY)
@@ -151,8 +148,6 @@ def test_a_replica_moves_ten_times_under_load(wood: Wood):
     print(table(moves))
     assert moves.broken == 0
     assert moves.unanswered == []
-    assert median(move.there for move in moves.each) < MOVED_SECONDS
-    assert median(move.here for move in moves.each) < MOVED_SECONDS
 
 
 def test_the_stock_commands(wood: Wood):

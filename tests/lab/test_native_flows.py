@@ -11,15 +11,15 @@ import pytest
 from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Load, Target
 from fairlead.lab.native import NativeLab
+from harness.lab.native_hosts import HOSTS, ROUTERS, await_ways, machine
 from harness.lab.native_rows import BEHIND, NUMBER, PORT, VIPS, tell
-from harness.lab.servers import until
-from lab.test_native_lab import HOSTS, ROUTERS, await_ways, machine
+from harness.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
 EVEN = [slot % 3 + 1 for slot in range(256)]
 TARGETS = tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
-STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=60, period=0.3)
+STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=300, period=0.3, timeout=30)
 """120 flows that stay, 30 of each IP version and protocol, each asked three times a second; 40 new ones a second."""
 
 
@@ -78,7 +78,7 @@ def test_no_flow_breaks_while_routers_rehash_die_and_come_back(site: NativeLab) 
 def await_held(lab: NativeLab) -> None:
     """The load's flows are there: those of TCP are open, and by then those of UDP have been answered."""
     opened = ("ss", "-Htn", "state", "established", f"dport = :{PORT}")
-    until(lambda: len(lab.exec("asker", opened).splitlines()) >= STEADY.held // 2)
+    wait_until(lambda: len(lab.exec("asker", opened).splitlines()), is_enough=lambda found: found >= STEADY.held // 2)
     lab.traffic("asker", Traffic(to=VIPS[0], port=PORT, count=100))
 
 
@@ -89,7 +89,7 @@ def await_router(lab: NativeLab, router: str, *hosts: str) -> None:
 
 def test_a_host_that_dies_takes_its_own_flows_alone(site: NativeLab) -> None:
     """Others are told to serve what it had, as their agents would be."""
-    with site.load("asker", replace(STEADY, rate=1, timeout=2)) as load:
+    with site.load("asker", replace(STEADY, rate=1, timeout=10)) as load:
         await_held(site)
         site.power_off("host3")
         for vip in VIPS:

@@ -15,15 +15,14 @@ from openstack.exceptions import BadRequestException
 
 from fairlead.drivers.haproxy.process import began_of
 from fairlead.lab import Protocol, agents
-from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.load import Load, Target
 from fairlead.lab.native import NativeLab
 from fairlead.lab.processes import end, is_marked
 from fairlead.lab.service import start, stop
 from harness.certificates import Authority
-from harness.lab.site import PATIENCE
-from lab.test_native_agents import (
+from harness.lab.native_hosts import HOSTS, ROUTERS, machine, pid_of, serve
+from harness.lab.native_served import (
     AGENT,
     BEHIND,
     CLIENTS,
@@ -37,7 +36,7 @@ from lab.test_native_agents import (
     vips,
     written,
 )
-from lab.test_native_lab import HOSTS, ROUTERS, machine, pid_of, serve
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -83,9 +82,7 @@ def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, 
         yield made
     finally:
         served.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
-        until(
-            PATIENCE, "nobody announces it", lambda: not any(served.lab.ways(r, v) for r in ROUTERS for v in vips(made))
-        )
+        wait_until(lambda: not any(served.lab.ways(r, v) for r in ROUTERS for v in vips(made)), "nobody announces it")
 
 
 def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND_ROBIN", **more: Any) -> dict[str, Any]:
@@ -103,7 +100,7 @@ def await_hosts(served: Served, made: Any, *hosts: str) -> None:
             served.lab.wait_ways(router, vip, *hosts)
         for client in (*CLIENTS, *HOSTS):
             condition = f"{client} connects to {vip}"
-            until(PATIENCE, condition, lambda c=client, v=vip: connects(served, c, v, made.listeners[0]["id"]))
+            wait_until(lambda c=client, v=vip: connects(served, c, v, made.listeners[0]["id"]), condition)
 
 
 def connects(served: Served, client: str, vip: str, listener_id: str) -> bool:
@@ -117,7 +114,7 @@ def connects(served: Served, client: str, vip: str, listener_id: str) -> bool:
 
 CONNECT = """
 import socket, sys
-socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 15).close()
 """
 
 
@@ -126,7 +123,7 @@ def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[s
     scheme = "https" if "--cacert" in more else "http"
     host = f"[{vip}]" if ":" in vip else vip
     where = ("--connect-to", f"::{host}:", f"{scheme}://web.example{path}")
-    words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code}", *more, *where]
+    words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code}", *more, *where]
     *body, code = served.lab.exec(client, words).strip().splitlines()
     return code, "".join(body)
 
@@ -154,14 +151,14 @@ def test_paths_lead_to_pools_from_outside_and_from_hosts_over_both_versions(serv
         assert set(api) == {"n3"}
         total = web.total() + api.total() + 2 * len((*CLIENTS, *HOSTS))  # with each that only connects
         find = served.cloud.load_balancer.get_load_balancer_statistics
-        until(PATIENCE, "each is counted once", lambda: find(made.id).total_connections == total)
+        wait_equal(lambda: find(made.id).total_connections, total)
         assert_statuses(served, made, "ONLINE")
-    until(PATIENCE, "no proxy is left", lambda: not processes(served))
+    wait_until(lambda: not processes(served), "no proxy is left")
 
 
 def assert_statuses(served: Served, made: Any, status: str) -> None:
     api = served.cloud.load_balancer
-    until(PATIENCE, f"it is {status}", lambda: api.get_load_balancer(made.id).operating_status == status)
+    wait_equal(lambda: api.get_load_balancer(made.id).operating_status, status)
     assert {each.operating_status for each in api.listeners(load_balancer_id=made.id)} == {status}
 
 
@@ -187,9 +184,9 @@ def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(s
     with balancer(served, listener(served, "TCP", "n1", "n2", "n3", algorithm="LEAST_CONNECTIONS")) as made:
         await_hosts(served, made, *HOSTS)
         targets = tuple(Target(to=vip, port=PORT, protocol=Protocol.TCP) for vip in vips(made))
-        steady = Load(targets=targets, rate=20, count=4000, held=90, seconds=120, period=0.3)
+        steady = Load(targets=targets, rate=20, count=8000, held=90, seconds=300, period=0.3, timeout=30)
         with served.lab.load("far", steady) as load:
-            until(PATIENCE, "flows are held", lambda: held(served) >= steady.held * 2 // 3)
+            wait_until(lambda: held(served), "flows are held", is_enough=lambda found: found >= steady.held * 2 // 3)
             for seed in (11, 12, 13):
                 for router in ROUTERS:
                     served.lab.rehash(router, seed)
@@ -219,11 +216,13 @@ def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) ->
     with balancer(served, asked) as made, ExitStack() as stack:
         await_hosts(served, made, *HOSTS)
         changes = [stack.enter_context(written(served.lab, host)) for host in HOSTS]
-        steady = Load(targets=(Target(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=120)
+        steady = Load(
+            targets=(Target(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=200, timeout=30
+        )
         with served.lab.load("far", steady) as load:
             stop(layout, served.service)
             served.service = start(layout, listen, {"FAIRLEAD_KEYS_DIRECTORY": str(keys), **OPTIONS})
-            until(PATIENCE, "it has heard of all proxies", lambda: all(runs(served, host) for host in HOSTS))
+            wait_until(lambda: all(runs(served, host) for host in HOSTS), "it has heard of all proxies")
             seen = load.stop()
         assert seen.broken == []
         assert set(seen.held) == {"n1", "n2"}
@@ -242,7 +241,11 @@ def test_a_proxy_that_is_killed_is_there_again_and_others_serve_meanwhile(served
         before = processes(served)
         assert set(before) == set(HOSTS)
         os.kill(before["host2"], signal.SIGKILL)
-        until(PATIENCE, "there is another one", lambda: processes(served).get("host2") not in (None, before["host2"]))
+        wait_until(
+            lambda: processes(served).get("host2"),
+            "there is another one",
+            is_enough=lambda found: found not in (None, before["host2"]),
+        )
         await_hosts(served, made, *HOSTS)
         assert set(answers(served, made)) == {"n1", "n2"}
 
@@ -256,7 +259,7 @@ def test_a_proxys_port_is_reached_by_nobody(served: Served) -> None:
             for vip in vips(made):
                 where = f"http://[{vip}]:{port}/" if ":" in vip else f"http://{vip}:{port}/"
                 with pytest.raises(CommandFailed, match=r"refused|Couldn't connect"):
-                    served.lab.exec(client, ("curl", "-sS", "-m", "5", where))
+                    served.lab.exec(client, ("curl", "-sS", "-m", "15", where))
 
 
 def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) -> None:
@@ -273,14 +276,14 @@ def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) 
         lab.exec("host1", ("ip", "address", "add", f"{spare}/32", "dev", "router1"))
         serve(lab, "host1")
         try:
-            assert lab.exec("host2", ("curl", "-sS", "-m", "5", f"http://{spare}/")), "hosts themselves reach it"
-            until(PATIENCE, "it is in ERROR", lambda: status(served, made, "spare") == "ERROR")
-            until(PATIENCE, "another one answers all", lambda: set(answers(served, made)) == {"n2"})
+            assert lab.exec("host2", ("curl", "-sS", "-m", "15", f"http://{spare}/")), "hosts themselves reach it"
+            wait_equal(lambda: status(served, made, "spare"), "ERROR")
+            wait_equal(lambda: set(answers(served, made)), {"n2"})
             assert set(answers(served, made)) == {"n2"}
         finally:
             lab.exec("host1", ("ip", "address", "del", f"{spare}/32", "dev", "router1"))
             end([pid_of(lab, "host1")], lambda pid: is_marked(pid, lab.layout.directory))
-        until(PATIENCE, "it may be there again", lambda: status(served, made, "spare") == "NO_MONITOR")
+        wait_equal(lambda: status(served, made, "spare"), "NO_MONITOR")
 
 
 def status(served: Served, made: Any, name: str) -> str:
@@ -331,7 +334,7 @@ def test_what_an_agent_has_left_of_proxies_is_taken_away_too(served: Served) -> 
         assert not began_of(pid)
         served.start_agent("host3")
         await_hosts(served, made, *HOSTS)
-        until(PATIENCE, "all are answered", lambda: set(answers(served, made)) == {"n1", "n2"})
+        wait_equal(lambda: set(answers(served, made)), {"n1", "n2"})
 
 
 def test_members_that_do_not_answer_get_nothing(served: Served) -> None:
@@ -343,6 +346,6 @@ def test_members_that_do_not_answer_get_nothing(served: Served) -> None:
         assert set(answers(served, made)) == {"n1", "n2"}
         served.lab.remove_workload("n2")
         try:
-            until(PATIENCE, "one answers all", lambda: set(answers(served, made)) == {"n1"})
+            wait_equal(lambda: set(answers(served, made)), {"n1"})
         finally:
             served.lab.add_workload(machine(served.lab, "n2", "host2", NUMBER, BEHIND))

@@ -15,10 +15,10 @@ from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Target
 from fairlead.model.shares import LARGEST
 from harness.lab.kernel_slots import TRANSPORTS
-from lab.test_native_agents import (
+from harness.lab.native_hosts import HOSTS, machine
+from harness.lab.native_served import (
     BEHIND,
     CLIENTS,
-    HOSTS,
     MEMBERS,
     PORT,
     Served,
@@ -28,7 +28,6 @@ from lab.test_native_agents import (
     served,
     vips,
 )
-from lab.test_native_lab import machine
 
 pytestmark = pytest.mark.lab
 __all__ = ["served"]

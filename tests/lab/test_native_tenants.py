@@ -16,10 +16,10 @@ from fairlead.client import Server
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import start, stop
+from harness.lab.native_hosts import HOSTS, ROUTERS, machine
+from harness.lab.native_served import AGENT, BEHIND, CLIENTS, MEMBERS, NUMBER, PORT, announced, remove, written
 from harness.lab.site import connect
 from harness.ports import free_port
-from lab.test_native_agents import AGENT, BEHIND, CLIENTS, HOSTS, MEMBERS, NUMBER, PORT, announced, remove, written
-from lab.test_native_lab import ROUTERS, machine
 
 pytestmark = pytest.mark.lab
 

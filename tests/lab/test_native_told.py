@@ -10,21 +10,9 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Failure, Protocol, Traffic
-from fairlead.lab.databases import until
-from harness.lab.site import PATIENCE
-from lab.test_native_agents import (
-    CLIENTS,
-    FAIRLEAD,
-    HOSTS,
-    MEMBERS,
-    PORT,
-    ROUTERS,
-    Served,
-    balancer,
-    begin_again,
-    served,
-    vips,
-)
+from harness.lab.native_hosts import HOSTS, ROUTERS
+from harness.lab.native_served import CLIENTS, FAIRLEAD, MEMBERS, PORT, Served, balancer, begin_again, served, vips
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 __all__ = ["served"]
@@ -95,7 +83,7 @@ def test_each_connection_and_byte_is_counted_once_while_agents_are_killed_and_ro
                 if protocol is Protocol.UDP:
                     headers = HEADERS[6 if ":" in vip else 4]
                     octets.update({name: EACH * (SIZE + headers + more) for name, more in ADDED.items()})
-            until(PATIENCE, f"{wanted}, {octets} in turn {turn}", is_there)
+            wait_until(is_there, f"{wanted}, {octets} in turn {turn}")
             assert sum((counted(served, host, made) for host in HOSTS), Counter()) == wanted
             for host in HOSTS:
                 begin_again(served, host)
@@ -119,13 +107,13 @@ def test_who_is_turned_away_because_nobody_serves_is_counted_as_an_error(served:
             went.update(found)
             return found == {"answered": 0, Failure.REFUSED: EACH}
 
-        until(PATIENCE, "it is refused", is_refused)
+        wait_until(is_refused, "it is refused")
 
         def is_there() -> bool:
             found = figures(api.get_listener_statistics(listener))
             return (found["total_connections"], found["request_errors"]) == (went["answered"], went[Failure.REFUSED])
 
-        until(PATIENCE, f"{went}", is_there)
+        wait_until(is_there, f"{went}")
 
 
 def counted(served: Served, host: str, made: Any) -> Counter[Protocol]:
@@ -153,7 +141,7 @@ def test_operators_see_what_hosts_have_to_have_and_what_a_host_lacks(served: Ser
         assert [(name, node["agent"], node["error"]) for name, node in nodes.items()] == [
             (host, "heard", None) for host in HOSTS
         ]
-        until(PATIENCE, "all is there", lambda: planned(served, "host2") == (0, {}))
+        wait_equal(lambda: planned(served, "host2"), (0, {}))
         served.agents["host2"].stop()
         served.lab.exec("host2", ("nft", "delete", "table", "inet", "fairlead"))
         code, plan = planned(served, "host2")
@@ -165,4 +153,4 @@ def test_operators_see_what_hosts_have_to_have_and_what_a_host_lacks(served: Ser
         assert (sorted(whole), whole[owner]) == (sorted(plan), rows)
         assert planned(served, "host2") == (code, plan), "nothing was written"
         served.start_agent("host2")
-        until(PATIENCE, "all is there again", lambda: planned(served, "host2") == (0, {}))
+        wait_equal(lambda: planned(served, "host2"), (0, {}))

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, central, processes
-from fairlead.lab.databases import ConditionTimedOut, until
+from fairlead.lab import Lab, Protocol, central, processes
 from fairlead.lab.layout import CENTRAL
+from harness.lab.gateway import floating_ip, lead_out, ping, vip_port
 from harness.lab.holder import holding
-from harness.lab.site import PATIENCE, Balancer, Site, open_site
-from lab.test_gateway import floating_ip, lead_out, ping, vip_port
-from lab.test_health import end_process, start_process
+from harness.lab.members import end_process, start_process
+from harness.lab.near import answers, wait_answers
+from harness.lab.site import Balancer, Site, open_site
+from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -44,29 +45,6 @@ def site(lab: Lab) -> Iterator[Site]:
         lab.remove_workload(name)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
     site.close()
-
-
-def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 16) -> TrafficResult:
-    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=8, timeout=2))
-
-
-def answers(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP) -> set[str]:
-    found = ask(site, client, to, protocol)
-    return {*found.answers, *found.errors}
-
-
-def wait_answers(site: Site, client: str, to: str, members: set[str], protocol: Protocol = Protocol.TCP) -> None:
-    seen = set[str]()
-
-    def holds() -> bool:
-        seen.clear()
-        seen.update(answers(site, client, to, protocol))
-        return seen == members
-
-    try:
-        until(PATIENCE, f"{client} reaches {members}", holds)
-    except ConditionTimedOut:
-        raise AssertionError(f"{client} reaches {seen}, not {members}") from None
 
 
 @contextmanager
@@ -180,4 +158,4 @@ def kill_database(lab: Lab, base: str) -> None:
     assert pid is not None
     assert processes.is_marked(pid, lab.layout.directory), "not the lab's own"
     os.kill(pid, signal.SIGKILL)
-    until(PATIENCE, f"{base} is gone", lambda: not processes.is_marked(pid, lab.layout.directory))
+    wait_until(lambda: not processes.is_marked(pid, lab.layout.directory), f"{base} is gone")

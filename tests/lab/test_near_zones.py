@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.lab import Lab, Protocol, take_down
+from fairlead.lab import Protocol
+from harness.lab.labs import lab_of
+from harness.lab.near import answers, wait_answers
 from harness.lab.site import Site, open_site
-from lab.conftest import NAME
-from lab.test_near import answers, wait_answers
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -17,18 +17,13 @@ CLIENTS = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
 
 @pytest.fixture(scope="module")
 def site(machine: None) -> Iterator[Site]:
-    name = f"{NAME}zones"
-    take_down(name)
-    lab = Lab.up(name, chassis=3)
-    try:
+    with lab_of("zones", chassis=3) as lab:
         site = open_site(lab)
         site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
         site.machines("oaks", MEMBERS, serve=[8080])
         site.machines("oaks", CLIENTS)
         yield site
         site.close()
-    finally:
-        take_down(name)
 
 
 def set_zones(site: Site, *zones: str) -> None:

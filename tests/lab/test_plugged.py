@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import bcrypt
@@ -12,7 +11,8 @@ import pytest
 from fairlead.lab import Lab
 from fairlead.lab.layout import workload_device
 from fairlead.lab.workload import Workload
-from harness.lab.servers import NETWORKS, SUBNETS, Server, serving, until
+from harness.lab.servers import NETWORKS, SUBNETS, Server, serving
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -57,12 +57,6 @@ def status(server: Server, user: str) -> dict[str, str]:
     return {each["name"]: each["status"] for each in server.client.get(PORTS, auth=(user, "secret")).json()["ports"]}
 
 
-def wait_for(server: Server, port: Any, words: tuple[str, str, str], what: str) -> None:
-    began = monotonic()
-    until(lambda: seen(server, port) == words)
-    print(f"{what}: {words[0]} after {1000 * (monotonic() - began):.0f} ms")
-
-
 def plug(lab: Lab, name: str, chassis: str, port: Any) -> None:
     [fixed] = port["fixed_ips"]
     length = 64 if ":" in fixed["ip_address"] else 24
@@ -78,7 +72,7 @@ def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path
         lab.wait_synced()
         assert [seen(first, port) for port in ports.values()] == [("DOWN", "", "unbound")] * 2
         plug(lab, "plug-a", "chassis1", alice)
-        wait_for(first, alice, ("ACTIVE", "chassis1", "ovs"), "plugged in")
+        wait_equal(lambda: seen(first, alice), ("ACTIVE", "chassis1", "ovs"))
         assert [status(first, user) for user in USERS] == [
             {"alice": "ACTIVE", "bob": "DOWN"},
             {"alice": "ACTIVE"},
@@ -86,11 +80,11 @@ def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path
         ]
         device = workload_device("plug-a")
         lab.exec("chassis1", ["ovs-vsctl", "remove", "Interface", device, "external_ids", "iface-id"])
-        wait_for(first, alice, ("DOWN", "", "unbound"), "unplugged")
+        wait_equal(lambda: seen(first, alice), ("DOWN", "", "unbound"))
         plug(lab, "plug-b", "chassis2", bob)
-        wait_for(first, bob, ("ACTIVE", "chassis2", "ovs"), "another one plugged in")
+        wait_equal(lambda: seen(first, bob), ("ACTIVE", "chassis2", "ovs"))
         plug(lab, "plug-c", "chassis2", alice)
-        wait_for(first, alice, ("ACTIVE", "chassis2", "ovs"), "on another node")
+        wait_equal(lambda: seen(first, alice), ("ACTIVE", "chassis2", "ovs"))
     with server(lab, tmp_path) as second:
         assert [seen(second, port)[:2] for port in ports.values()] == [("ACTIVE", "chassis2")] * 2, "after a restart"
         lab.exec("chassis1", ["ovs-vsctl", "set", "Interface", device, f"external_ids:iface-id={alice['id']}"])
@@ -98,22 +92,20 @@ def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path
         for name in ("plug-a", "plug-b", "plug-c"):
             lab.remove_workload(name)
         for port in ports.values():
-            until(lambda port=port: seen(second, port)[0] == "DOWN")
+            wait_equal(lambda port=port: seen(second, port)[0], "DOWN")
             assert second.client.delete(f"{PORTS}/{port['id']}").status_code == 204
             assert second.client.delete(f"{NETWORKS}/{port['network_id']}").status_code == 204
-        until(second.has_nothing_to_do)
+        wait_until(second.has_nothing_to_do)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
 
 
 def migrate(lab: Lab, server: Server, port: Any) -> None:
     """Both nodes have an interface for the port; the one that is asked for has it (`requested-chassis`)."""
     for node in ("chassis1", "chassis2", "chassis1"):
-        began = monotonic()
         body = {"port": {"binding:host_id": node}}
         assert server.client.put(f"{PORTS}/{port['id']}", json=body).status_code == 200
         find = ["ovn-sbctl", "--bare", "--columns=up", "find", "Port_Binding", f"logical_port={port['id']}"]
         uuid = ["ovn-sbctl", "--bare", "--columns=_uuid", "find", "Chassis", f"name={node}"]
         there = [*find, f"chassis={lab.exec('central', uuid).strip()}"]
-        until(lambda there=there: lab.exec("central", there).strip() == "true")
-        until(lambda node=node: seen(server, port) == ("ACTIVE", node, "ovs"))
-        print(f"moved to {node}: ACTIVE after {1000 * (monotonic() - began):.0f} ms")
+        wait_equal(lambda there=there: lab.exec("central", there).strip(), "true")
+        wait_equal(lambda: seen(server, port), ("ACTIVE", node, "ovs"))

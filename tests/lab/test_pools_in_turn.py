@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.databases import until
-from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab]
 
@@ -18,7 +18,7 @@ TURNS = 6
 ASK = """
 count=0
 while [ $count -lt {times} ]; do
-    curl -g -s -o /dev/null -m 5 -w '%{{http_code}}%{{exitcode}}\n' http://{host}/ || true
+    curl -g -s -o /dev/null -m 15 -w '%{{http_code}}%{{exitcode}}\n' http://{host}/ || true
     count=$((count + 1))
 done
 """
@@ -61,7 +61,7 @@ def test_nobody_is_refused_while_a_listener_gets_another_pool(site: Site, versio
         site.cloud.load_balancer.create_member(other.id, address=address, protocol_port=PORT)
         site.settle(balancer.id)
         for client in CLIENTS:
-            until(PATIENCE, "it is served", lambda each=client: ask(site, each, balancer, 1)["2000"] == 1)
+            wait_equal(lambda each=client: ask(site, each, balancer, 1)["2000"], 1)
         with ThreadPoolExecutor(len(CLIENTS)) as pool:
             asking = {each: pool.submit(ask, site, each, balancer, 150) for each in CLIENTS}
             for turn in range(TURNS):
@@ -69,6 +69,6 @@ def test_nobody_is_refused_while_a_listener_gets_another_pool(site: Site, versio
             assert [found.result() for found in asking.values()] == [Counter({"2000": 150})] * len(CLIENTS)
         lead(site, balancer, None)
         nobody = "5030" if protocol == "HTTP" else "0007"
-        until(PATIENCE, "nobody serves", lambda: set(ask(site, "rowan-client1", balancer, 3)) == {nobody})
+        wait_equal(lambda: set(ask(site, "rowan-client1", balancer, 3)), {nobody})
         lead(site, balancer, balancer.pool)
-        until(PATIENCE, "it is served again", lambda: ask(site, "rowan-client1", balancer, 3)["2000"] == 3)
+        wait_equal(lambda: ask(site, "rowan-client1", balancer, 3)["2000"], 3)

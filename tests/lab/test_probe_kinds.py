@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.databases import ConditionTimedOut, until
 from fairlead.model.checks import HttpCheck
 from harness.lab import ill_servers
-from harness.lab.site import PATIENCE, Site, open_site
-from node.test_prober import CASES, Case, type_of
+from harness.lab.site import Site, open_site
+from harness.probed import CASES, Case, type_of
+from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -25,7 +25,7 @@ CLOSED = 8999
 SCTP = {"sctp right": (7001, ""), "sctp refuses": (7002, "it refuses"), "sctp silent": (7004, "no answer in 1 s")}
 """Ports, and what is wrong with the ill."""
 RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-"""By it a silence is told in the words of `node.test_prober`."""
+"""By it a silence is told in the words of `harness.probed`."""
 
 
 @pytest.fixture(scope="module")
@@ -130,17 +130,14 @@ def test_each_is_told_what_is_wrong_with_its_own(site: Site):
         names = {
             stack.enter_context(asked(site, kind, version)): kind for kind in ("ill", "well") for version in (4, 6)
         }
-        wrong: dict[str, object] = {}
 
-        def is_told() -> bool:
-            wrong.clear()
-            for name, kind in names.items():
-                found, right = seen(site, name), wanted(kind)
-                differs = {key: (found.get(key), right[key]) for key in right if found.get(key) != right[key]}
-                wrong.update({f"{name}: {key}": told for key, told in differs.items()})
-            return not wrong
+        def wrong() -> dict[str, object]:
+            found = {name: (seen(site, name), wanted(kind)) for name, kind in names.items()}
+            return {
+                f"{name}: {key}": (is_seen.get(key), right[key])
+                for name, (is_seen, right) in found.items()
+                for key in right
+                if is_seen.get(key) != right[key]
+            }
 
-        try:
-            until(PATIENCE, "each is seen as it is", is_told)
-        except ConditionTimedOut:
-            raise AssertionError(wrong) from None
+        wait_equal(wrong, {})

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.lab import Lab, Protocol, agents, take_down
-from fairlead.lab.load import Load, Target, total
+from fairlead.lab import Lab, Protocol, agents
+from fairlead.lab.load import Target, total
 from fairlead.lab.service import Service
 from harness.etcd import started
-from harness.lab.servers import LBS, POOLS, Server, until
+from harness.lab.labs import lab_of
+from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, Place, Writer, goes_on, load_of, writing
+from harness.lab.servers import LBS, POOLS, Server
 from harness.lab.site import PORT, Balancer, Site, connect
 from harness.ports import free_port
-from lab.conftest import NAME
-from lab.test_rolling_upgrade import HELD, MEMBERS, NEWER, OLDER, RATE, SECONDS, TESTS, Place, Writer, goes_on, writing
+from harness.rules import TESTS
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -60,9 +62,9 @@ class Nodes:
         counted = [max(_connections(server, each) for server in self.servers) for each in self.counted]
         made = [self._add(machine) for machine in MEMBERS]
         for server in self.servers:
-            until(lambda server=server: {_standing(server, self.probed, each) for each in made} == {"ERROR"}, 20)
+            wait_equal(lambda server=server: {_standing(server, self.probed, each) for each in made}, {"ERROR"})
             for each, before in zip(self.counted, counted, strict=True):
-                until(lambda server=server, each=each, before=before: _connections(server, each) > before, 20)
+                wait_until(lambda server=server, each=each, before=before: _connections(server, each) > before)
 
     def _add(self, machine: str) -> str:
         body = {"address": self.site.address(machine), "protocol_port": next(self.closed)}
@@ -82,12 +84,9 @@ def _connections(server: Server, balancer: Balancer) -> int:
 
 
 def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Path):
-    name = f"{NAME}nodes"
-    take_down(name)
     with ExitStack() as stack:
-        stack.callback(take_down, name)
         etcd = stack.enter_context(started())
-        lab = Lab.up(name, chassis=2)
+        lab = stack.enter_context(lab_of("nodes", chassis=2))
         environment = {
             "FAIRLEAD_STORE_URL": f"{etcd.url}/rolling",
             "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
@@ -118,8 +117,8 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
         ]
         writer = Writer(urls=[one.url, other.url], balancer=balancers[0].id)
         with (
-            lab.load("near", _load(targets[:-1])) as near,
-            lab.load("far", _load(targets[-1:])) as far,
+            lab.load("near", load_of(targets[:-1])) as near,
+            lab.load("far", load_of(targets[-1:])) as far,
             writing(writer),
         ):
             nodes.replace("chassis1", NEWER)
@@ -134,16 +133,16 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
             goes_on(writer)
             results = [near.stop(), far.stop()]
         assert writer.wrong == []
-        until(lambda: {each.balancer(balancers[0].id)["name"] for each in (one, other)} == {writer.acknowledged})
+        wait_equal(lambda: {each.balancer(balancers[0].id)["name"] for each in (one, other)}, {writer.acknowledged})
         assert [each for result in results for each in result.broken] == []
         print(writer.written, "writes", dict(total(results)))
         assert [total([each])["held"] for each in results] == [HELD, HELD]
         nodes.running.pop("chassis2").stop()
-        until(lambda: "silent-node/chassis2" in etcd.ctl("get", "rolling/doc/", "--prefix", "--keys-only"), 20)
+        wait_until(lambda: "silent-node/chassis2" in etcd.ctl("get", "rolling/doc/", "--prefix", "--keys-only"))
         places[0].end(one)
         began = later.start(OLDER)
         assert min(_said(other, nodes)[1]) > 0
-        until(lambda: _said(began, nodes) == _said(other, nodes), 20)
+        wait_until(lambda: _said(began, nodes) == _said(other, nodes))
 
 
 def _place(lab: Lab, folder: Path, environment: dict[str, str], port: int = 0) -> Place:
@@ -155,7 +154,3 @@ def _said(server: Server, nodes: Nodes) -> tuple[object, list[int]]:
     """How the members stand, and what was counted."""
     tree = server.client.get(f"{LBS}/{nodes.probed.id}/status").json()
     return tree, [_connections(server, each) for each in nodes.counted]
-
-
-def _load(targets: list[Target]) -> Load:
-    return Load(targets=tuple(targets), rate=RATE, count=RATE * SECONDS, held=HELD, seconds=SECONDS, period=0.5)

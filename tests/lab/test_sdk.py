@@ -63,7 +63,7 @@ def test_every_method(site: Site):
 def ask(site: Site, to: str = VIP, count: int = 8) -> tuple[set[str], dict[str, int]]:
     """Who answers a client of the VIP, and what else happens to it."""
     site.lab.wait_synced()
-    result = site.lab.traffic("sdk-client", Traffic(to=to, port=80, count=count, concurrency=4, timeout=1))
+    result = site.lab.traffic("sdk-client", Traffic(to=to, port=80, count=count, concurrency=8, timeout=5))
     return set(result.answers), dict(result.errors)
 
 
@@ -87,7 +87,7 @@ def load_balancers(site: Site, lb: Any) -> str:
     active = lb.wait_for_load_balancer("sdk-web", interval=0.05, wait=PATIENCE)
     has(active, id=made.id, provisioning_status="ACTIVE", operating_status="OFFLINE")
     assert ask(site) == (set(), REFUSED)
-    site.lab.exec("sdk-client", ["ping", "-c1", "-W2", VIP])
+    site.lab.exec("sdk-client", ["ping", "-c1", "-w30", VIP])
     changed = lb.update_load_balancer(
         made.id, name="sdk-shop", description="other", tags=["gold", "silver"], is_admin_state_up=True
     )

@@ -17,10 +17,12 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, processes, take_down
+from harness.lab.labs import lab_name, lab_of
 from harness.lab.northbound import breaking
-from harness.lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving, until
+from harness.lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving
 from harness.pools import upper_half
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -32,11 +34,8 @@ ROUNDS = 20
 @pytest.fixture(scope="module")
 def own_lab(machine: None) -> Iterator[Lab]:
     """Two deployments must not share a mark, so these tests have an OVN of their own."""
-    take_down("servers")
-    try:
-        yield Lab.up("servers", chassis=1)
-    finally:
-        take_down("servers")
+    with lab_of("servers", chassis=1) as made:
+        yield made
 
 
 def build(server: Server, name: str) -> str:
@@ -54,7 +53,7 @@ def tear_down(server: Server) -> None:
         server.client.delete(f"{LBS}/{balancer['id']}?cascade=true")
     for network in server.client.get(NETWORKS).json()["networks"]:
         server.client.delete(f"{NETWORKS}/{network['id']}")
-    until(lambda: server.fairlead("plan")[0] == 0)
+    wait_equal(lambda: server.fairlead("plan")[0], 0)
 
 
 def names(lab: Lab, table: str) -> set[str]:
@@ -83,7 +82,7 @@ def test_what_was_deleted_while_ovn_was_away_goes_when_it_is_back(own_lab: Lab, 
         late = server.make(NETWORKS, "network", name="late")
         assert server.fairlead("plan")[0] == 1
     with serving(own_lab, tmp_path) as server:
-        until(lambda: server.fairlead("plan")[0] == 0)
+        wait_equal(lambda: server.fairlead("plan")[0], 0)
         assert late["id"] in names(own_lab, "Logical_Switch")
         tear_down(server)
 
@@ -99,9 +98,9 @@ def test_somebody_elses_change_of_our_row_is_undone(own_lab: Lab, tmp_path: Path
             protocol_port=80,
         )
         assert listener["loadbalancers"] == [{"id": identity}]
-        until(lambda: f"{identity}-tcp" in names(own_lab, "Load_Balancer"))
+        wait_until(lambda: f"{identity}-tcp" in names(own_lab, "Load_Balancer"))
         own_lab.exec("central", ["ovn-nbctl", "lb-del", f"{identity}-tcp"])
-        until(lambda: f"{identity}-tcp" in names(own_lab, "Load_Balancer"))
+        wait_until(lambda: f"{identity}-tcp" in names(own_lab, "Load_Balancer"))
         tear_down(server)
 
 
@@ -113,9 +112,9 @@ def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can
         members = f"{POOLS}/{server.make(LISTENERS, 'listener', **listener)['default_pool_id']}/members"
         one, _ = (server.make(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (101, 102))
         assert server.client.delete(f"{members}/{one['id']}").status_code == 204
-        until(lambda: f"{identity}-tcp-parting" in names(own_lab, "Load_Balancer"))
+        wait_until(lambda: f"{identity}-tcp-parting" in names(own_lab, "Load_Balancer"))
         assert "10.0.0.101:80" in server.fairlead("show", identity)[1]
-        until(lambda: f"{identity}-tcp-parting" not in names(own_lab, "Load_Balancer"), 20)
+        wait_until(lambda: f"{identity}-tcp-parting" not in names(own_lab, "Load_Balancer"))
         assert f"{identity}-tcp" in names(own_lab, "Load_Balancer")
         server.wait_for(identity, "ACTIVE")
         tear_down(server)
@@ -138,7 +137,7 @@ def test_of_two_servers_one_writes_and_the_other_takes_over(own_lab: Lab, tmp_pa
         first.wait_for(through_second, "ACTIVE")
         first.kill()
         network = second.make(NETWORKS, "network", name="after")
-        until(lambda: network["id"] in names(own_lab, "Logical_Switch"), 5)
+        wait_until(lambda: network["id"] in names(own_lab, "Logical_Switch"))
         second.wait_for(through_second, "ACTIVE")
         tear_down(second)
 
@@ -230,24 +229,29 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
         pool = first.make(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="SOURCE_IP_PORT")[
             "id"
         ]
-        until(lambda: second.client.get(f"{POOLS}/{pool}").status_code == 200)
+        wait_equal(lambda: second.client.get(f"{POOLS}/{pool}").status_code, 200)
         writers = [
             Writer(number=number, server=(first, second)[number % 2], pool=pool, balancer=balancer)
             for number in range(WRITERS)
         ]
         with ThreadPoolExecutor(WRITERS) as threads:
             runs = [threads.submit(writer.run) for writer in writers]
-            until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS / 2, 60)
+            wait_until(
+                lambda: sum(writer.acknowledged for writer in writers),
+                is_enough=lambda found: found > WRITERS * ROUNDS / 2,
+            )
             with breaking(own_lab) as northbound:
                 northbound.kill()
-                until(lambda: not first.is_ready() and not second.is_ready())
+                wait_until(lambda: not first.is_ready() and not second.is_ready())
                 northbound.start()
-                until(lambda: first.is_ready() and second.is_ready(), 5)
-            until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS, 60)
+                wait_until(lambda: first.is_ready() and second.is_ready())
+            wait_until(
+                lambda: sum(writer.acknowledged for writer in writers), is_enough=lambda found: found > WRITERS * ROUNDS
+            )
             holder, other = holder_first(first, second)
             holder.kill()
             stored = {address for writer in writers for address in writer.weights.keys() - writer.unsure}
-            until(lambda: other.is_holder() and not still_wanted(stored, writers) - backends(own_lab, balancer), 5)
+            wait_until(lambda: other.is_holder() and not still_wanted(stored, writers) - backends(own_lab, balancer))
             for run in runs:
                 run.result()
         other.wait_for(balancer, "ACTIVE")
@@ -261,12 +265,12 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
         unsure = {thing for writer in writers for thing in writer.unsure}
         assert found.keys() <= {address for writer in writers for address in writer.weights} | unsure
         assert len(found) == len(members), "a member was made twice"
-        until(other.has_nothing_to_do)
+        wait_until(other.has_nothing_to_do)
         assert backends(own_lab, balancer) == set(found)
         refused = [code for writer in writers for code in writer.refusals]
         assert len(refused) < WRITERS * ROUNDS / 10, refused
         with serving(own_lab, tmp_path) as fresh:
-            until(fresh.has_nothing_to_do)
+            wait_until(fresh.has_nothing_to_do)
         tear_down(other)
 
 
@@ -341,10 +345,10 @@ def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
             log = tmp_path / user
             agent = processes.launch("agent", environment, log)
             said[user] = "" if nodes else "this is for agents"
-            until(lambda log=log, words=said[user]: words in log.read_text())
-            until(lambda told=f"fairlead_counting_nodes {nodes}.0": told in server.client.get("/metrics").text)
+            wait_until(lambda log=log, words=said[user]: words in log.read_text())
+            wait_until(lambda told=f"fairlead_counting_nodes {nodes}.0": told in server.client.get("/metrics").text)
             agent.terminate()
-            assert agent.wait(10) == 0
+            assert agent.wait(DEADLINE) == 0
             said[user] = log.read_text()
         assert "trying again" not in said["node"]
         assert "told-secret" not in server.log.read_text() + "".join(said.values())
@@ -382,15 +386,15 @@ def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int
 
 def test_the_demo(machine: None):
     """What the README promises to a newcomer, with the lab it leaves taken down."""
-    demo = Path(__file__).parent.parent.parent / "scripts" / "demo.py"
+    name, demo = lab_name("demo"), Path(__file__).parent.parent.parent / "scripts" / "demo.py"
     try:
         done = subprocess.run(
             [sys.executable, demo],
-            env={**os.environ, "FAIRLEAD_DEMO_LISTEN": f"127.0.0.1:{free_port()}", "FAIRLEAD_DEMO_LAB": "testdemo"},
+            env={**os.environ, "FAIRLEAD_DEMO_LISTEN": f"127.0.0.1:{free_port()}", "FAIRLEAD_DEMO_LAB": name},
             capture_output=True,
             text=True,
             check=False,
-            timeout=170,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         rows = [line.split() for line in done.stdout.splitlines() if " tcp " in line or " udp " in line]
@@ -399,4 +403,4 @@ def test_the_demo(machine: None):
         )
         assert "incus network load-balancer list" in done.stdout
     finally:
-        take_down("testdemo")
+        take_down(name)

@@ -5,7 +5,6 @@ Two tenants have the same addresses. Heartbeats are of one second, so that nobod
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.lab import Lab, Protocol, agents, processes
+from fairlead.lab import Lab, Protocol, Traffic, agents, processes
 from fairlead.lab.chassis import UPLINK
-from fairlead.lab.databases import until
 from fairlead.lab.load import Load, LoadResult, Running, Target
-from harness.lab.site import PATIENCE, Balancer, Site, open_site
-from lab.test_health import end_process, start_process, wait_members
+from harness.lab.members import end_process, start_process, wait_members
+from harness.lab.site import Balancer, Site, open_site
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -31,9 +30,6 @@ KINDS = (
     ("yew", 4, Protocol.UDP, OVER_TCP),
     ("yew", 6, Protocol.UDP, OVER_TCP),
 )
-SETTLED = 8.0
-"""Seconds that a cover may take, from the third heartbeat that is left out: until somebody looks, the port is plugged
-in, other nodes know where it is, and two probes have failed. What the machine is slow by is on top."""
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +85,20 @@ def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Itera
         for tenant in ("cedar", "yew"):
             own = [(kind, each) for kind, each in zip(KINDS, balancers, strict=True) if kind[0] == tenant]
             to = tuple(Target(to=each.vip, port=80, protocol=protocol) for (_, _, protocol, _), each in own)
-            load = Load(targets=to, rate=20, count=int(20 * seconds), held=0, seconds=seconds, timeout=2.0)
+            load = Load(targets=to, rate=20, count=int(20 * seconds), held=0, seconds=seconds, timeout=30)
             running.append(stack.enter_context(site.lab.load(f"{tenant}3", load)))
         yield running
+
+
+def wait_served(site: Site, balancers: tuple[Balancer, ...]) -> None:
+    """Wait until each tenant's client is led to the second machine alone, by flows of its own chassis."""
+    for (tenant, _, protocol, _), each in zip(KINDS, balancers, strict=True):
+        traffic = Traffic(to=each.vip, port=80, protocol=protocol, count=24, concurrency=12, timeout=3)
+        wait_until(
+            lambda tenant=tenant, traffic=traffic: site.lab.traffic(f"{tenant}3", traffic),
+            f"{tenant}2 answers alone at {each.vip}",
+            is_enough=lambda found, name=f"{tenant}2": found.answers == {name: 24},
+        )
 
 
 def results(running: list[Running]) -> list[LoadResult]:
@@ -146,23 +153,19 @@ def test_a_node_that_loses_its_power_takes_its_members_with_it(
     with without_power(site.lab, "chassis2"):
         nodes["chassis2"].process.kill()
         nodes["chassis2"].process.wait()
-        died = time.monotonic()
         wait_members(site, ONLINE=4, ERROR=4)
-        took = time.monotonic() - died
-        time.sleep(1)  # chassis1 alone: who waits for all of them waits for ever
-        assert seen_by(site, "chassis1", "ERROR", "cedar1", "yew1")
+        wait_until(lambda: seen_by(site, "chassis1", "ERROR", "cedar1", "yew1"), "chassis1 covers")
+        wait_served(site, balancers)
         with asking(site, balancers, 6) as running:
             after = [each.finish() for each in running]
     assert turns(site, begun) == 4
     nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", agents.settings(heartbeat=HEARTBEAT))
     wait_members(site, ONLINE=8)
-    until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "cedar1", "yew1"))
-    until(PATIENCE, "the ports of covers go", lambda: not cover_ports(site))
+    wait_until(lambda: seen_by(site, "chassis2", "ONLINE", "cedar1", "yew1"), "the node has its own")
+    wait_until(lambda: not cover_ports(site), "the ports of covers go")
     assert turns(site, begun) == 8, "somebody came or went twice"
     failed = [each for found in after for each in found.broken]
-    print(f"\na node without power: its members were out after {took:.1f} s; of new connections failed {len(failed)}")
     assert failed == []
-    assert took < 3 * HEARTBEAT + SETTLED
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
@@ -170,17 +173,14 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
     site: Site, nodes: dict[str, agents.Agent], balancers: tuple[Balancer, ...], how: str
 ):
     agent, begun = nodes["chassis2"], mark(site)
-    with asking(site, balancers, 60) as running:
+    with asking(site, balancers, 300) as running:
         os.kill(agent.process.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         if how == "killed":
             agent.process.wait()
-        began = time.monotonic()
-        until(PATIENCE, "the other one covers", lambda: seen_by(site, "chassis1", "ONLINE", "cedar1", "yew1"))
-        took = time.monotonic() - began
+        wait_until(lambda: seen_by(site, "chassis1", "ONLINE", "cedar1", "yew1"), "the other one covers")
         assert len(cover_ports(site)) == 2
         broken = [each for found in results(running) for each in found.broken]
     assert turns(site, begun) == 0
-    print(f"\nan agent {how}: another node saw its members after {took:.1f} s; {len(broken)} connections failed")
     assert broken == []
     end_process(site, "cedar1")
     wait_members(site, ONLINE=6, ERROR=2)
@@ -191,8 +191,8 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
         )
     else:
         os.kill(agent.process.pid, signal.SIGCONT)
-    until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "yew1"))
-    until(PATIENCE, "the ports of covers go", lambda: not cover_ports(site))
+    wait_until(lambda: seen_by(site, "chassis2", "ONLINE", "yew1"), "the node has its own")
+    wait_until(lambda: not cover_ports(site), "the ports of covers go")
     assert turns(site, begun) == 2, "who was dead served again for a moment"
     start_process(site, "cedar1")
     wait_members(site, ONLINE=8)
@@ -219,15 +219,15 @@ def test_a_member_at_nobodys_port_is_probed_by_one_node(site: Site, nodes: dict[
                 balancer.pool, name=f"second{version}", address=address, protocol_port=8080
             )
             name = f"second{version}"
-            until(PATIENCE, "somebody sees it answer", lambda name=name: state(site, name) == "ONLINE")
+            wait_equal(lambda name=name: state(site, name), "ONLINE")
         assert len({row["chassis"] for (_, member), row in table(site).items() if member.startswith("second")}) == 1
         assert len(cover_ports(site)) == 1
         site.lab.exec("cedar2", ["ip", "address", "del", "10.0.0.77/24", "dev", "eth0"])
-        until(PATIENCE, "it is down", lambda: state(site, "second4") == "ERROR")
+        wait_equal(lambda: state(site, "second4"), "ERROR")
         assert state(site, "second6") == "ONLINE"
         site.lab.exec("cedar2", ["ip", "address", "add", "10.0.0.77/24", "dev", "eth0"])
-        until(PATIENCE, "it is back", lambda: state(site, "second4") == "ONLINE")
-    until(PATIENCE, "the port of the cover goes", lambda: not cover_ports(site))
+        wait_equal(lambda: state(site, "second4"), "ONLINE")
+    wait_until(lambda: not cover_ports(site), "the port of the cover goes")
     assert wait_for_members(site) == before
     site.cloud.network.update_port(port, port_security_enabled=True)
 

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from fairlead.lab import Lab, Traffic
-from fairlead.lab.databases import until
 from fairlead.lab.layout import workload_device
 from harness.lab.holder import Holder, holding
-from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.lab
 
@@ -94,7 +94,7 @@ def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
     site.lab.exec(workload.chassis, command)
     member, wanted = site.member(balancer, name), "ONLINE" if lives else "ERROR"
     get = site.cloud.load_balancer.get_member
-    until(PATIENCE, f"{name} is {wanted}", lambda: get(member, balancer.pool).operating_status == wanted)
+    wait_equal(lambda: get(member, balancer.pool).operating_status, wanted)
     site.settle(balancer.id)
 
 
@@ -112,7 +112,7 @@ def two_families(site: Site) -> Iterator[Balancer]:
         site.cloud.load_balancer.create_health_monitor(pool_id=balancer.pool, **monitor)
         site.settle(balancer.id)
         members_of = site.cloud.load_balancer.members
-        until(PATIENCE, "all are seen", lambda: {m.operating_status for m in members_of(balancer.pool)} == {"ONLINE"})
+        wait_equal(lambda: {m.operating_status for m in members_of(balancer.pool)}, {"ONLINE"})
         yield balancer
 
 

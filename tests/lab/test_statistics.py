@@ -7,9 +7,9 @@ import pytest
 from openstack.exceptions import HttpException
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.databases import until
 from fairlead.lab.service import Service, start, stop
 from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -73,7 +73,7 @@ def expect(site: Site, balancer: Balancer, **wanted: int) -> None:
         found = figures(site, balancer.id)
         return all(found[name] == value for name, value in wanted.items())
 
-    until(PATIENCE, f"{wanted}; found {figures(site, balancer.id)}", is_there)
+    wait_until(is_there, f"{wanted}; found {figures(site, balancer.id)}")
 
 
 def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, **more: Any) -> None:
@@ -130,7 +130,7 @@ def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: in
             def is_there(least: float = counted + 0.9 * got, most: float = counted + 1.02 * got) -> bool:
                 return least < figures(site, balancer.id)["bytes_out"] < most
 
-            until(PATIENCE, f"{got} bytes after {counted}; found {figures(site, balancer.id)} at first", is_there)
+            wait_until(is_there, f"{got} bytes after {counted}; found {figures(site, balancer.id)} at first")
             counted = figures(site, balancer.id)["bytes_out"]
             assert counted == listener_figures(site, balancer.listener)["bytes_out"]
             site.set_member(balancer, "o2", weight=weight)
@@ -233,7 +233,7 @@ def test_the_same_address_of_two_tenants_is_two_load_balancers(site: Site):
         def totals() -> list[int]:
             return [figures(site, each.id)["total_connections"] for each in made.values()]
 
-        until(PATIENCE, f"each has its own; found {totals()}", lambda: totals() == [11, 4])
+        wait_equal(totals, [11, 4])
     finally:
         for balancer in made.values():
             site.cloud.load_balancer.delete_load_balancer(balancer.id, cascade=True)
@@ -257,7 +257,7 @@ def test_sums_outlive_agents_and_the_server(site: Site, nodes: dict[str, agents.
         stop(layout, site.service)
         ask(site, "afar", balancer.vip, count=5)
         restarted.append(start(layout, site.url.removeprefix("http://"), COUNTED))
-        until(PATIENCE, "nodes tell again", lambda: _answers(site, balancer))
+        wait_until(lambda: _answers(site, balancer), "nodes tell again")
         expect(site, balancer, total_connections=55)
 
 

@@ -114,7 +114,7 @@ def tree(site: Site, vip: Vip, protocol: Protocol) -> Mapping[str, Any]:
 
 
 def ask(site: Site, client: str, to: str, protocol: Protocol, port: int = 80) -> TrafficResult:
-    return site.lab.traffic(client, Traffic(to=to, port=port, protocol=protocol, count=12, concurrency=6, timeout=2))
+    return site.lab.traffic(client, Traffic(to=to, port=port, protocol=protocol, count=12, concurrency=6, timeout=10))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -172,7 +172,7 @@ def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol
         for client in ("guest", "alice-stall"):
             assert ask(site, client, bobs, protocol).answers == {"bob-stall": 12}, client
         assert ask(site, "guest", alices, protocol).answers == {"alice-stall": 12}
-        site.lab.exec("guest", ["ping", f"-{version}", "-c1", "-w5", bobs])
+        site.lab.exec("guest", ["ping", f"-{version}", "-c1", "-w30", bobs])
         lead_home(site)
         result = ask(site, "bob-client", bobs, protocol)
         assert (result.errors, set(result.answers)) == ({}, {"bob-stall", "bob-database"})
@@ -205,7 +205,7 @@ def test_equal_local_ips(site: Site, wood: Wood):
         for name, seen in (("alice-database", {"bob-client": "timeout"}), ("bob-database", {})):
             stack.callback(wood.move, name, "chassis1")
             wood.move(name, "chassis2")
-            wood.expect_soon(alices.addresses, {name.replace("database", "client"): name, **seen})
+            wood.expect(alices.addresses, {name.replace("database", "client"): name, **seen})
         alices.dissociate("alice-database")
         wood.expect(alices.addresses, {"alice-client": "timeout", "bob-client": "bob-database"})
 

@@ -13,10 +13,10 @@ import pytest
 from openstack.exceptions import BadRequestException
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority, Issued, key_pem
-from harness.lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
+from harness.lab.site import CURL, Balancer, Site, codes, open_site
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab]
 
@@ -110,7 +110,7 @@ def get(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> t
     """The code, the version of HTTP before its dot, and who answered. Raises CommandFailed."""
     host = f"[{vip}]" if ":" in vip else vip
     where = ("--cacert", str(keys / "ca.pem"), "--connect-to", f"::{host}:", "https://web.example/")
-    words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code} %{http_version}", *more, *where]
+    words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{http_version}", *more, *where]
     *body, last = site.lab.exec(client, words).strip().splitlines()
     code, version = last.split()
     return code, version[0], "".join(body)
@@ -124,7 +124,7 @@ def code(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> 
 
 
 def serves(site: Site, keys: Path, balancer: Balancer, *more: str) -> None:
-    until(PATIENCE, "it is served", lambda: code(site, keys, balancer.vip, *more) == "200")
+    wait_equal(lambda: code(site, keys, balancer.vip, *more), "200")
 
 
 def shown(site: Site, vip: str, name: str) -> str:
@@ -188,7 +188,7 @@ def test_versions_ciphers_and_protocols_are_those_of_the_listener(site: Site, ke
         assert get(site, keys, balancer.vip, "--http2")[:2] == ("200", "1")
         suite = {"tls_versions": ["TLSv1.3"], "tls_ciphers": "TLS_AES_256_GCM_SHA384", "alpn_protocols": ["h2"]}
         site.cloud.load_balancer.update_listener(balancer.listener, **suite)
-        until(PATIENCE, "it is another one", lambda: not handshake(site, balancer.vip, "-tls1_2"))
+        wait_until(lambda: not handshake(site, balancer.vip, "-tls1_2"), "it is another one")
         serves(site, keys, balancer)
         assert get(site, keys, balancer.vip, "--http2")[:2] == ("200", "2")
         offered = site.lab.exec("asks2", ["sh", "-c", SUITE.format(vip=balancer.vip)])
@@ -230,7 +230,7 @@ def test_rules_look_at_the_certificates_of_clients_who_may_show_one(site: Site, 
 def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
     """Where a client with this certificate is led to; None if it is not let in."""
     shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/{name}.pem", "--connect-to", f"::{balancer.vip}:")
-    words = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{redirect_url}", *shows, "https://web.example/"]
+    words = ["curl", "-sS", "-m", "15", "-o", "/dev/null", "-w", "%{redirect_url}", *shows, "https://web.example/"]
     try:
         return site.lab.exec("asks", words)
     except CommandFailed:
@@ -249,20 +249,20 @@ def ending_tls(site: Site, keys: Path, name: str = "member") -> Iterator[None]:
     finally:
         for each in running:
             each.terminate()
-            each.wait(10)
+            each.wait()
 
 
 def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
     """And of the name that the client has asked for."""
     more = {"tls_enabled": True, "ca_tls_container_ref": "ca.pem", "tls_container_ref": "other.p12"}
     with ending_tls(site, keys), secure(site, SECURE, more) as balancer:
-        until(PATIENCE, "members have another name", lambda: code(site, keys, balancer.vip) == "503")
+        wait_equal(lambda: code(site, keys, balancer.vip), "503")
     with ending_tls(site, keys, "named"), secure(site, SECURE, more) as balancer:
         serves(site, keys, balancer)
         stranger = Authority("stranger")
         put(site, keys, "ca2.pem", stranger.pem)
         site.cloud.load_balancer.update_pool(balancer.pool, ca_tls_container_ref="ca2.pem")
-        until(PATIENCE, "members are strangers", lambda: code(site, keys, balancer.vip) == "503")
+        wait_equal(lambda: code(site, keys, balancer.vip), "503")
         put(site, keys, "ca2.pem", stranger.pem + CA.pem)
         serves(site, keys, balancer)
 
@@ -273,8 +273,8 @@ def test_what_is_passed_through_ends_at_the_member(site: Site, keys: Path):
     shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/friend.pem")
     there = (*shows, "https://member.example/", "-o", "/dev/null")
     with ending_tls(site, keys), secure(site, SECURE, {"protocol": "HTTPS"}, **said) as balancer:
-        words = ["curl", "-sS", "-m", "5", "-w", "%{http_code}", "--connect-to", f"::{balancer.vip}:", *there]
-        until(PATIENCE, "it is served", lambda: _printed(site, words) == "200")
+        words = ["curl", "-sS", "-m", "15", "-w", "%{http_code}", "--connect-to", f"::{balancer.vip}:", *there]
+        wait_equal(lambda: _printed(site, words), "200")
 
 
 def _printed(site: Site, words: list[str]) -> str:
@@ -294,7 +294,7 @@ def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):
         try:
             put(site, keys, "web.pem", NEW.whole)
             new = f"{NEW.certificate.serial_number:X}"
-            until(PATIENCE, "it is renewed", lambda: new in shown(site, balancer.vip, "web.example"))
+            wait_until(lambda: new in shown(site, balancer.vip, "web.example"), "it is renewed")
             assert codes(asking.result()) == {"200": 100}
             assert processes(site) == first
         finally:
@@ -306,10 +306,10 @@ def test_what_can_be_read_no_more_is_served_on_and_said(site: Site, keys: Path):
         serves(site, keys, balancer)
         for broken in (WEB.pem, WEB.pem + key_pem(OTHER.key)):
             put(site, keys, "web.pem", broken)
-            until(PATIENCE, "it is said", lambda: unreadable(site) == 1)
+            wait_equal(lambda: unreadable(site), 1)
             assert code(site, keys, balancer.vip) == "200"
             put(site, keys, "web.pem", WEB.whole)
-            until(PATIENCE, "it is well again", lambda: unreadable(site) == 0)
+            wait_equal(lambda: unreadable(site), 0)
         assert "'web.pem' (certificate): the key does not fit" in site.service.log.read_text()
 
 
@@ -370,7 +370,7 @@ def test_keys_are_on_the_node_that_needs_them_and_nowhere_else(site: Site, keys:
         found = {path for path in _files(site.lab.layout.directory) if _has_key(path, WEB) or _has_key(path, OTHER)}
         assert found == {file.resolve() for files in having.values() for file in files}
         assert b"web.pem" in (site.service.folder / "fairlead.db").read_bytes() + _wal(site)
-    until(PATIENCE, "keys are gone with what named them", lambda: not _secrets(site))
+    wait_until(lambda: not _secrets(site), "keys are gone with what named them")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -19,14 +19,14 @@ import httpx
 import pytest
 
 import harness.confined
-from fairlead.lab import Lab, Traffic
-from fairlead.lab.databases import until
+from fairlead.lab import Lab, Traffic, namespaces
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.service import Service, start, stop
+from harness.lab.members import HTTP, end_process, start_process
 from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.ports import free_port
 from harness.supervised import Supervised, supervised
-from lab.test_agent_probes import HTTP
-from lab.test_health import end_process, start_process
+from harness.waiting import wait_equal, wait_until
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 NODE = "chassis1"
@@ -121,7 +121,7 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
     drop-ins."""
     lab, central = site.lab, site.lab.layout.node_directory(CENTRAL)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run/fairlead")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=lab.layout.directory)))
         folder.chmod(0o777)
         state, own = folder / "server", folder / "agent"
         state.mkdir()
@@ -132,11 +132,12 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
         for path in (state, state / "fairlead.db"):
             shutil.chown(path, "nobody", "nogroup")
         stack.enter_context(open_to_nobody(central / "ovnnb_db.sock", central / "ovnsb_db.sock"))
+        agents_listen = f"127.0.0.1:{free_port()}"
         settings = {
             "FAIRLEAD_SERVER_LISTEN": f"unix:{state}/main.socket",
             "FAIRLEAD_STORE_PATH": f"{state}/fairlead.db",
-            "FAIRLEAD_NODES_LISTEN": "127.0.0.1:9877",
-            "FAIRLEAD_LXD_LISTEN": "127.0.0.1:8443",
+            "FAIRLEAD_NODES_LISTEN": agents_listen,
+            "FAIRLEAD_LXD_LISTEN": f"127.0.0.1:{free_port()}",
             "FAIRLEAD_PROBES_BY": "agents",
             "FAIRLEAD_OVN_NORTHBOUND": lab.layout.northbound,
             "FAIRLEAD_OVN_SOUTHBOUND": lab.layout.southbound,
@@ -153,13 +154,14 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
         switch = lab.layout.node_directory(NODE)  # instead of /run/openvswitch
         options = {
             "PATH": lab.layout.search_path,
-            "FAIRLEAD_AGENT_SERVERS": "https://127.0.0.1:9877",
+            "FAIRLEAD_AGENT_SERVERS": f"https://{agents_listen}",
             "FAIRLEAD_AGENT_IDENTITY": f"{own}/identity.pem",
             "FAIRLEAD_AGENT_STATE": f"{own}/agent.json",
             "FAIRLEAD_AGENT_INTERVAL": "1",
             "FAIRLEAD_AGENT_RUN_DIR": str(switch),
             "FAIRLEAD_AGENT_PROBE_NAMESPACE": probes,
             "FAIRLEAD_AGENT_PROXIES": f"{folder}/proxies",
+            "FAIRLEAD_AGENT_PROXY_NAMESPACES": lab.layout.namespace("proxy-unit"),
         }
         agent = through(lab, agents, own, switch)
         enrolling = [*agent, sys.executable, "-m", "fairlead.cli", "agent", "--enroll", str(token)]
@@ -179,15 +181,19 @@ def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, ver
             site.balancer(f"unit-v{version}", MEMBERS, version=version, healthmonitor=HTTP, down_member="RESET")
         )
         confined = stack.enter_context(confined_to_units(site, "fairlead-agent.service"))
-        until(PATIENCE, "members are seen", lambda: set(confined.members(balancer).values()) == {"ONLINE"})
+        wait_equal(lambda: set(confined.members(balancer).values()), {"ONLINE"})
         end_process(site, "u1")
-        until(PATIENCE, "its death is seen", lambda: confined.members(balancer)["u1"] == "ERROR")
+        wait_equal(lambda: confined.members(balancer)["u1"], "ERROR")
         site.lab.wait_synced()
         found = site.lab.traffic("asks", Traffic(to=balancer.vip, port=80, count=20))
         assert set(found.answers) == {"u2"}
-        until(PATIENCE, "it is counted", lambda: confined.statistics(balancer).get("total_connections", 0) > 0)
+        wait_until(
+            lambda: confined.statistics(balancer).get("total_connections", 0),
+            "it is counted",
+            is_enough=lambda found: found > 0,
+        )
         start_process(site, "u1")
-        until(PATIENCE, "its return is seen", lambda: confined.members(balancer)["u1"] == "ONLINE")
+        wait_equal(lambda: confined.members(balancer)["u1"], "ONLINE")
         for process, mine in ((confined.server, 0), (confined.agent, 1 << 12 | 1 << 13 | 1 << 21)):
             status = confined.status(process)
             held = {int(status[name], 16) & ~mine for name in ("CapPrm", "CapEff", "CapBnd")}
@@ -208,27 +214,28 @@ def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, ver
         )
         site.cloud.load_balancer.create_l7_rule(policy.id, type="PATH", compare_type="REGEX", value="^/o(l|k)d+$")
         confined = stack.enter_context(confined_to_units(site, "fairlead-agent.service", "fairlead-agent-proxies.conf"))
-        until(PATIENCE, "it serves", lambda: code(site, balancer) == "200")
-        until(PATIENCE, "the rule holds", lambda: code(site, balancer, "/old") == "302")
+        wait_equal(lambda: code(site, balancer), "200")
+        wait_equal(lambda: code(site, balancer, "/old"), "302")
         [proxy] = proxies(confined)
         assert (proxy.owner(), held_by(proxy)) == ("haproxy", {0})
         assert confined.agent.end() == 0
         assert (code(site, balancer), proxies(confined)) == ("200", [proxy])
         again = stack.enter_context(confined.begin_agent())
         confined.client.delete(f"/load-balancer/v2/lbaas/l7policies/{policy.id}").raise_for_status()
-        until(PATIENCE, "what the next agent tells it", lambda: code(site, balancer, "/old") == "200")
+        wait_equal(lambda: code(site, balancer, "/old"), "200")
         mine = sum(1 << number for number in (0, 1, 5, 6, 7, 8, 12, 13, 21))
         status = confined.status(again)
         assert {int(status[name], 16) & ~mine for name in ("CapPrm", "CapEff", "CapBnd")} == {0}
         confined.client.delete(f"/load-balancer/v2/lbaas/listeners/{balancer.listener}").raise_for_status()
-        until(PATIENCE, "the last proxy has ended", lambda: not proxies(confined))
+        wait_equal(lambda: proxies(confined), [])
+        wait_equal(lambda: namespaces.existing(site.lab.layout.namespace("proxy-unit")), ())
         assert again.end() == 0
 
 
 def code(site: Site, balancer: Balancer, path: str = "/") -> str:
     """That the client is answered with; "000" if it is not."""
     host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
-    words = f"curl -s -m 5 -o /dev/null -w '%{{http_code}}' http://{host}{path} || true"
+    words = f"curl -s -m 15 -o /dev/null -w '%{{http_code}}' http://{host}{path} || true"
     return site.lab.exec("asks", ["sh", "-c", words]).strip()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.cli import DIFFERENT, main
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
-from fairlead.lab.databases import until
-from harness.lab.site import PATIENCE, Site, open_site
+from harness.lab.site import Site, open_site
+from harness.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -95,13 +95,13 @@ def lead_out(site: Site, router: Any, public: Any, inside: list[str]) -> None:
 def ask(
     site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, port: int = 80, count: int = 12
 ) -> TrafficResult:
-    traffic = Traffic(to=to, port=port, protocol=protocol, count=count, concurrency=4, timeout=2)
+    traffic = Traffic(to=to, port=port, protocol=protocol, count=count, concurrency=4, timeout=10)
     return site.lab.traffic(client, traffic)
 
 
 def ping(site: Site, client: str, to: str) -> None:
     """Raises CommandFailed."""
-    site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w5", to])
+    site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w30", to])
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def test_who_comes_is_counted_once(site: Site, version: int):
     figures = site.cloud.load_balancer.get_load_balancer_statistics
     with site.counting(), site.balancer(f"public-v{version}", [*MEMBERS], version=version) as balancer:
         for number, client in enumerate(("outside", "beach", "fox"), 1):
-            sent = Traffic(to=balancer.vip, port=80, count=12, concurrency=4, timeout=2, size=1000)
+            sent = Traffic(to=balancer.vip, port=80, count=12, concurrency=4, timeout=30, size=1000)
             assert site.lab.traffic(client, sent).errors == {}
 
             def is_counted(number: int = number) -> bool:
@@ -181,7 +181,7 @@ def test_who_comes_is_counted_once(site: Site, version: int):
                     1000 < each / (12 * number) < 2000 for each in bytes_both
                 )
 
-            until(PATIENCE, f"{client} is counted once; {figures(balancer.id)}", is_counted)
+            wait_until(is_counted, f"{client} is counted once; {figures(balancer.id)}")
 
 
 @pytest.mark.ovn

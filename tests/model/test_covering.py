@@ -31,8 +31,8 @@ from fairlead.model.probes import cover_port_id, endpoints, why_down
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes, with_foreign
+from harness.probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
 from harness.story import parse_model
-from model.test_probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -46,9 +46,8 @@ from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
-from harness.probes import observe
+from harness.probes import API, FIRST, MODEL, SECOND, WEB, observe, snapshot_of
 from harness.story import parse_model
-from model.test_probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)

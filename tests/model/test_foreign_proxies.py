@@ -1,49 +1,25 @@
 """Proxies on networks that Neutron wrote: which ports are theirs, who needs them, and what is said of those refused."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
-from immutables import Map
 
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
 from fairlead.model.facts import REFUSED_PROXIES, WANTED_PROXIES, with_facts
-from fairlead.model.foreign import ForeignPort, Writer, is_foreign
+from fairlead.model.foreign import Writer
 from fairlead.model.foreign_proxies import proxied_network, wanted_there
 from fairlead.model.kinds import owner_of
 from fairlead.model.observed_proxy import WantedProxies
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import proxies_standing, proxy_port_id, proxy_ports
+from fairlead.model.proxies import proxies_standing, proxy_ports
 from fairlead.model.proxy_homes import home_of
 from fairlead.model.proxy_place import ProxyPlace, place_of_port, proxy_chassis
-from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import OperatingStatus
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes, with_foreign
-from harness.language import parse_model
+from harness.foreign_proxies import ONE, TEXT, TWO, port_of, world
 
-TEXT = """network net1 by=neutron 10.0.0.0/24
-web vip=10.0.0.10 on=net1 given provider=fairlead http:80{proxy=2000}=-
-ssh vip=10.0.0.20 on=net1 given provider=fairlead tcp:22=-
-"""
-ONE, TWO = (f"proxy {name} net1 10.0.0.{number}\n" for name, number in (("one", 61), ("two", 62)))
 NET1 = ProxyPlace("net1", "demo")
 WEB = Owner(Kind.LOAD_BALANCER, "web")
-
-
-def world(text: str = TEXT) -> Snapshot:
-    documents = parse_model(text.strip(), {})[0].values()
-    snapshot = with_foreign(Snapshot(), {owner_of(each): each for each in documents if is_foreign(each)})
-    snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
-    agents = Map({"one": Agent(name="one", since=datetime(2026, 1, 1, tzinfo=UTC), heartbeat=5.0)})
-    return replace(snapshot, chassis=Map({"one": Chassis(name="one")}), agents=agents)
-
-
-def port_of(snapshot: Snapshot, chassis: str) -> ForeignPort:
-    found = snapshot.ports[proxy_port_id("net1", chassis)]
-    assert isinstance(found, ForeignPort)
-    return found
 
 
 def test_a_port_of_neutrons_says_on_which_chassis_it_is():

@@ -6,34 +6,12 @@ from uuid import UUID, uuid5
 import pytest
 
 from fairlead.model.addresses import parse_address
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.health import Health
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import derive_health, endpoints, find_source, probe_port_id, sourceless_subnets
-from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
-from harness.probes import observe
-from harness.story import parse_model
-
-MODEL = """
-network net1 10.0.0.0/24 fd00::/64
-port vm1 net1 10.0.0.11 fd00::11
-port vm2 net1 10.0.0.12
-probes net1 10.0.0.2
-web vip=10.0.0.10,fd00::10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80,b/10.0.0.12:80,six/[fd00::11]:80
-api vip=10.0.0.20 on=net1 tcp:80{monitor=TCP+delay=9}=c/10.0.0.11:80 tcp:81=d/10.0.0.12:80
-"""
-FIRST = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
-SECOND = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
-SIX = Endpoint("vm1", parse_address("fd00::11"), 80, Transport.TCP)
-STRANGE = Endpoint("vm9", parse_address("10.0.0.11"), 80, Transport.TCP)
-WEB, API = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")
-
-
-def snapshot_of(model: str) -> Snapshot:
-    documents, _ = parse_model(model.strip(), {})
-    return apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+from harness.probes import API, FIRST, MODEL, SECOND, SIX, STRANGE, WEB, observe, snapshot_of
 
 
 def test_nobody_is_down_before_somebody_says_so():

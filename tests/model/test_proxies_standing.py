@@ -16,7 +16,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.standing import balancer_status
 from fairlead.model.status import Applied, OperatingStatus
 from fairlead.model.writing import Changes, apply_changes
-from model.test_probes import snapshot_of
+from harness.probes import snapshot_of
 
 TEXT = """
 network net1 10.0.0.0/24

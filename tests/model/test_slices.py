@@ -12,7 +12,7 @@ from fairlead.model.slices import PLACES, owners_at, places_of, reached_places, 
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from harness.language import parse_model
-from model.test_probes import snapshot_of
+from harness.probes import snapshot_of
 
 MODEL = """
 network net1 10.0.0.0/24

@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import UTC, datetime
-from ipaddress import ip_address
 from random import Random
 
 import pytest
@@ -12,16 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.model import slots as slot_tables
-from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol
+from fairlead.model.loadbalancer import Member, Pool
 from fairlead.model.pool_slots import slots_of
 from fairlead.model.shares import LARGEST, WORST_RATIO, apportion, choose_size, shortest_table, worst_ratio
 from fairlead.model.slots import SlotTable, Weights, lend
 from fairlead.model.steps import at_once
 from harness.pools import with_members
+from harness.slots import keys, make_member, make_pool
 
 weights = st.dictionaries(st.integers(0, 40), st.integers(1, 256), min_size=1, max_size=40)
 EMPTY = SlotTable(version=4)
-COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 CHOICES: Sequence[Sequence[int]] = ([1], [1, 2, 3, 5, 10], range(1, 257))
 """Of weights, one for each sequence in turn: equal members, the weights people use, any."""
 SEQUENCES, CHANGES = 150, 12
@@ -29,11 +27,6 @@ SEQUENCES, CHANGES = 150, 12
 
 def equal(count: int) -> dict[int, int]:
     return dict.fromkeys(range(count), 1)
-
-
-def keys(table: Sequence[int]) -> tuple[int, ...]:
-    """Whom each of the most hash values that a table can tell apart leads to."""
-    return tuple(table) * (LARGEST // len(table)) if table else ()
 
 
 def deal(table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset()) -> SlotTable:
@@ -188,16 +181,6 @@ def test_members_that_come_one_by_one_are_as_even_as_those_that_come_at_once():
     for count in range(1, 65):
         table = deal(table, equal(count - 1), equal(count))
         assert sorted(Counter(slots(table)).values()) == sorted(apportion(equal(count), len(slots(table))).values())
-
-
-def make_member(number: int, weight: int = 1, *, version: int = 4, backup: bool = False) -> Member:
-    address = ip_address(f"10.0.0.{number + 1}" if version == 4 else f"fd00::{number + 1:x}")
-    return Member(id=f"m{number}", ordinal=number, address=address, port=80, weight=weight, backup=backup, **COMMON)
-
-
-def make_pool(*members: Member) -> Pool:
-    pool = Pool(id="p", protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP_PORT, **COMMON)
-    return with_members(pool, members)
 
 
 def change_one(random: Random, members: tuple[Member, ...], choices: Sequence[int]) -> tuple[tuple[Member, ...], int]:

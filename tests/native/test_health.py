@@ -22,6 +22,7 @@ from fairlead.node.probing import Probing
 from harness.given import Given
 from harness.ports import free_port
 from harness.story import read_story
+from harness.waiting import eventually_equal
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 MONITOR = "web-tcp-80-monitor"
@@ -91,11 +92,9 @@ agents probe
 class Told:
     def __init__(self) -> None:
         self.seen: dict[Endpoint, Sighting] = {}
-        self.news = asyncio.Event()
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
         self.seen |= {endpoint: each for endpoint, each in news.items() if each is not None}
-        self.news.set()
 
     def probes_only(self, endpoints: object) -> None: ...
 
@@ -117,10 +116,8 @@ async def _ask(folder: Path) -> None:
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ports[4])
     running = asyncio.ensure_future(probing.run())
     try:
-        async with asyncio.timeout(20), listening:
-            while {each.health for each in told.seen.values()} != {Health.ONLINE, Health.ERROR}:
-                await told.news.wait()
-                told.news.clear()
+        async with listening:
+            await eventually_equal(lambda: {each.health for each in told.seen.values()}, {Health.ONLINE, Health.ERROR})
         health = {str(endpoint.address): each.health for endpoint, each in told.seen.items()}
         assert health == {"127.0.0.1": Health.ONLINE, "::1": Health.ERROR}
     finally:

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.lab import Lab, take_down
+from fairlead.lab import Lab
+from harness.lab.labs import lab_of, require_lab
 from harness.neutron_lab.cloud import Cloud, cloud
 from harness.neutron_lab.services import missing
-from lab.conftest import require_lab
-
-NAME = "neutron"
 
 
 @pytest.fixture(scope="session")
@@ -19,11 +17,8 @@ def openstack_lab() -> Iterator[Lab]:
     if absent := missing():
         reason = f"needs {', '.join(each.name for each in absent)}: `make test-neutron` makes them"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    take_down(NAME)
-    try:
-        yield Lab.up(NAME, chassis=2)
-    finally:
-        take_down(NAME)
+    with lab_of("neutron", chassis=2) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Protocol
-from harness.lab.servers import until
 from harness.neutron_lab.cloud import PORT, Cloud
 from harness.neutron_lab.rows import Rows, differences, read, without, without_ours
+from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.neutron
 
@@ -27,7 +27,6 @@ MACHINES = {
     "client3": ("n3", "chassis1"),
 }
 BOTH = {"web1", "web2"}
-SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +94,9 @@ def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int =
         run("alice", f"loadbalancer delete --cascade --wait {name}")
 
 
-def eventually(wanted: set[str], stack: Cloud, client: str, to: str, protocol: Protocol = Protocol.TCP) -> None:
-    """What Neutron, the follower and OVN do one after the other is looked at until it is done."""
-    until(lambda: stack.answers(client, to, protocol=protocol) == wanted, SECONDS)
+def wait_answers(wanted: set[str], stack: Cloud, client: str, to: str, protocol: Protocol = Protocol.TCP) -> None:
+    """Wait until Neutron, the follower and OVN have done their parts, one after the other."""
+    wait_equal(lambda: stack.answers(client, to, protocol=protocol), wanted)
 
 
 def settled(stack: Cloud) -> Rows:
@@ -110,18 +109,18 @@ def test_the_whole_life_of_a_load_balancer(town: Cloud):
     with balancer(town, "shop", "n1v4", "TCP") as shop:
         vip = shop["vip_address"]
         for client in ("client1", "client2"):
-            eventually(BOTH, town, client, vip)
+            wait_answers(BOTH, town, client, vip)
         assert town.answers("client3", vip) == {""}, "r1 does not join n3"
 
         status = town.openstack("alice", "loadbalancer status show shop")["loadbalancer"]
         assert (status["provisioning_status"], status["operating_status"]) == ("ACTIVE", "ONLINE")
         town.openstack("alice", "loadbalancer member set --weight 0 --wait shop-pool web2")
-        eventually({"web1"}, town, "client1", vip)
+        wait_answers({"web1"}, town, "client1", vip)
         town.openstack("alice", "loadbalancer member set --weight 1 --wait shop-pool web2")
         town.openstack("alice", "loadbalancer set --disable --wait shop")
-        eventually({""}, town, "client1", vip)
+        wait_answers({""}, town, "client1", vip)
         town.openstack("alice", "loadbalancer set --enable --wait shop")
-        eventually(BOTH, town, "client1", vip)
+        wait_answers(BOTH, town, "client1", vip)
 
         rows = settled(town)
         port = {identity for identity, row in rows["Logical_Switch_Port"].items() if row["name"] == shop["vip_port_id"]}
@@ -133,25 +132,25 @@ def test_the_whole_life_of_a_load_balancer(town: Cloud):
 def test_udp_over_ipv6(town: Cloud):
     with balancer(town, "names", "n1v6", "UDP", 6) as names:
         for client in ("client1", "client2"):
-            eventually(BOTH, town, client, names["vip_address"], Protocol.UDP)
+            wait_answers(BOTH, town, client, names["vip_address"], Protocol.UDP)
 
 
 def test_a_router_gains_a_network_and_loses_another(town: Cloud):
     """The story of the design: on all networks of the router that has the VIP's network, and on no others."""
     with balancer(town, "story", "n1v4", "TCP") as story:
         vip = story["vip_address"]
-        eventually(BOTH, town, "client2", vip)
+        wait_answers(BOTH, town, "client2", vip)
         town.openstack("alice", "router add subnet r1 n3v4")
-        eventually(BOTH, town, "client3", vip)
+        wait_answers(BOTH, town, "client3", vip)
         town.openstack("alice", "router remove subnet r1 n2v4")
-        eventually({""}, town, "client2", vip)
+        wait_answers({""}, town, "client2", vip)
         town.openstack("alice", "loadbalancer member delete --wait story-pool web2")
-        eventually({"web1"}, town, "client3", vip)
-        eventually({"web1"}, town, "client1", vip)
+        wait_answers({"web1"}, town, "client3", vip)
+        wait_answers({"web1"}, town, "client1", vip)
         town.openstack("alice", "router add subnet r1 n2v4")
         town.openstack("alice", "router remove subnet r1 n3v4")
-        eventually({"web1"}, town, "client2", vip)
-        eventually({""}, town, "client3", vip)
+        wait_answers({"web1"}, town, "client2", vip)
+        wait_answers({""}, town, "client3", vip)
 
 
 def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud):
@@ -159,9 +158,9 @@ def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud)
         made = town.openstack("alice", f"floating ip create public --port {front['vip_port_id']} -f json")
         address = made["floating_ip_address"]
         for client in ("outside", "client2"):
-            eventually(BOTH, town, client, address)
+            wait_answers(BOTH, town, client, address)
         town.openstack("alice", f"floating ip unset --port {address}")
-        eventually({""}, town, "outside", address)
+        wait_answers({""}, town, "outside", address)
         town.openstack("alice", f"floating ip delete {address}")
 
 
@@ -192,6 +191,6 @@ def test_a_provider_network_has_the_vip(town: Cloud):
             f"loadbalancer member create --name wired2 --subnet-id wire4 --protocol-port {PORT}"
             f" --address {town.address('wired2')} --wait wired-pool",
         )
-        eventually({"wired2"}, town, "wired1", made["vip_address"])
+        wait_answers({"wired2"}, town, "wired1", made["vip_address"])
     finally:
         run("alice", "loadbalancer delete --cascade --wait wired")

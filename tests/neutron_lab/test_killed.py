@@ -11,23 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random, randrange
 from threading import Event
-from time import sleep
 from typing import Any
 
 import httpx
 import pytest
 
 from harness.lab.northbound import Northbound, breaking
-from harness.lab.servers import Server, until
+from harness.lab.servers import Server
 from harness.neutron_lab.cloud import Cloud
 from harness.neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
-from harness.octavia_plugin.cloud import SETTLED, Agreement, content_of, is_agent
-from octavia_plugin.test_killed import AGAIN, BALANCERS, PAUSES, RETRY, Tenant
+from harness.octavia_plugin.cloud import Agreement, content_of, is_agent
+from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSES, RETRY, SETTLE_SECONDS, Tenant
+from harness.waiting import DEADLINE, pause, wait_equal, wait_until
 
 pytestmark = pytest.mark.neutron
 OPERATIONS = int(os.environ.get("NEUTRON_OPERATIONS", "40"))
 SEED = int(os.environ.get("NEUTRON_SEED", "0")) or randrange(1, 10**6)
-MACHINES = range(100, 110)
 ADDED = ("Octavia", "ovn-lb-hm:distributed")
 """Who owns the ports that Neutron is asked for: those of VIPs, and those from which members are probed."""
 
@@ -52,7 +51,7 @@ class OnNeutron(Tenant):
     """Whose members are ports of Neutron's."""
 
     def _new_member(self) -> dict[str, Any]:
-        return {"address": f"10.43.0.{self.random.choice(MACHINES)}", "protocol_port": 80}
+        return {"address": f"10.43.0.{self.random.choice(MEMBERS)}", "protocol_port": 80}
 
 
 @dataclass
@@ -96,13 +95,13 @@ def place(stack: Cloud) -> Iterator[Place]:
     alice = stack.of("alice").network
     network = alice.create_network(name="killed")
     subnet = alice.create_subnet(name="killed4", network_id=network.id, ip_version=4, cidr="10.43.0.0/24")
-    for last in MACHINES:
+    for last in MEMBERS:
         alice.create_port(network_id=network.id, fixed_ips=[{"subnet_id": subnet.id, "ip_address": f"10.43.0.{last}"}])
     # Octavia's user comes to Neutron for the first time: see test_balancers
     stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id killed4 --wait")
     stack.openstack("alice", "loadbalancer delete --wait first")
     headers = {"X-Auth-Token": stack.keystone.token("alice")}
-    with httpx.Client(base_url=stack.octavia.url, timeout=SETTLED, headers=headers) as client:
+    with httpx.Client(base_url=stack.octavia.url, timeout=DEADLINE, headers=headers) as client:
         yield Place(stack, client)
 
 
@@ -138,8 +137,12 @@ def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
             while not ended.is_set():
                 attacker.strike()
                 more = tenant.taken + attacker.random.randint(*PAUSES)
-                until(lambda more=more: tenant.taken >= more or ended.is_set(), AGAIN)
-                sleep(attacker.random.uniform(0, RETRY))  # in the middle of the next one
+                wait_until(
+                    lambda more=more: tenant.taken >= more or ended.is_set(),
+                    f"{more} operations",
+                    seconds=SETTLE_SECONDS,
+                )
+                pause(attacker.random.uniform(0, RETRY))  # in the middle of the next one
         finally:
             ended.set()
         working.result()
@@ -158,9 +161,9 @@ def test_whoever_is_killed_nothing_waits_and_neutrons_rows_are_as_they_were(plac
         operate(place, tenant, Attacker(stack, northbound, Random(SEED)))
     stack.octavia.await_answer()
     stack.neutron.await_answer()
-    found = place.settle(AGAIN)
+    found = place.settle(SETTLE_SECONDS)
     assert {provisioning for provisioning, _ in found.values()} <= {"ACTIVE", "ERROR"}
-    until(place.fairlead.has_nothing_to_do, SETTLED)
+    wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLE_SECONDS)
     assert differences(before, neutrons(stack)) == []
     tidy(place)
     assert differences(before, without_revisions(without_ours(read(stack.lab)))) == []
@@ -171,8 +174,12 @@ def tidy(place: Place) -> None:
     balancers = place.ask("GET", "loadbalancers")["loadbalancers"]
     for each in balancers:
         place.ask("DELETE", f"loadbalancers/{each['id']}?cascade=true")
-    until(lambda: place.ask("GET", "loadbalancers")["loadbalancers"] == [], AGAIN)
-    until(lambda: {each.device_owner for each in added(place.stack)} <= {"Octavia"}, AGAIN)
+    wait_equal(lambda: place.ask("GET", "loadbalancers")["loadbalancers"], [])
+    wait_until(
+        lambda: {each.device_owner for each in added(place.stack)},
+        "no ports for probes",
+        is_enough=lambda owners: owners <= {"Octavia"},
+    )
     forgotten = added(place.stack)
     assert not {each.device_id for each in forgotten} & {f"lb-{each['id']}" for each in balancers}
     for each in forgotten:

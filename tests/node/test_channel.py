@@ -1,7 +1,7 @@
 """An agent at the channel of real servers: it hears, goes on without them, and comes again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,34 +9,25 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.api import node_agents
+from fairlead.api.node_agents import UNHEARD
 from fairlead.client import ServerError
 from fairlead.drivers.interface import Unreachable
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
 from fairlead.model.facts import AGENTS_PROBE, CHASSIS, PLUGGED, SIGHTINGS
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import endpoints
-from fairlead.model.sighting import Sighting
 from fairlead.model.slices import slice_of
-from fairlead.node import channel as node_channel
 from fairlead.node import reporting
-from fairlead.node.channel import Channel, Slice
+from fairlead.node.channel import SILENCE, Channel, Slice
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.reporting import Reports
-from harness.agents import Served, running, serving, until
+from harness.agents import Served, running, serving
 from harness.api import NOON
-from harness.language import parse_model
-from model.test_probes import FIRST, MODEL, SECOND
+from harness.probes import FIRST, SECOND
+from harness.sightings import AGENT, DOCUMENTS, DOWN, ONE, TWO, UP, WEB
+from harness.waiting import eventually
 
-DOCUMENTS = tuple(parse_model(MODEL.strip(), {})[0].values())
-WEB = next(each for each in DOCUMENTS if each.id == "web")
-ONE = Chassis(name="one", host="one", ports=Map({"vm1": True}))
-TWO = Chassis(name="two", host="two", ports=Map({"vm2": True}))
-AGENT = Agent(name="one", version="1", host="one", since=NOON, heartbeat=1.0)
-UP = Sighting(health=Health.ONLINE, chassis="", since=NOON, latency=0.001)
-DOWN = replace(UP, health=Health.ERROR, error="refused")
+pytestmark = pytest.mark.virtual_clock
 
 
 async def furnish(server: Served) -> None:
@@ -49,13 +40,11 @@ def remote(*servers: Served) -> Callable[[], list[Remote]]:
     return lambda: [Remote(url=server.url) for server in servers]
 
 
-def play(folder: Path, story: Callable[[Served], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with serving(folder / "server") as server, asyncio.timeout(30):
-            await furnish(server)
-            await story(server)
-
-    asyncio.run(run())
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "server") as server:
+        await furnish(server)
+        yield server
 
 
 def same(slice_: Slice, server: Served) -> bool:
@@ -63,47 +52,39 @@ def same(slice_: Slice, server: Served) -> bool:
     return slice_.snapshot.generations == wanted.generations and slice_.snapshot.down == wanted.down
 
 
-def test_an_agent_hears_its_slice_and_what_changes(tmp_path: Path):
-    async def story(server: Served) -> None:
-        slice_, concerned = Slice("one", tmp_path / "slice"), []
-        slice_.subscribe(concerned.append)
-        async with running(Channel(slice_, remote(server)).run):
-            await until(lambda: same(slice_, server))
-            assert Owner(Kind.LOAD_BALANCER, "web") in concerned[0]
-            concerned.clear()
-            await server.put(replace(WEB, name="other"))
-            await until(lambda: slice_.snapshot.load_balancers["web"].name == "other")
-            assert concerned == [(Owner(Kind.LOAD_BALANCER, "web"),)]
-
-    play(tmp_path, story)
+async def test_an_agent_hears_its_slice_and_what_changes(server: Served, tmp_path: Path):
+    slice_, concerned = Slice("one", tmp_path / "slice"), []
+    slice_.subscribe(concerned.append)
+    async with running(Channel(slice_, remote(server)).run):
+        await eventually(lambda: same(slice_, server))
+        assert Owner(Kind.LOAD_BALANCER, "web") in concerned[0]
+        concerned.clear()
+        await server.put(replace(WEB, name="other"))
+        await eventually(lambda: slice_.snapshot.load_balancers["web"].name == "other")
+        assert concerned == [(Owner(Kind.LOAD_BALANCER, "web"),)]
 
 
-def test_who_comes_again_hears_what_it_has_missed_and_no_more(tmp_path: Path):
-    async def story(server: Served) -> None:
-        slice_, lists = Slice("one", tmp_path / "slice"), []
-        whole = server.services.nodes.channel.whole
-        server.services.nodes.channel.whole = lambda name: lists.append(name) or whole(name)  # type: ignore[method-assign]
-        async with running(Channel(slice_, remote(server)).run):
-            await until(lambda: same(slice_, server))
-            await server.hang_up()
-            await server.put(replace(WEB, name="meanwhile"))
-            await until(lambda: same(slice_, server))
-        assert lists == ["one"]
-        async with running(Channel(Slice("one", tmp_path / "slice"), remote(server)).run):
-            await until(lambda: len(lists) == 2)  # without a file it knows nothing
-
-    play(tmp_path, story)
+async def test_who_comes_again_hears_what_it_has_missed_and_no_more(server: Served, tmp_path: Path):
+    slice_, lists = Slice("one", tmp_path / "slice"), []
+    whole = server.services.nodes.channel.whole
+    server.services.nodes.channel.whole = lambda name: lists.append(name) or whole(name)  # type: ignore[method-assign]
+    async with running(Channel(slice_, remote(server)).run):
+        await eventually(lambda: same(slice_, server))
+        await server.hang_up()
+        await server.put(replace(WEB, name="meanwhile"))
+        await eventually(lambda: same(slice_, server))
+    assert lists == ["one"]
+    async with running(Channel(Slice("one", tmp_path / "slice"), remote(server)).run):
+        await eventually(lambda: len(lists) == 2)  # without a file it knows nothing
 
 
-def test_without_a_server_an_agent_goes_on_with_what_it_had(tmp_path: Path):
-    async def story(server: Served) -> None:
-        slice_ = Slice("one", tmp_path / "slice")
-        async with running(Channel(slice_, remote(server)).run):
-            await until(lambda: same(slice_, server))
-        await slice_.keep()
-        await slice_.keep()
+async def test_without_a_server_an_agent_goes_on_with_what_it_had(server: Served, tmp_path: Path):
+    slice_ = Slice("one", tmp_path / "slice")
+    async with running(Channel(slice_, remote(server)).run):
+        await eventually(lambda: same(slice_, server))
+    await slice_.keep()
+    await slice_.keep()
 
-    play(tmp_path, story)
     left = Slice("one", tmp_path / "slice")
     assert left.ready.is_set()
     assert set(left.snapshot.load_balancers) == {"web", "api"}
@@ -117,121 +98,100 @@ def test_a_file_that_cannot_be_read_is_told_anew(tmp_path: Path):
     assert (left.cursor, left.ready.is_set(), dict(left.snapshot.load_balancers)) == ("", False, {})
 
 
-def test_any_of_several_servers_will_do(tmp_path: Path):
-    async def story(server: Served) -> None:
-        async with serving(tmp_path / "other") as other:
-            await furnish(other)
-            await other.put(replace(WEB, name="of the other"))
-            slice_ = Slice("one", tmp_path / "slice")
-            async with running(Channel(slice_, remote(server, other)).run):
-                await until(lambda: same(slice_, server))
-                server.acceptor.close()
-                server.acceptor._listener.close()
-                await server.hang_up()
-                await until(lambda: same(slice_, other))
-                assert slice_.snapshot.load_balancers["web"].name == "of the other"
-
-    play(tmp_path, story)
+async def test_any_of_several_servers_will_do(server: Served, tmp_path: Path):
+    async with serving(tmp_path / "other") as other:
+        await furnish(other)
+        await other.put(replace(WEB, name="of the other"))
+        slice_ = Slice("one", tmp_path / "slice")
+        async with running(Channel(slice_, remote(server, other)).run):
+            await eventually(lambda: same(slice_, server))
+            server.acceptor.close()
+            server.acceptor._listener.close()
+            await server.hang_up()
+            await eventually(lambda: same(slice_, other))
+            assert slice_.snapshot.load_balancers["web"].name == "of the other"
 
 
-def test_what_is_seen_is_believed_of_ones_own(tmp_path: Path):
-    async def story(server: Served) -> None:
-        reports = Reports(lambda: AGENT, remote(server), 1)
-        reports.observe({FIRST: DOWN, SECOND: DOWN})
-        async with running(reports.run):
-            await until(lambda: FIRST in server.model.snapshot.sightings)
-            seen = server.model.snapshot
-            assert dict(seen.sightings) == {FIRST: replace(DOWN, chassis="one")}  # the second is on another chassis
-            assert dict(seen.down) == {"web": {"web-a"}, "api": {"api-c"}}
-            assert seen.agents["one"] == replace(AGENT, told=True)
-            reports.observe({FIRST: UP})
-            await until(lambda: not server.model.snapshot.down)
-            reports.observe({FIRST: None})
-            await until(lambda: not server.model.snapshot.sightings)
-
-    play(tmp_path, story)
+async def test_what_is_seen_is_believed_of_ones_own(server: Served, tmp_path: Path):
+    reports = Reports(lambda: AGENT, remote(server), 1)
+    reports.observe({FIRST: DOWN, SECOND: DOWN})
+    async with running(reports.run):
+        await eventually(lambda: FIRST in server.model.snapshot.sightings)
+        seen = server.model.snapshot
+        assert dict(seen.sightings) == {FIRST: replace(DOWN, chassis="one")}  # the second is on another chassis
+        assert dict(seen.down) == {"web": {"web-a"}, "api": {"api-c"}}
+        assert seen.agents["one"] == replace(AGENT, told=True)
+        reports.observe({FIRST: UP})
+        await eventually(lambda: not server.model.snapshot.down)
+        reports.observe({FIRST: None})
+        await eventually(lambda: not server.model.snapshot.sightings)
 
 
-def test_a_server_that_was_restarted_is_told_all(tmp_path: Path):
-    async def story(server: Served) -> None:
-        reports = Reports(lambda: AGENT, remote(server), 1)
-        reports.observe({FIRST: DOWN})
-        async with running(reports.run):
-            await until(lambda: FIRST in server.model.snapshot.sightings)
-            await server.services.nodes.agents.forget("one")
-            assert not server.model.snapshot.sightings
-            server.services.nodes.channel.epoch = "another"
-            await until(lambda: FIRST in server.model.snapshot.sightings)
-
-    play(tmp_path, story)
+async def test_a_server_that_was_restarted_is_told_all(server: Served, tmp_path: Path):
+    reports = Reports(lambda: AGENT, remote(server), 1)
+    reports.observe({FIRST: DOWN})
+    async with running(reports.run):
+        await eventually(lambda: FIRST in server.model.snapshot.sightings)
+        await server.services.nodes.agents.forget("one")
+        assert not server.model.snapshot.sightings
+        server.services.nodes.channel.epoch = "another"
+        await eventually(lambda: FIRST in server.model.snapshot.sightings)
 
 
-def test_what_could_not_be_applied_is_told(tmp_path: Path):
-    async def story(server: Served) -> None:
-        reports = Reports(lambda: AGENT, remote(server), 1)
-        owner = Owner(Kind.LOAD_BALANCER, "web")
-        async with running(reports.run):
-            reports.failed("haproxy", owner, "no such file")
-            await until(lambda: bool(getattr(server.model.snapshot.agents.get("one"), "unapplied", ())))
-            (told,) = server.model.snapshot.agents["one"].unapplied
-            assert (told.dataplane, told.owner, told.error) == ("haproxy", "loadbalancer/web", "no such file")
-            reports.failed("haproxy", owner, None)
-            await until(lambda: not server.model.snapshot.agents["one"].unapplied)
-
-    play(tmp_path, story)
+async def test_what_could_not_be_applied_is_told(server: Served, tmp_path: Path):
+    reports = Reports(lambda: AGENT, remote(server), 1)
+    owner = Owner(Kind.LOAD_BALANCER, "web")
+    async with running(reports.run):
+        reports.failed("haproxy", owner, "no such file")
+        await eventually(lambda: bool(getattr(server.model.snapshot.agents.get("one"), "unapplied", ())))
+        (told,) = server.model.snapshot.agents["one"].unapplied
+        assert (told.dataplane, told.owner, told.error) == ("haproxy", "loadbalancer/web", "no such file")
+        reports.failed("haproxy", owner, None)
+        await eventually(lambda: not server.model.snapshot.agents["one"].unapplied)
 
 
-def test_what_a_moment_ago_was_nobodys_is_told_again(tmp_path: Path):
-    async def story(server: Served) -> None:
-        quick = replace(AGENT, heartbeat=0.2)
-        reports = Reports(lambda: quick, remote(server), 1)
-        reports.observe({SECOND: DOWN})
-        async with running(reports.run):
-            await until(lambda: "one" in server.model.snapshot.agents)
-            assert not server.model.snapshot.sightings
-            server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
-            await until(lambda: SECOND in server.model.snapshot.sightings)
-
-    play(tmp_path, story)
+async def test_what_a_moment_ago_was_nobodys_is_told_again(server: Served, tmp_path: Path):
+    quick = replace(AGENT, heartbeat=0.2)
+    reports = Reports(lambda: quick, remote(server), 1)
+    reports.observe({SECOND: DOWN})
+    async with running(reports.run):
+        await eventually(lambda: "one" in server.model.snapshot.agents)
+        assert not server.model.snapshot.sightings
+        server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
+        await eventually(lambda: SECOND in server.model.snapshot.sightings)
 
 
-def test_a_silent_agent_is_stale_and_others_probe_in_its_place(tmp_path: Path):
-    async def story(server: Served) -> None:
-        one, two = (replace(AGENT, name=name, heartbeat=0.2) for name in ("one", "two"))
-        slice_ = Slice("two", tmp_path / "slice")
-        first, second = (Reports(lambda who=who: who, remote(server), 1) for who in (one, two))
-        first.observe({FIRST: UP})
-        async with running(second.run, Channel(slice_, remote(server)).run):
-            async with running(first.run):
-                await until(lambda: len(server.model.snapshot.agents) == 2 and same(slice_, server))
-            await until(lambda: not server.model.snapshot.agents["one"].heard)
-            assert not server.model.snapshot.down  # what was seen last holds
-            await until(lambda: slice_.snapshot.covered.get("vm1") == "two")
-            second.observe({FIRST: DOWN})
-            await until(lambda: "web" in server.model.snapshot.down)
-            async with running(first.run):
-                await until(lambda: server.model.snapshot.agents["one"].heard)
-                first.observe({FIRST: UP})
-                await until(lambda: not server.model.snapshot.down and not slice_.snapshot.covered)
-
-    play(tmp_path, story)
+async def test_a_silent_agent_is_stale_and_others_probe_in_its_place(server: Served, tmp_path: Path):
+    one, two = (replace(AGENT, name=name, heartbeat=0.2) for name in ("one", "two"))
+    slice_ = Slice("two", tmp_path / "slice")
+    first, second = (Reports(lambda who=who: who, remote(server), 1) for who in (one, two))
+    first.observe({FIRST: UP})
+    async with running(second.run, Channel(slice_, remote(server)).run):
+        async with running(first.run):
+            await eventually(lambda: len(server.model.snapshot.agents) == 2 and same(slice_, server))
+        await eventually(lambda: not server.model.snapshot.agents["one"].heard)
+        assert not server.model.snapshot.down  # what was seen last holds
+        await eventually(lambda: slice_.snapshot.covered.get("vm1") == "two")
+        second.observe({FIRST: DOWN})
+        await eventually(lambda: "web" in server.model.snapshot.down)
+        async with running(first.run):
+            await eventually(lambda: server.model.snapshot.agents["one"].heard)
+            first.observe({FIRST: UP})
+            await eventually(lambda: not server.model.snapshot.down and not slice_.snapshot.covered)
 
 
-def test_a_connection_that_was_kept_may_have_ended(tmp_path: Path):
-    async def story(server: Served) -> None:
-        connection = Connection(Remote(url=server.url), 5.0)
-        assert "doors" in await connection.ask("GET", "/")
-        await server.hang_up()
-        assert "doors" in await connection.ask("GET", "/")
-        with pytest.raises(ServerError, match="status 404") as error:
-            await connection.ask("GET", "/nothing")
-        assert error.value.status == 404
-        connection.close()
-
-    play(tmp_path, story)
+async def test_a_connection_that_was_kept_may_have_ended(server: Served, tmp_path: Path):
+    connection = Connection(Remote(url=server.url), 5.0)
+    assert "doors" in await connection.ask("GET", "/")
+    await server.hang_up()
+    assert "doors" in await connection.ask("GET", "/")
+    with pytest.raises(ServerError, match="status 404") as error:
+        await connection.ask("GET", "/nothing")
+    assert error.value.status == 404
+    connection.close()
 
 
-async def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_that_says_nothing_is_left(tmp_path: Path):
     over = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -242,15 +202,17 @@ async def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: p
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    monkeypatch.setattr(node_channel, "SILENCE", 0.1)
-    with pytest.raises(ServerError, match=r"says nothing for 0\.1 s"):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(ServerError, match=f"says nothing for {SILENCE:g} s"):
         await Channel(Slice("one", tmp_path / "slice"), list).listen(Remote(url=url))
+    assert loop.time() - began == pytest.approx(SILENCE)
     await over.wait()
     silent.close()
     await silent.wait_closed()
 
 
-def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(tmp_path: Path):
+async def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(server: Served, tmp_path: Path):
     """An agent that was told that it has nothing would forget what it saw of its machines, and who is dead serve."""
     known: list[bool] = []
 
@@ -258,168 +220,148 @@ def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(tmp
         if not known:
             raise Unreachable("it has not been read yet")
 
-    async def story(before: Served) -> None:
-        slice_ = Slice("one", tmp_path / "slice")
-        async with running(Channel(slice_, remote(before)).run):
-            await until(lambda: same(slice_, before))
+    slice_ = Slice("one", tmp_path / "slice")
+    async with running(Channel(slice_, remote(server)).run):
+        await eventually(lambda: same(slice_, server))
+    assert "vm1" in slice_.snapshot.chassis["one"].ports
+    told = server.model.snapshot
+    async with serving(tmp_path / "again", check_told=check_told) as later:
+        await later.put(*DOCUMENTS)
+        with pytest.raises(ServerError, match="has not been read yet"):
+            await Channel(slice_, remote(later)).listen(remote(later)()[0])
+        assert slice_.snapshot.chassis == Map({"one": ONE})
+        assert slice_.snapshot.load_balancers == told.load_balancers
+        later.observe(CHASSIS, {"one": ONE, "two": TWO})
+        known.append(True)
+        await later.put(replace(WEB, name="new"))
+        async with running(Channel(slice_, remote(later)).run):
+            await eventually(lambda: slice_.snapshot.load_balancers["web"].name == "new")
         assert "vm1" in slice_.snapshot.chassis["one"].ports
-        told = before.model.snapshot
-        async with serving(tmp_path / "again", check_told=check_told) as server:
-            await server.put(*DOCUMENTS)
-            with pytest.raises(ServerError, match="has not been read yet"):
-                await Channel(slice_, remote(server)).listen(remote(server)()[0])
-            assert slice_.snapshot.chassis == Map({"one": ONE})
-            assert slice_.snapshot.load_balancers == told.load_balancers
-            server.observe(CHASSIS, {"one": ONE, "two": TWO})
-            known.append(True)
-            await server.put(replace(WEB, name="new"))
-            async with running(Channel(slice_, remote(server)).run):
-                await until(lambda: slice_.snapshot.load_balancers["web"].name == "new")
-            assert "vm1" in slice_.snapshot.chassis["one"].ports
-
-    play(tmp_path, story)
 
 
-def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(tmp_path: Path):
+async def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(server: Served, tmp_path: Path):
     """The server would wait for nobody any more once it has heard of some of them, and the dead serve."""
 
-    async def story(server: Served) -> None:
-        reports = Reports(lambda: AGENT, remote(server), 1)
-        reports.observe({FIRST: DOWN})
-        reports.doubt()
-        async with running(reports.run):
-            await until(lambda: FIRST in server.model.snapshot.sightings)
-            assert server.model.snapshot.down["web"] == {"web-a"}
-            server.observe(SIGHTINGS, {FIRST: replace(UP, chassis="two", since=NOON + timedelta(minutes=1))})
-            server.services.nodes.channel.epoch = "another"
-            reports.failed("haproxy", Owner(Kind.LOAD_BALANCER, "web"), "something to tell")
-            await until(lambda: bool(server.model.snapshot.agents["one"].unapplied))
-            assert not server.model.snapshot.down  # somebody has seen it since
-            reports.observe({FIRST: replace(DOWN, since=datetime.now(UTC))})
-            await until(lambda: "web" in server.model.snapshot.down)
-
-    play(tmp_path, story)
+    reports = Reports(lambda: AGENT, remote(server), 1)
+    reports.observe({FIRST: DOWN})
+    reports.doubt()
+    async with running(reports.run):
+        await eventually(lambda: FIRST in server.model.snapshot.sightings)
+        assert server.model.snapshot.down["web"] == {"web-a"}
+        server.observe(SIGHTINGS, {FIRST: replace(UP, chassis="two", since=NOON + timedelta(minutes=1))})
+        server.services.nodes.channel.epoch = "another"
+        reports.failed("haproxy", Owner(Kind.LOAD_BALANCER, "web"), "something to tell")
+        await eventually(lambda: bool(server.model.snapshot.agents["one"].unapplied))
+        assert not server.model.snapshot.down  # somebody has seen it since
+        reports.observe({FIRST: replace(DOWN, since=datetime.now(UTC))})
+        await eventually(lambda: "web" in server.model.snapshot.down)
 
 
-def test_who_cannot_probe_any_more_forgets_nothing(tmp_path: Path):
-    async def story(server: Served) -> None:
-        reports = Reports(lambda: AGENT, remote(server), 1)
-        reports.observe({FIRST: DOWN})
-        reports.observe({FIRST: replace(UP, health=Health.UNPROBED, error="its device is new")})
-        async with running(reports.run):
-            await until(lambda: FIRST in server.model.snapshot.sightings)
-            seen = server.model.snapshot.sightings[FIRST]
-            assert (seen.health, seen.since, seen.error) == (Health.ERROR, NOON, "its device is new")
-
-    play(tmp_path, story)
+async def test_who_cannot_probe_any_more_forgets_nothing(server: Served, tmp_path: Path):
+    reports = Reports(lambda: AGENT, remote(server), 1)
+    reports.observe({FIRST: DOWN})
+    reports.observe({FIRST: replace(UP, health=Health.UNPROBED, error="its device is new")})
+    async with running(reports.run):
+        await eventually(lambda: FIRST in server.model.snapshot.sightings)
+        seen = server.model.snapshot.sightings[FIRST]
+        assert (seen.health, seen.since, seen.error) == (Health.ERROR, NOON, "its device is new")
 
 
-def test_a_server_that_begins_knows_when_an_agent_has_told_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_that_begins_knows_when_an_agent_has_told_all(server: Served, monkeypatch: pytest.MonkeyPatch):
     """Not by its first word, which is what is new to the server of before; nor by the first of several."""
     monkeypatch.setattr(reporting, "MOST_SIGHTINGS", 1)
+    server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
+    connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)
+    reports.observe({FIRST: DOWN, SECOND: DOWN})
+    found: list[tuple[int, bool]] = []
 
-    async def story(server: Served) -> None:
-        server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
-        connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)
-        reports.observe({FIRST: DOWN, SECOND: DOWN})
-        found: list[tuple[int, bool]] = []
+    async def tell() -> bool:
+        more = await reports.tell(connection, reports._told[0])
+        found.append((len(server.model.snapshot.sightings), server.model.snapshot.agents["one"].told))
+        return more
 
-        async def tell() -> bool:
-            more = await reports.tell(connection, reports._told[0])
-            found.append((len(server.model.snapshot.sightings), server.model.snapshot.agents["one"].told))
-            return more
-
-        reports._told[0].whole, reports._told[0].epoch = False, "of before"
-        reports._told[0].pending.clear()
-        while await tell():
-            pass
-        assert found == [(0, False), (1, False), (2, True)]
-        connection.close()
-
-    play(tmp_path, story)
+    reports._told[0].whole, reports._told[0].epoch = False, "of before"
+    reports._told[0].pending.clear()
+    while await tell():
+        pass
+    assert found == [(0, False), (1, False), (2, True)]
+    connection.close()
 
 
-def test_what_was_seen_of_a_machine_that_leaves_its_node_holds_while_somebody_asks(tmp_path: Path):
+async def test_what_was_seen_of_a_machine_that_leaves_its_node_holds_while_somebody_asks(
+    server: Served, tmp_path: Path
+):
     """OVN may say for a moment that a node does not have it; and a machine that is stopped does not serve."""
 
-    async def story(server: Served) -> None:
-        server.observe(AGENTS_PROBE, True)
-        probed = [
-            each
-            for each in endpoints(server.model.snapshot, server.model.snapshot.load_balancers["web"])
-            if each.port_id == "vm1"
-        ]
-        quick = replace(AGENT, heartbeat=0.2)
-        reports = Reports(lambda: quick, remote(server), 1)
-        reports.observe(dict.fromkeys(probed, DOWN))
-        async with running(reports.run):
-            await until(lambda: len(server.model.snapshot.sightings) == len(probed))
-            server.observe(CHASSIS, {"one": replace(ONE, ports=Map())})
-            reports.observe(dict.fromkeys(probed))
-            await until(lambda: not server.services.nodes.agents.probed_by("one"))
-            assert server.model.snapshot.down["web"] == {"web-a", "web-six"}
-            server.observe(CHASSIS, {"one": ONE})
-            reports.observe({probed[0]: UP})
-            await until(lambda: server.model.snapshot.down["web"] == {"web-six"})
-            reports.observe({probed[0]: None})
-            await server.put(deletes=(Owner(Kind.LOAD_BALANCER, "web"),))
-            await until(lambda: not server.model.snapshot.sightings)
-
-    play(tmp_path, story)
+    server.observe(AGENTS_PROBE, True)
+    probed = [
+        each
+        for each in endpoints(server.model.snapshot, server.model.snapshot.load_balancers["web"])
+        if each.port_id == "vm1"
+    ]
+    quick = replace(AGENT, heartbeat=0.2)
+    reports = Reports(lambda: quick, remote(server), 1)
+    reports.observe(dict.fromkeys(probed, DOWN))
+    async with running(reports.run):
+        await eventually(lambda: len(server.model.snapshot.sightings) == len(probed))
+        server.observe(CHASSIS, {"one": replace(ONE, ports=Map())})
+        reports.observe(dict.fromkeys(probed))
+        await eventually(lambda: not server.services.nodes.agents.probed_by("one"))
+        assert server.model.snapshot.down["web"] == {"web-a", "web-six"}
+        server.observe(CHASSIS, {"one": ONE})
+        reports.observe({probed[0]: UP})
+        await eventually(lambda: server.model.snapshot.down["web"] == {"web-six"})
+        reports.observe({probed[0]: None})
+        await server.put(deletes=(Owner(Kind.LOAD_BALANCER, "web"),))
+        await eventually(lambda: not server.model.snapshot.sightings)
 
 
 @pytest.mark.parametrize("knows", ["nothing yet", "what it saw meanwhile", "what it saw in another life"])
-def test_what_a_cover_saw_holds_until_the_node_itself_has_seen_something(tmp_path: Path, knows: str):
-    async def story(server: Served) -> None:
-        server.observe(AGENTS_PROBE, True)
-        web = server.model.snapshot.load_balancers["web"]
-        probed = next(each for each in endpoints(server.model.snapshot, web) if each.port_id == "vm1")
-        one, two = (replace(AGENT, name=name, heartbeat=0.2) for name in ("one", "two"))
-        slice_ = Slice("two", tmp_path / "slice")
-        first, second = (Reports(lambda who=who: who, remote(server), 1) for who in (one, two))
-        if knows == "what it saw in another life":
-            again = replace(one, since=NOON + timedelta(hours=2))
-            first = Reports(lambda: again, remote(server), 1)
-        first.observe({probed: UP})
-        async with running(second.run, Channel(slice_, remote(server)).run):
-            async with running(first.run):
-                await until(lambda: probed in server.model.snapshot.sightings)
-            await until(lambda: slice_.snapshot.covered.get("vm1") == "two")
-            assert dict(server.model.snapshot.covering) == {probed.network_id: "two"}
-            second.observe({probed: replace(UP, health=Health.UNPROBED, error="not yet")})
-            await until(lambda: server.model.snapshot.sightings[probed].error == "not yet")
-            assert server.model.snapshot.sightings[probed].health is Health.ONLINE
-            second.observe({probed: replace(DOWN, since=NOON + timedelta(hours=1))})
-            await until(lambda: "web" in server.model.snapshot.down)
-            if knows == "nothing yet":
-                first.doubt()
-            async with running(first.run):
-                await until(lambda: not slice_.snapshot.covered)
-                assert not server.model.snapshot.covering
-                second.observe({probed: None})
-                if knows != "what it saw meanwhile":
-                    await until(lambda: server.model.snapshot.sightings[probed].chassis == "one")
-                    assert "web" in server.model.snapshot.down
-                    first.observe({probed: replace(UP, since=NOON + timedelta(hours=3))})
-                await until(lambda: not server.model.snapshot.down)
-                await server.put(replace(web, pools=()))
-                first.observe({probed: None})
-                await until(lambda: probed not in server.model.snapshot.sightings)
-
-    play(tmp_path, story)
-
-
-def test_nodes_without_an_agent_are_covered_when_every_agent_had_time_to_speak(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_a_cover_saw_holds_until_the_node_itself_has_seen_something(
+    server: Served, tmp_path: Path, knows: str
 ):
-    async def story(server: Served) -> None:
-        server.observe(AGENTS_PROBE, True)
-        slice_ = Slice("two", tmp_path / "slice")
-        second = Reports(lambda: replace(AGENT, name="two", heartbeat=0.2), remote(server), 1)
-        async with running(second.run, Channel(slice_, remote(server)).run):
-            await until(lambda: "two" in server.model.snapshot.agents and same(slice_, server))
-            assert not server.model.snapshot.covered
-            monkeypatch.setattr(node_agents, "UNHEARD", 0.0)
-            await until(lambda: slice_.snapshot.covered.get("vm1") == "two")
+    server.observe(AGENTS_PROBE, True)
+    web = server.model.snapshot.load_balancers["web"]
+    probed = next(each for each in endpoints(server.model.snapshot, web) if each.port_id == "vm1")
+    one, two = (replace(AGENT, name=name, heartbeat=0.2) for name in ("one", "two"))
+    slice_ = Slice("two", tmp_path / "slice")
+    first, second = (Reports(lambda who=who: who, remote(server), 1) for who in (one, two))
+    if knows == "what it saw in another life":
+        again = replace(one, since=NOON + timedelta(hours=2))
+        first = Reports(lambda: again, remote(server), 1)
+    first.observe({probed: UP})
+    async with running(second.run, Channel(slice_, remote(server)).run):
+        async with running(first.run):
+            await eventually(lambda: probed in server.model.snapshot.sightings)
+        await eventually(lambda: slice_.snapshot.covered.get("vm1") == "two")
+        assert dict(server.model.snapshot.covering) == {probed.network_id: "two"}
+        second.observe({probed: replace(UP, health=Health.UNPROBED, error="not yet")})
+        await eventually(lambda: server.model.snapshot.sightings[probed].error == "not yet")
+        assert server.model.snapshot.sightings[probed].health is Health.ONLINE
+        second.observe({probed: replace(DOWN, since=NOON + timedelta(hours=1))})
+        await eventually(lambda: "web" in server.model.snapshot.down)
+        if knows == "nothing yet":
+            first.doubt()
+        async with running(first.run):
+            await eventually(lambda: not slice_.snapshot.covered)
+            assert not server.model.snapshot.covering
+            second.observe({probed: None})
+            if knows != "what it saw meanwhile":
+                await eventually(lambda: server.model.snapshot.sightings[probed].chassis == "one")
+                assert "web" in server.model.snapshot.down
+                first.observe({probed: replace(UP, since=NOON + timedelta(hours=3))})
+            await eventually(lambda: not server.model.snapshot.down)
+            await server.put(replace(web, pools=()))
+            first.observe({probed: None})
+            await eventually(lambda: probed not in server.model.snapshot.sightings)
 
-    play(tmp_path, story)
+
+async def test_nodes_without_an_agent_are_covered_when_every_agent_had_time_to_speak(server: Served, tmp_path: Path):
+    server.observe(AGENTS_PROBE, True)
+    slice_ = Slice("two", tmp_path / "slice")
+    second = Reports(lambda: replace(AGENT, name="two", heartbeat=0.2), remote(server), 1)
+    async with running(second.run, Channel(slice_, remote(server)).run):
+        await eventually(lambda: "two" in server.model.snapshot.agents and same(slice_, server))
+        await asyncio.sleep(UNHEARD - asyncio.get_running_loop().time() - 1.0)
+        assert not server.model.snapshot.covered
+        await eventually(lambda: slice_.snapshot.covered.get("vm1") == "two")

@@ -2,8 +2,10 @@
 again when a member goes down again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 from immutables import Map
@@ -20,8 +22,11 @@ from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.model.statistics import CountedService, Datapath, Zone
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.node import cutting
-from fairlead.node.cutting import DATAPLANE, Cutting
+from fairlead.node.cutting import AGAIN, DATAPLANE, PAUSE, Cutting
 from harness.story import parse_model
+from harness.waiting import INTERVAL, eventually, turns
+
+pytestmark = pytest.mark.virtual_clock
 
 MODEL = """
 network net1 10.0.0.0/24
@@ -38,7 +43,8 @@ api vip=10.0.0.10 on=net2 project=other tcp:80{monitor=TCP,reset}=c/10.0.0.11:80
 """
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 ZONES = {"c1": 1, "c2": 2, "vm2": 3, "r1-uuid_dnat": 4, "r2-uuid_dnat": 5, "r1-uuid_snat": 6}
-FAST = 0.01
+LONG = 60.0
+"""Seconds after which nothing is left to be cut again, or to be tried again."""
 
 
 def snapshot_of(*down: str, ports: Sequence[str] = ("c1", "c2", "vm2")) -> Snapshot:
@@ -78,14 +84,18 @@ class Switch:
     leads: list[Leading] = field(default_factory=list)
     zones_: Mapping[str, int] = field(default_factory=lambda: ZONES)
     done: list[tuple[int, Cut] | str] = field(default_factory=list)
-    looks: int = 0
+    looks_at: list[float] = field(default_factory=list)
     error: str = ""
+
+    @property
+    def looks(self) -> int:
+        return len(self.looks_at)
 
     async def zones(self) -> Mapping[str, int]:
         return self.zones_
 
     async def leading(self, addresses: Collection[IPAddress]) -> list[Leading]:
-        self.looks += 1
+        self.looks_at.append(asyncio.get_running_loop().time())
         return self.leads
 
     async def cut(self, due: Iterable[tuple[int, Cut]]) -> None:
@@ -117,167 +127,145 @@ class Place:
         assert dataplane == DATAPLANE
         self.failures.append((owner.id, error))
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not is_so():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
     @property
     def cuts(self) -> list[tuple[int, Cut]]:
         return [each for each in self.switch.done if not isinstance(each, str)]
 
 
-def play(snapshot: Snapshot, story: Callable[[Place], Awaitable[None]], **owned: str) -> None:
-    async def main() -> None:
-        place = Place(Given(snapshot), owned={Zone(name): owner for name, owner in owned.items()})
-        running = asyncio.ensure_future(Cutting(place.given, place.switch, place.whose, place.failed).run())
-        place.given.ready.set()
-        try:
-            await story(place)
-            assert not running.done()
-        finally:
-            running.cancel()
-
-    asyncio.run(main())
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_PATIENCE", "LONGEST_PATIENCE", "AGAIN", "PAUSE"):
-        monkeypatch.setattr(cutting, name, FAST)
+@asynccontextmanager
+async def cutting_at(snapshot: Snapshot, **owned: str) -> AsyncIterator[Place]:
+    """A node with this slice. `owned` are zones, and the load balancers for which servers name them."""
+    place = Place(Given(snapshot), owned={Zone(name): owner for name, owner in owned.items()})
+    work = asyncio.ensure_future(Cutting(place.given, place.switch, place.whose, place.failed).run())
+    place.given.ready.set()
+    try:
+        yield place
+        assert not work.done()
+    finally:
+        work.cancel()
 
 
 def cuts(snapshot: Snapshot) -> set[Cut]:
     return set(cuts_of(snapshot, "web"))
 
 
-def test_connections_are_cut_in_the_zones_of_the_clients_that_this_node_has_twice_and_nowhere_else():
-    async def story(place: Place) -> None:
-        await place.until(lambda: len(place.switch.done) == 5)
+async def test_connections_are_cut_in_the_zones_of_the_clients_that_this_node_has_twice_and_nowhere_else():
+    async with cutting_at(snapshot_of("a")) as place:
+        await eventually(lambda: len(place.switch.done) == 5)
         wanted = [(zone, each) for each in cuts(place.given.snapshot) for zone in (1, 3)]
         assert place.switch.done == [*wanted, "settled", *wanted]
-        await asyncio.sleep(5 * FAST)
+        await asyncio.sleep(LONG)
         assert len(place.switch.done) == 5, "once is enough"
 
-    play(snapshot_of("a"), story)
 
-
-def test_nothing_is_cut_while_nobody_is_down_or_no_client_is_here():
-    async def quiet(place: Place) -> None:
-        await asyncio.sleep(5 * FAST)
+async def test_nothing_is_cut_while_nobody_is_down_or_no_client_is_here():
+    async with cutting_at(snapshot_of()) as place:
+        await asyncio.sleep(LONG)
         assert (place.switch.done, place.switch.looks) == ([], 0)
 
-    async def nobody(place: Place) -> None:
-        await place.until(lambda: place.switch.looks > 0)
-        await asyncio.sleep(5 * FAST)
+    async with cutting_at(snapshot_of("a", ports=("c2",))) as place:
+        await eventually(lambda: place.switch.looks > 0)
+        await asyncio.sleep(LONG)
         assert place.switch.done == []
 
-    play(snapshot_of(), quiet)
-    play(snapshot_of("a", ports=("c2",)), nobody)
 
-
-def test_it_waits_for_the_flows_of_this_tenant_and_not_of_another_with_the_same_addresses():
+async def test_it_waits_for_the_flows_of_this_tenant_and_not_of_another_with_the_same_addresses():
     def led_by(key: int) -> Leading:
         (one,) = cuts(snapshot_of("a"))
         service = CountedService(place=Datapath(key), transport=Transport.TCP, address=one.address, port=80)
         return Leading(service, frozenset({"10.0.0.11:80", "10.0.0.12:80"}))
 
-    async def story(place: Place) -> None:
+    async with cutting_at(snapshot_of()) as place:
         place.owned[Datapath(1)], place.owned[Datapath(2)] = "web", "api"
         place.switch.leads = [led_by(1), led_by(2)]
         place.given.say(with_down(place.given.snapshot, "a"))
-        await place.until(lambda: place.switch.looks > 3)
+        await eventually(lambda: len(place.switch.looks_at) > 7)
         assert place.switch.done == []
+        assert pauses(place.switch.looks_at)[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
         place.switch.leads = [led_by(2)]
-        await place.until(lambda: len(place.cuts) == 4)
-
-    play(snapshot_of(), story)
+        await eventually(lambda: len(place.cuts) == 4)
 
 
-def test_clients_outside_are_cut_in_the_zone_of_the_router_that_is_this_load_balancers():
-    async def story(place: Place) -> None:
-        await place.until(lambda: "settled" in place.switch.done)
-        assert {zone for zone, _ in place.cuts} == {1, 4}
+def pauses(times: Sequence[float]) -> list[float]:
+    return [after - before for before, after in pairwise(times)]
 
+
+async def test_clients_outside_are_cut_in_the_zone_of_the_router_that_is_this_load_balancers():
     with_gateway = snapshot_of("a", ports=("c1",))
     gateway = with_gateway.routers["r1"].gateway
     assert gateway is not None
     node = Chassis(name="node1", ports=Map({"c1": True, gateway.port_id: True}))
-    play(replace(with_gateway, chassis=Map(node1=node)), story, **{"r1-uuid_dnat": "web", "r2-uuid_dnat": "api"})
+    here = replace(with_gateway, chassis=Map(node1=node))
+    async with cutting_at(here, **{"r1-uuid_dnat": "web", "r2-uuid_dnat": "api"}) as place:
+        await eventually(lambda: "settled" in place.switch.done)
+        assert {zone for zone, _ in place.cuts} == {1, 4}
 
 
-def test_a_member_that_goes_down_again_is_cut_again():
-    async def story(place: Place) -> None:
-        await place.until(lambda: len(place.cuts) == 4)
+async def test_a_member_that_goes_down_again_is_cut_again():
+    async with cutting_at(snapshot_of("a")) as place:
+        await eventually(lambda: len(place.cuts) == 4)
         place.given.say(with_down(place.given.snapshot))
-        await asyncio.sleep(3 * FAST)
+        await asyncio.sleep(LONG)
         place.given.say(with_down(place.given.snapshot, "a"))
-        await place.until(lambda: len(place.cuts) == 8)
+        await eventually(lambda: len(place.cuts) == 8)
         place.given.say(with_down(place.given.snapshot, "a", "b"))
-        await place.until(lambda: len(place.cuts) == 12)
+        await eventually(lambda: len(place.cuts) == 12)
         assert {str(each.member) for _, each in place.cuts[8:]} == {"10.0.0.12"}, "what was cut stays cut"
 
-    play(snapshot_of("a"), story)
 
-
-def test_a_member_that_flaps_is_cut_no_more_often_than_once_in_a_while(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cutting, "PAUSE", 60.0)
-
-    async def story(place: Place) -> None:
-        await place.until(lambda: len(place.cuts) == 4)
+async def test_a_member_that_flaps_is_cut_no_more_often_than_once_in_a_while():
+    async with cutting_at(snapshot_of("a")) as place:
+        await eventually(lambda: len(place.cuts) == 4)
+        loop = asyncio.get_running_loop()
+        again = loop.time() + PAUSE
         for _ in range(20):
             place.given.say(with_down(place.given.snapshot))
             place.given.say(with_down(place.given.snapshot, "a"))
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(PAUSE / 100)
         assert len(place.cuts) == 4
         place.given.say(with_down(place.given.snapshot, "a", "c"))
-        await place.until(lambda: len(place.cuts) == 6)  # others have their turn
-        assert [zone for zone, _ in place.cuts[4:]] == [2, 2]
+        await turns()
+        assert [zone for zone, _ in place.cuts[4:]] == [2, 2], "others have their turn"
         place.given.say(with_down(place.given.snapshot, "a", "b", "c"))
-        await place.until(lambda: len(place.cuts) == 10)  # and so has another member
-        assert {str(each.member) for _, each in place.cuts[6:]} == {"10.0.0.12"}
+        await turns()
+        assert {str(each.member) for _, each in place.cuts[6:]} == {"10.0.0.12"}, "and so has another member"
+        assert len(place.cuts) == 10
+        await eventually(lambda: len(place.cuts) == 14)
+        assert again - INTERVAL <= loop.time() <= again + INTERVAL
 
-    play(snapshot_of("a"), story)
 
-
-def test_what_cannot_be_done_is_said_and_tried_again():
-    async def switch(place: Place) -> None:
+async def test_what_cannot_be_done_is_said_and_tried_again():
+    loop = asyncio.get_running_loop()
+    async with cutting_at(snapshot_of()) as place:
         place.switch.error = "no such command"
         place.given.say(with_down(place.given.snapshot, "a"))
-        await place.until(lambda: ("web", "no such command") in place.failures)
+        await eventually(lambda: ("web", "no such command") in place.failures)
+        failed = loop.time()
         place.switch.error = ""
-        await place.until(lambda: len(place.cuts) == 4)
+        await eventually(lambda: len(place.cuts) == 4)
         assert place.failures[-1] == ("web", None)
+        assert loop.time() - failed == pytest.approx(AGAIN, abs=2 * INTERVAL)
 
-    async def server(place: Place) -> None:
-        await place.until(lambda: ("web", "nobody answers") in place.failures)
-        place.away = False
-        await place.until(lambda: len(place.cuts) == 4)
-
-    async def away(place: Place) -> None:
+    async with cutting_at(snapshot_of()) as place:
         place.away = True
         (one,) = cuts(with_down(place.given.snapshot, "a"))
         service = CountedService(place=Datapath(2), transport=Transport.TCP, address=one.address, port=80)
         place.switch.leads = [Leading(service, frozenset({"10.0.0.11:80"}))]
         place.given.say(with_down(place.given.snapshot, "a"))
-        await server(place)
+        await eventually(lambda: ("web", "nobody answers") in place.failures)
+        place.away = False
+        await eventually(lambda: len(place.cuts) == 4)
 
-    play(snapshot_of(), switch)
-    play(snapshot_of(), away)
 
-
-def test_much_is_cut_in_rounds(monkeypatch: pytest.MonkeyPatch):
+async def test_much_is_cut_in_rounds(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cutting, "MOST_CUTS", 1)
-
-    async def story(place: Place) -> None:
-        await place.until(lambda: len(place.cuts) == 8)
+    async with cutting_at(snapshot_of("a", "b")) as place:
+        await eventually(lambda: len(place.cuts) == 8)
         assert [str(each.member) for _, each in place.cuts] == ["10.0.0.11"] * 4 + ["10.0.0.12"] * 4
 
-    play(snapshot_of("a", "b"), story)
 
-
-def test_what_comes_back_and_goes_down_again_while_it_is_cut_is_cut_again():
-    async def story(place: Place) -> None:
+async def test_what_comes_back_and_goes_down_again_while_it_is_cut_is_cut_again():
+    async with cutting_at(snapshot_of()) as place:
         settled = asyncio.Event()
 
         async def settle() -> None:
@@ -286,10 +274,8 @@ def test_what_comes_back_and_goes_down_again_while_it_is_cut_is_cut_again():
 
         place.switch.settled = settle  # type: ignore[method-assign]
         place.given.say(with_down(place.given.snapshot, "a"))
-        await place.until(lambda: "settled" in place.switch.done)
+        await eventually(lambda: "settled" in place.switch.done)
         place.given.say(with_down(place.given.snapshot))
         place.given.say(with_down(place.given.snapshot, "a"))
         settled.set()
-        await place.until(lambda: len(place.cuts) == 8)
-
-    play(snapshot_of(), story)
+        await eventually(lambda: len(place.cuts) == 8)

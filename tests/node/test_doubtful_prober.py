@@ -2,16 +2,18 @@
 
 import asyncio
 import socket
-import time
 from dataclasses import replace
 from math import inf
 
 import pytest
 
 from fairlead.model.checks import Rhythm, Verdict
-from fairlead.node import prober as prober_module
-from fairlead.node.prober import Prober
-from node.test_prober import HOSTS, HTTP, TCP, UDP, answering, nothing, probe_all, serving, target, until
+from fairlead.node.prober import OVERSLEPT
+from harness.probed import HOSTS, HTTP, TCP, UDP, answering, full, nothing, probe_all, probing, serving, target
+from harness.virtual_clock import advance
+from harness.waiting import eventually
+
+pytestmark = pytest.mark.virtual_clock
 
 
 async def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
@@ -25,40 +27,37 @@ async def test_silence_says_nothing_while_those_who_answer_take_longer_than_usua
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await writer.drain()
 
-    prober = Prober(device=lambda _: "lo", told=lambda _: None)
     async with serving(serve) as port, serving(nothing) as other:
         lively = target(HTTP, port, rhythm=how)
         many = [replace(lively, endpoint=lively.endpoint._replace(port_id=f"vm{each}")) for each in range(20)]
-        prober.change((), many)
-        running = asyncio.create_task(prober.run())
-        standings = prober.tracker.standings
-        await until(lambda: sum(each.verdict is Verdict.UP for each in standings.values()) == 20)
-        slow.set()
-        await until(lambda: prober._slowness(asyncio.get_running_loop().time()) > 0.05)
-        silent = target(HTTP, other, rhythm=how)
-        prober.change((), [silent])
-        await until(lambda: silent.endpoint in standings and standings[silent.endpoint].doubts == 2)
-        assert standings[silent.endpoint].verdict is Verdict.PENDING
-        await until(lambda: standings[silent.endpoint].verdict is Verdict.DOWN)
-        assert prober.probes > 20
-        running.cancel()
+        async with probing(*many) as prober:
+            standings = prober.tracker.standings
+            await eventually(lambda: sum(each.verdict is Verdict.UP for each in standings.values()) == 20)
+            slow.set()
+            await eventually(lambda: prober._slowness(asyncio.get_running_loop().time()) > 0.05)
+            silent = target(HTTP, other, rhythm=how)
+            prober.change((), [silent])
+            await eventually(lambda: silent.endpoint in standings and standings[silent.endpoint].doubts == 2)
+            assert standings[silent.endpoint].verdict is Verdict.PENDING
+            await eventually(lambda: standings[silent.endpoint].verdict is Verdict.DOWN)
+            assert prober.probes > 20
 
 
-async def test_who_overslept_knows_nothing_of_anybody_any_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prober_module, "OVERSLEPT", 0.2)
+async def test_who_overslept_knows_nothing_of_anybody_any_more():
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
 
     slept = list[bool]()
-    prober = Prober(device=lambda _: "lo", told=lambda _: None, overslept=lambda: slept.append(True))
     async with serving(nothing) as port:
         asked = target(TCP, port, rhythm=how)
-        prober.change((), [asked])
-        running = asyncio.create_task(prober.run())
-        await until(lambda: asked.endpoint in prober.tracker.standings)
-        time.sleep(0.4)  # noqa: ASYNC251 - that is what is tested
-        await until(lambda: bool(slept))
-        await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.UP)
-        running.cancel()
+        async with probing(asked, overslept=lambda: slept.append(asked.endpoint in standings)) as prober:
+            standings = prober.tracker.standings
+            await eventually(lambda: asked.endpoint in standings)
+            advance(OVERSLEPT)
+            await asyncio.sleep(0.05)
+            assert slept == []
+            advance(OVERSLEPT + 0.1)
+            await eventually(lambda: slept == [False])
+            await eventually(lambda: asked.endpoint in standings and standings[asked.endpoint].verdict is Verdict.UP)
 
 
 async def test_silence_to_a_datagram_from_another_node_says_nothing():
@@ -78,21 +77,13 @@ async def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_no
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
 
     async def verdict(port: int) -> Verdict:
-        prober = Prober(device=lambda _: "lo", told=lambda _: None, new_devices={"lo": inf})
         asked = target(HTTP, port, rhythm=how)
-        prober.change((), [asked])
-        running = asyncio.create_task(prober.run())
-        standings = prober.tracker.standings
-        await until(lambda: asked.endpoint in standings and prober.probes > 1)
-        running.cancel()
-        return standings[asked.endpoint].verdict
+        async with probing(asked, new_devices={"lo": inf}) as prober:
+            await eventually(lambda: asked.endpoint in prober.tracker.standings and prober.probes > 1)
+            return prober.tracker.standings[asked.endpoint].verdict
 
     async with serving(answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")) as port:
         assert await verdict(port) is Verdict.DOWN
-    assert await verdict(port) is Verdict.DOWN  # it refuses
-    with socket.socket() as silent:
-        silent.bind((HOSTS[4], 0))
-        silent.listen(0)
-        port = silent.getsockname()[1]
-        with socket.create_connection((HOSTS[4], port)):  # its queue is full: nobody else gets a handshake
-            assert await verdict(port) is Verdict.PENDING
+    assert await verdict(port) is Verdict.DOWN  # the connection is refused
+    with full(4) as port:
+        assert await verdict(port) is Verdict.PENDING

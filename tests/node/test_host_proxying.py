@@ -17,9 +17,9 @@ from fairlead.node.host_proxying import HostProxying
 from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.reporting import Reports
 from harness.given import Given
-from harness.haproxy_site import until
 from harness.proxied import PROGRAM, needs_haproxy
 from harness.story import read_state
+from harness.waiting import eventually
 
 TEXT = """\
 network pool announced 127.0.0.0/8
@@ -58,7 +58,7 @@ async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeyp
     assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    await until(lambda: ("haproxy", "host/h1") not in heard._unapplied)
+    await eventually(lambda: ("haproxy", "host/h1") not in heard._unapplied)
     await end(work)
 
 
@@ -71,7 +71,7 @@ async def test_servers_hear_at_once_what_an_earlier_agent_has_left():
 async def _begin_again(place: Path) -> None:
     host, heard = make(place, PROGRAM)
     work = asyncio.ensure_future(host.run())
-    await until(lambda: heard._serving == {"pool/demo": {2000}})
+    await eventually(lambda: heard._serving == {"pool/demo": {2000}})
     await end(work)
     host, heard = make(place, PROGRAM)
     work = asyncio.ensure_future(host.run())

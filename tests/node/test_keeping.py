@@ -11,6 +11,7 @@ from fairlead.node.keeping import Keeping
 from fairlead.node.reporting import Reports
 from harness.given import Given
 from harness.story import read_story
+from harness.waiting import eventually
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
 
@@ -49,11 +50,10 @@ async def _observe(folder: Path) -> None:
     keeping = Keeping(OVN, Given("h1", folder / "slice", STATE.snapshot()), told, driver)
     running = asyncio.ensure_future(keeping.run(observed=observe))
     try:
-        async with asyncio.timeout(20):
-            await waiting.wait()
-            assert (keeping.found.is_set(), driver.listings, driver.rows) == (True, 1, {})
-            observed.set()
-            await told.done.wait()
+        await eventually(waiting.is_set)
+        assert (keeping.found.is_set(), driver.listings, driver.rows) == (True, 1, {})
+        observed.set()
+        await eventually(told.done.is_set)
         assert driver.rows
     finally:
         running.cancel()

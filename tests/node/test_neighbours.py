@@ -10,18 +10,10 @@ from hypothesis import strategies as st
 
 from fairlead.model.neighbours import Neighbour, Neighbourhood
 from fairlead.node.neighbours import Announcement, Memory, Said
+from harness.neighbours import OWNERS, VIRTUAL, local_ip, ordinary
 
 BOTH = ("10.0.0.200", "fd00:a::200")
 L, L6 = ip_address("10.0.0.200"), ip_address("fd00:a::200")
-VIRTUAL, OWNERS = "0e:00:00:00:00:01", "02:00:00:00:00:c8"
-
-
-def local_ip(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
-    return Neighbour(address=ip_address(address), mac=VIRTUAL, lasting=True, unheard=unheard)
-
-
-def ordinary(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
-    return Neighbour(address=ip_address(address), mac=OWNERS, lasting=False, unheard=unheard)
 
 
 def network(ports: str, *neighbours: Neighbour) -> Mapping[str, Neighbourhood]:

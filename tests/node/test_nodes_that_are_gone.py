@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from fairlead.model.figures import Figures
 from fairlead.model.owner import Kind, Owner
-from fairlead.server.silences import Silences
-from harness.agents import Served, running, until
+from fairlead.server.silences import OTHERS, Silences
+from harness.agents import Served, running
 from harness.etcd import Etcd, started
-from model.test_probes import FIRST, SECOND, SIX
-from node.test_agents_of_several_servers import SOME_DOWN, Node, all_say, begin, free_port
-from node.test_channel import DOCUMENTS, DOWN, UP
+from harness.ports import free_port
+from harness.probes import FIRST, SECOND, SIX
+from harness.several_servers import SOME_DOWN, Node, all_say, begin
+from harness.sightings import DOCUMENTS, DOWN, UP
+from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +47,7 @@ async def beginning(folder: Path, url: str, port: int, *, writes: bool) -> Async
 
 async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, tmp_path: Path):
     async with AsyncExitStack() as stack:
-        with ExitStack() as held:
-            ports = [free_port(held) for _ in range(3)]
+        ports = [free_port() for _ in range(3)]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         first = await stack.enter_async_context(AsyncExitStack())
         there = await first.enter_async_context(beginning(tmp_path / "0", url, ports[0], writes=True))
@@ -62,7 +63,7 @@ async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, 
             await all_say((SOME_DOWN, "DEGRADED", 42), [there])
         second = await stack.enter_async_context(AsyncExitStack())
         later = await second.enter_async_context(beginning(tmp_path / "1", url, ports[1], writes=False))
-        await until(lambda: "one" in there.model.snapshot.silent_nodes)
+        await eventually(lambda: "one" in there.model.snapshot.silent_nodes)
         await all_say((SOME_DOWN, "DEGRADED", 42), [there, later])
         await first.aclose()
         last = await stack.enter_async_context(beginning(tmp_path / "2", url, ports[2], writes=True))
@@ -71,13 +72,12 @@ async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, 
         one.figures = Figures(connections=35)
         async with one.running():
             await all_say((SOME_DOWN, "DEGRADED", 47), [last])
-            await until(lambda: "one" not in last.model.snapshot.silent_nodes)
+            await eventually(lambda: "one" not in last.model.snapshot.silent_nodes)
             await all_say((SOME_DOWN, "DEGRADED", 47), [last])
 
 
-async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.virtual_clock
+async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_path: Path):
     """The server that writes to OVN began after the node had died. Whoever removes it hears the node."""
 
     async with AsyncExitStack() as stack:
@@ -88,11 +88,14 @@ async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(
         silences = Silences(server.model, counts, services.nodes.agents, lambda: False, services.now)
         node = Node("one", [server.url], tmp_path, Figures(connections=3), interval=1)
         async with node.running():
-            await until(lambda: counts.is_heard("one"))
-        await until(lambda: not counts.is_heard("one"))
+            await eventually(lambda: counts.is_heard("one"))
+        await eventually(lambda: not counts.is_heard("one"))
         await silences.look()
         assert stored() == []
-        monkeypatch.setattr("fairlead.server.silences.OTHERS", 0.0)
+        await asyncio.sleep(OTHERS - 1.0)
+        await silences.look()
+        assert stored() == []
+        await asyncio.sleep(2.0)
         await silences.look()
         assert stored() == ["one"]
         await server.put(deletes=(Owner(Kind.SILENT_NODE, "one"),))
@@ -105,8 +108,7 @@ async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_
     than others keeps that; after that nothing is left to do, and of a node that is heard again neither."""
 
     async with AsyncExitStack() as stack:
-        with ExitStack() as held:
-            ports = [free_port(held) for _ in range(3)]
+        ports = [free_port() for _ in range(3)]
         servers = [await begin(stack, tmp_path / str(at), url, port) for at, port in enumerate(ports)]
         counts = [each.services.node_counts for each in servers]
         silences = [
@@ -126,11 +128,11 @@ async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_
         node = Node("one", [each.url for each in servers], tmp_path, Figures(connections=3), interval=1)
         for _ in range(2):
             async with node.running():
-                await until(lambda: all(each.is_heard("one") for each in counts))
+                await eventually(lambda: all(each.is_heard("one") for each in counts))
                 was_kept = "one" in servers[0].model.snapshot.silent_nodes
                 assert await looked() == was_kept
                 assert "one" not in servers[0].model.snapshot.silent_nodes
-            await until(lambda: not any(each.is_heard("one") for each in counts))
+            await eventually(lambda: not any(each.is_heard("one") for each in counts))
             assert 1 <= await looked() <= len(servers)
             assert await looked() == 0
             assert "one" in servers[0].model.snapshot.silent_nodes

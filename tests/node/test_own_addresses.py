@@ -12,9 +12,9 @@ from fairlead.drivers.native.routing import Routing
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node import own_addresses
-from fairlead.node.own_addresses import OwnAddresses
+from fairlead.node.own_addresses import LOOK, OwnAddresses
 from fairlead.node.reporting import Reports
+from harness.agents import running
 from harness.apart import Apart, require_root
 from harness.given import Given
 from harness.story import read_state
@@ -86,31 +86,20 @@ def snapshot(other: str = "fd00:1::/64") -> Snapshot:
     return read_state("now", TEXT.format(other), {}, {}).snapshot()
 
 
-async def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(own_addresses, "LOOK", 60.0)
-    said = await _story(tmp_path, iter([{*OWN, parse_address("10.20.0.21")}] * 2))
-    assert said == [OWN, OWN - {parse_address("fd00:1::1")} | {parse_address("10.20.0.21")}]
+@pytest.mark.virtual_clock
+async def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(tmp_path: Path):
+    """By the news: the next look would come later."""
+    kernel = frozenset({*OWN, parse_address("10.20.0.21")})
+    given, told, loop = Given("h1", tmp_path / "slice", snapshot()), _Told(), asyncio.get_running_loop()
+    async with running(OwnAddresses(given, told, lambda: kernel).run):
+        assert await told.said.get() == OWN
+        given.become(snapshot("10.20.0.21/32"), Owner(Kind.HOST, "h1"))
+        assert await told.said.get() == OWN - {parse_address("fd00:1::1")} | {parse_address("10.20.0.21")}
+        assert loop.time() == 0.0
 
 
-async def _story(folder: Path, kernel: Iterator[set[IPAddress]]) -> list[frozenset[IPAddress]]:
-    given, told = Given("h1", folder / "slice", snapshot()), _Told()
-    running = asyncio.ensure_future(OwnAddresses(given, told, lambda: frozenset(next(kernel))).run())
-    try:
-        async with asyncio.timeout(20):
-            said = [await told.said.get()]
-            given.become(snapshot("10.20.0.21/32"), Owner(Kind.HOST, "h1"))
-            return [*said, await told.said.get()]
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-
-
-async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(own_addresses, "LOOK", 0.01)
+@pytest.mark.virtual_clock
+async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(tmp_path: Path):
     answers = iter([None, None, OWN])
 
     def read() -> frozenset[IPAddress]:
@@ -119,14 +108,7 @@ async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
             raise OSError("the kernel does not say")
         return found
 
-    async def story() -> frozenset[IPAddress]:
-        told = _Told()
-        running = asyncio.ensure_future(OwnAddresses(Given("h1", tmp_path / "slice", snapshot()), told, read).run())
-        try:
-            async with asyncio.timeout(20):
-                return await told.said.get()
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-
-    assert (await story()) == OWN
+    told, loop = _Told(), asyncio.get_running_loop()
+    async with running(OwnAddresses(Given("h1", tmp_path / "slice", snapshot()), told, read).run):
+        assert await told.said.get() == OWN
+        assert loop.time() == 2 * LOOK

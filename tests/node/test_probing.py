@@ -21,6 +21,7 @@ from fairlead.node import probing
 from fairlead.node.prober import Prober
 from fairlead.node.probing import Probing, Wanted
 from harness.story import parse_model
+from harness.waiting import eventually
 
 MODEL = """
 network net1 10.0.0.0/24
@@ -140,12 +141,6 @@ class Reports:
         self.told.clear()
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probing, "AGAIN", 0.05)
 
@@ -153,18 +148,18 @@ async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(mo
     work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
     given.ready.set()
     running = asyncio.ensure_future(work.run())
-    await until(lambda: ports.applied == [["net1"]])
+    await eventually(lambda: ports.applied == [["net1"]])
     thread = work._thread
-    await until(lambda: work._thread is not None)
+    await eventually(lambda: work._thread is not None)
     thread = work._thread
     assert thread is not None
-    await until(lambda: len(thread._prober.tracker) == 1)
+    await eventually(lambda: len(thread._prober.tracker) == 1)
     given.snapshot = snapshot_of(MODEL, "vm1", "vm3")
     given.call((API,))
-    await until(lambda: len(thread._prober.tracker) == 2)
+    await eventually(lambda: len(thread._prober.tracker) == 2)
     given.snapshot = replace(given.snapshot, chassis=Map(node1=Chassis(name="node1")))
     given.call((Owner(Kind.PORT, "vm1"),))
-    await until(lambda: len(thread._prober.tracker) == 0)
+    await eventually(lambda: len(thread._prober.tracker) == 0)
     assert ports.applied == [["net1"], ["net1", "net2"], []]
     assert {each.port_id for each, seen in reports.told.items() if seen is None} == {"vm1", "vm3"}
     running.cancel()
@@ -177,12 +172,12 @@ async def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_ha
     work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
     given.ready.set()
     running = asyncio.ensure_future(work.run())
-    await until(lambda: ports.applied == [[]])
+    await eventually(lambda: ports.applied == [[]])
     assert reports.kept is None
     given.snapshot = snapshot_of(MODEL, "vm3")
     given.heard.set()
     given.call((API,))
-    await until(lambda: reports.kept is not None)
+    await eventually(lambda: reports.kept is not None)
     assert ports_of(reports.kept or ()) == {"vm3"}
     running.cancel()
 
@@ -220,11 +215,11 @@ async def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytes
     work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"), resetting)
     given.ready.set()
     running = asyncio.ensure_future(work.run())
-    await until(lambda: work._thread is not None)
+    await eventually(lambda: work._thread is not None)
     thread = work._thread
     assert thread is not None
-    await until(lambda: len(thread._prober.tracker) == 2)
-    await until(lambda: resetting.by == [["net1"], ["net1"]])
+    await eventually(lambda: len(thread._prober.tracker) == 2)
+    await eventually(lambda: resetting.by == [["net1"], ["net1"]])
     running.cancel()
 
 
@@ -240,6 +235,7 @@ async def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.Monk
     given = Given(snapshot_of(MODEL, "vm1"))
     work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"))
     given.ready.set()
+    running = asyncio.ensure_future(work.run())
+    await eventually(running.done)
     with pytest.raises(LookupError, match="a mistake"):
-        async with asyncio.timeout(10):
-            await work.run()
+        await running

@@ -13,7 +13,7 @@ from fairlead.model.statistics import Datapath
 from fairlead.node.process import Agent
 from fairlead.node.protocol import Servers
 from fairlead.options import AgentOptions
-from node.test_counting import WEB, counted
+from harness.counting import WEB, counted
 
 
 @dataclass

@@ -20,9 +20,10 @@ from fairlead.node.counting import Tally
 from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.reporting import Reports
 from harness.given import Given
-from harness.haproxy_site import NET, Here, until
+from harness.haproxy_site import NET, Here
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, needs_haproxy, pool, view
+from harness.waiting import eventually
 
 
 @needs_haproxy
@@ -49,18 +50,18 @@ async def _lose_a_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = HAProxy(folder / "p", Here(), reports.serves, Program(path=PROGRAM, user=""))
     work = asyncio.ensure_future(Proxying(given, reports, driver, looks).run())
     try:
-        await until(lambda: [*reports._serving.values()] == [{port}])
+        await eventually(lambda: [*reports._serving.values()] == [{port}])
         [running] = [read_running(each) for each in (folder / "p").glob("*/")]
         assert running is not None
         assert not reports._unapplied
         broken = True
         os.kill(running.pid, signal.SIGKILL)
-        await until(lambda: "No space left" in reports._unapplied.get(("haproxy", str(WEB)), ""))
+        await eventually(lambda: "No space left" in reports._unapplied.get(("haproxy", str(WEB)), ""))
         assert not reports._serving
         broken = False
-        await until(lambda: not reports._unapplied and [*reports._serving.values()] == [{port}])
+        await eventually(lambda: not reports._unapplied and [*reports._serving.values()] == [{port}])
         given.become(Snapshot(), WEB, NET)
-        await until(lambda: not [*(folder / "p").glob("*/")])
+        await eventually(lambda: not [*(folder / "p").glob("*/")])
     finally:
         work.cancel()
         with contextlib.suppress(asyncio.CancelledError):

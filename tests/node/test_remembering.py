@@ -13,6 +13,9 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.sighting import Sighting
 from fairlead.node.remembering import KeptReports, sightings_path
+from harness.waiting import eventually_equal
+
+pytestmark = pytest.mark.virtual_clock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="one", version="1", host="one", since=NOON, heartbeat=5.0)
@@ -35,9 +38,7 @@ def kept(folder: Path) -> dict[Endpoint, Sighting]:
 
 
 async def until_kept(folder: Path, expected: dict[Endpoint, Sighting]) -> None:
-    async with asyncio.timeout(10):
-        while kept(folder) != expected:  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.01)
+    await eventually_equal(lambda: kept(folder), expected)
 
 
 async def test_who_begins_anew_tells_what_was_seen_last(tmp_path: Path):

@@ -7,26 +7,27 @@ from pathlib import Path
 import pytest
 
 from fairlead.node import resetting
-from fairlead.node.resetting import FILTERS, MOST, NOTHING, Resetter
+from fairlead.node.resetting import FILTERS, MOST, NOTHING, PERIOD, Resetter
 from fairlead.node.segments import ACK
-from node.test_segments import frame
+from harness.segments import frame
 
 
-async def test_so_many_are_answered_at_once_and_the_others_later(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resetting, "PERIOD", 0.05)
-
+@pytest.mark.virtual_clock
+async def test_so_many_are_answered_at_once_and_the_others_later():
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with own, other:
         own.setblocking(False)
         other.setblocking(False)
-        for _ in range(2 * MOST):
+        for _ in range(2 * MOST + 1):
             other.send(frame(4, ACK))
         resetter = Resetter(Path("/nowhere"))
         asyncio.get_running_loop().add_reader(own, resetter._answer, own)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(PERIOD / 2)
         assert heard(other) == MOST
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(PERIOD)
         assert heard(other) == MOST
+        await asyncio.sleep(PERIOD)
+        assert heard(other) == 1
         asyncio.get_running_loop().remove_reader(own)
 
 

@@ -8,7 +8,7 @@ from fairlead.model.figures import Figures
 from fairlead.model.readings import Reading
 from fairlead.node.counting import Tally
 from fairlead.node.state import read_state, write_state
-from node.test_counting import DNS, WEB, counted, take
+from harness.counting import DNS, WEB, counted, take
 
 
 def test_sums_outlive_the_agent_and_a_boot_begins_anew(tmp_path: Path):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from fairlead.node.threads import beside
+from harness.waiting import DEADLINE, eventually
 
 
 async def test_what_the_work_returns_or_raises_comes_back():
@@ -22,31 +23,34 @@ def _fail() -> None:
 
 def test_the_process_does_not_wait_for_it():
     program = """
-import asyncio, time
+import asyncio, threading
 from fairlead.node.threads import beside
 
 async def story():
     try:
         async with asyncio.timeout(0.1):
-            await beside(lambda: time.sleep(60))
+            await beside(threading.Event().wait)
     except TimeoutError:
         print("not waited for")
 
 asyncio.run(story())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert (done.stdout, done.stderr) == ("not waited for\n", "")
 
 
 async def test_what_comes_too_late_disturbs_nobody(caplog):
-    go = threading.Event()
+    threads, go = list[threading.Thread](), threading.Event()
 
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await beside(go.wait)
-    threads = set(threading.enumerate()) - {threading.current_thread()}
+    def work() -> None:
+        threads.append(threading.current_thread())
+        go.wait()
+
+    waiting = asyncio.ensure_future(beside(work))
+    [thread] = await eventually(lambda: threads)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     go.set()
-    for thread in threads:
-        if thread.daemon:
-            thread.join(5)
+    await eventually(lambda: not thread.is_alive())
     assert caplog.text == ""

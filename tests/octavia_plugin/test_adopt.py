@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from harness.fuzz.machine import SCHEMA, SERVER
-from harness.lab.servers import until
 from harness.octavia_plugin.cloud import LAUNCH, OCTAVIA, SETTLED, STOCK, STOCK_CONF, Cloud, cloud
 from harness.shell import Shell, shell
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
-pytestmark = pytest.mark.client
+pytestmark = pytest.mark.octavia
 COLUMNS = (
     "name",
     "protocol",
@@ -59,7 +59,7 @@ def network(place: Cloud, cli: Shell) -> str:
 
 def northbound(place: Cloud, *words: str) -> str:
     command = ["ovn-nbctl", f"--db={place.database.northbound}", "--no-leader-only", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
 
 
 def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
@@ -84,10 +84,19 @@ def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
     ]
     body = {"name": name, "provider": "ovn", "vip_subnet_id": subnet, "listeners": listeners}
     made: str = place.ask("POST", "loadbalancers", {"loadbalancer": body})["loadbalancer"]["id"]
-    until(lambda: any("10.0.0.12:8080" in str(row["vips"]) for row in rows(place, made)), SETTLED)
-    until(lambda: shown(place, made)["provisioning_status"] == "ACTIVE", SETTLED)
-    until(lambda: all(each in str(rows(place, made)) for each in written_last(place, made)), SETTLED)
+    wait_vip(place, made, "10.0.0.12:8080")
+    wait_equal(lambda: shown(place, made)["provisioning_status"], "ACTIVE", seconds=SETTLED)
+    wait_until(lambda: all(each in str(rows(place, made)) for each in written_last(place, made)), seconds=SETTLED)
     return made
+
+
+def wait_vip(place: Cloud, name: str, backend: str) -> None:
+    """Wait until rows of this name have a backend."""
+
+    def has_it(found: list[dict[str, Any]]) -> bool:
+        return any(backend in str(row["vips"]) for row in found)
+
+    wait_until(lambda: rows(place, name), backend, is_enough=has_it, seconds=SETTLED)
 
 
 def written_last(place: Cloud, identity: str) -> list[str]:
@@ -141,9 +150,9 @@ def test_one_is_taken_over_and_the_other_is_not_touched(place: Cloud, cli: Shell
     live_on(place, cli, web, now["vip_port_id"])
     assert rows(place, other) == before
     cli.good("loadbalancer member create pool-other --name three --address 10.0.0.13 --protocol-port 8080 --wait")
-    until(lambda: any("10.0.0.13:8080" in str(row["vips"]) for row in rows(place, other)), SETTLED)
+    wait_vip(place, other, "10.0.0.13:8080")
     cli.good("loadbalancer delete other --cascade --wait")
-    until(lambda: rows(place, other) == [], SETTLED)
+    wait_equal(lambda: rows(place, other), [], seconds=SETTLED)
 
 
 def live_on(place: Cloud, cli: Shell, web: str, port_id: str) -> None:
@@ -155,7 +164,7 @@ def live_on(place: Cloud, cli: Shell, web: str, port_id: str) -> None:
     assert "10.0.0.13:8080" in str(tcp["vips"])
     assert tcp["health_check"]
     cli.good("loadbalancer delete web --cascade --wait")
-    until(lambda: rows(place, f"{web}-taken") == [], SETTLED)
+    wait_equal(lambda: rows(place, f"{web}-taken"), [], seconds=SETTLED)
     assert place.fairlead.client.get(f"/network/v2.0/ports/{port_id}").status_code == 404
 
 
@@ -212,7 +221,7 @@ def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_a
     killed = stock(place, network, "killed")
     before = rows(place, killed)
     with place.nothing_committed(), adopt(place, "killed") as process:
-        until(lambda: told(place, killed) == "prepared", SETTLED)
+        wait_equal(lambda: told(place, killed), "prepared", seconds=SETTLED)
         process.send_signal(signal.SIGKILL)
     assert rows(place, killed) == before
     assert shown(place, killed)["provider"] == "ovn"
@@ -223,11 +232,11 @@ def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_a
 def test_who_is_killed_after_it_leaves_the_rest_to_the_agent(place: Cloud, cli: Shell, network: str):
     """Fairlead does not answer any more when it is to be taken: all is said in Octavia by then."""
     left = stock(place, network, "left")
-    until(lambda: told(place, left) is None)
+    wait_equal(lambda: told(place, left), None, seconds=SETTLED)
     with adopt(place, "left") as process:
-        until(lambda: shown(place, left)["provider"] == "fairlead", SETTLED)
+        wait_equal(lambda: shown(place, left)["provider"], "fairlead", seconds=SETTLED)
         process.send_signal(signal.SIGKILL)
-    until(lambda: shown(place, left)["provisioning_status"] == "ACTIVE", SETTLED)
+    wait_equal(lambda: shown(place, left)["provisioning_status"], "ACTIVE", seconds=SETTLED)
     assert (rows(place, left), told(place, left)) == ([], "taken")
     port = cli.good(f"port show {shown(place, left)['vip_port_id']} -f json")
     assert port["device_owner"] == "Octavia"

@@ -15,6 +15,7 @@ from oslo_config import cfg
 from fairlead.octavia_plugin.driver import FairleadDriver
 from fairlead.octavia_plugin.options import OPTIONS, SECTION, read
 from harness.served import served
+from harness.waiting import DEADLINE
 
 LB, LISTENER, POOL = (f"{letter * 8}-0000-4000-8000-000000000001" for letter in "abc")
 ONE, TWO, MONITOR, RULE = (f"{letter * 8}-0000-4000-8000-000000000002" for letter in "abcd")
@@ -24,7 +25,7 @@ NOWHERE = "http://127.0.0.1:1"
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[httpx.Client]:
     """A server's door for plug-ins, to which the driver is led past a server that is not there."""
-    with served(tmp_path) as url, httpx.Client(base_url=url, timeout=10) as client:
+    with served(tmp_path) as url, httpx.Client(base_url=url, timeout=DEADLINE) as client:
         read(cfg.CONF)
         cfg.CONF.set_override("servers", [NOWHERE, url], SECTION)
         yield client

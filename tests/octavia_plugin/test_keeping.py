@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.lab.servers import until
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
-import multiprocessing, os, pathlib, sys, time
+import multiprocessing, os, pathlib, sys
+from threading import Event
 from fairlead.octavia_plugin.keeping import keep
 
 folder = pathlib.Path(sys.argv[1])
@@ -22,7 +23,7 @@ folder = pathlib.Path(sys.argv[1])
 def work(is_over):
     (folder / f"{os.getpid()}.at.{os.getppid()}").touch()
     while not is_over():
-        time.sleep(0.05)
+        Event().wait(0.05)
 
 context = multiprocessing.get_context("fork")
 event = context.Event()
@@ -45,7 +46,7 @@ class Line:
 
     def working(self) -> tuple[int, int]:
         """The newest that works, and who watches it."""
-        until(lambda: list(self._folder.glob("*.at.*")), 20)
+        wait_until(lambda: list(self._folder.glob("*.at.*")))
         worker, _, watcher = max(self._folder.glob("*.at.*"), key=lambda each: each.stat().st_mtime_ns).name.split(".")
         return int(worker), int(watcher)
 
@@ -53,8 +54,8 @@ class Line:
         """And wait for another one to work."""
         before = self.working()
         os.kill(process, signal.SIGKILL)
-        until(lambda: self.working() != before, 20)
-        until(lambda: not _is_there(before[0]), 20)
+        wait_until(self.working, is_enough=lambda working: working != before)
+        wait_until(lambda: not _is_there(before[0]), f"the end of {before[0]}")
 
     def everybody(self) -> set[int]:
         pids = {int(each.name.split(".")[0]) for each in self._folder.glob("*.at.*")}
@@ -74,7 +75,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
         made = Line(tmp_path, starter)
         yield made
         starter.kill()
-    until(lambda: not made.everybody(), 20)
+    wait_equal(made.everybody, set())
 
 
 def test_any_of_them_may_be_killed_again_and_again(line: Line):
@@ -93,7 +94,7 @@ def test_one_that_is_frozen_keeps_nobody(line: Line):
     worker, _ = line.working()
     os.kill(worker, signal.SIGSTOP)
     os.kill(line.working()[1], signal.SIGKILL)
-    until(lambda: line.working()[0] != worker, 20)
+    wait_until(lambda: line.working()[0], is_enough=lambda working: working != worker)
     os.kill(worker, signal.SIGCONT)
 
 
@@ -102,5 +103,5 @@ def test_when_it_is_over_all_of_them_end(line: Line):
     assert len(line.everybody()) == 3
     assert line.starter.stdin is not None
     line.starter.stdin.close()
-    assert line.starter.wait(20) == 0
-    until(lambda: not line.everybody(), 20)
+    assert line.starter.wait(DEADLINE) == 0
+    wait_equal(line.everybody, set())

@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.octavia_plugin.cloud import PROJECT, Cloud, made_place
+from harness.octavia_plugin.cloud import PROJECT, SETTLED, Cloud, made_place
 from harness.shell import Shell, shell
+from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.client
+pytestmark = pytest.mark.octavia
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,8 @@ def test_what_was_written_and_never_committed_is_taken_back(place: Cloud, web: s
     body = {"listener": {"loadbalancer_id": web, "protocol": "UDP", "protocol_port": 91}}
     known = place.truth().keys()
     killed_when(place, lambda: place.truth().keys() > known, "POST", "listeners", body)
-    place.wait(lambda: "it is deleted in Fairlead" in place.log("agent"))
+    words = "it is deleted in Fairlead"
+    wait_until(lambda: place.log("agent"), words, is_enough=lambda log: words in log, seconds=SETTLED)
     assert place.everything() == before
     assert place.settle() == before
 
@@ -206,7 +208,7 @@ def test_what_is_gone_though_octavia_rolled_it_back_is_made_again(place: Cloud, 
     made = place.ask("POST", "listeners", body)["listener"]["id"]
     place.settle()
     killed_when(place, lambda: made not in place.truth(), "DELETE", f"listeners/{made}", None)
-    place.wait(lambda: place.truth().get(made) == ("ACTIVE", "ONLINE"))
+    wait_equal(lambda: place.truth().get(made), ("ACTIVE", "ONLINE"), seconds=SETTLED)
     assert place.settle()[made] == ("ACTIVE", "ONLINE")
     place.ask("DELETE", f"listeners/{made}")
     assert made not in place.settle()
@@ -225,7 +227,7 @@ def test_values_that_octavia_rolled_back_are_put_back(place: Cloud, web: str):
     assert stored() == before
     change = {"member": {"name": "other", "weight": 99}}
     killed_when(place, lambda: stored() != before, "PUT", f"pools/{pool}/members/{member['id']}", change)
-    place.wait(lambda: stored() == before)
+    wait_equal(stored, before, seconds=SETTLED)
     assert place.ask("GET", f"pools/{pool}/members/{member['id']}")["member"]["weight"] == before[1]
     place.settle()
 
@@ -242,12 +244,12 @@ def test_a_command_says_what_differs_and_puts_it_right(place: Cloud, web: str):
     pool = next(each for each in pools if each["name"] == "app")
     member = pool["members"][0]["id"]
     door.put(f"{lbaas}/pools/{pool['id']}/members/{member}", json={"member": {"weight": 50}}).raise_for_status()
-    place.wait(place.fairlead.has_nothing_to_do)
+    wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLED)
     door.delete(f"{lbaas}/healthmonitors/{pool['healthmonitor_id']}").raise_for_status()
-    place.wait(place.fairlead.has_nothing_to_do)
+    wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLED)
     body = {"listener": {"loadbalancer_id": web, "protocol": "TCP", "protocol_port": 99}}
     listener = door.post(f"{lbaas}/listeners", json=body).raise_for_status().json()["listener"]["id"]
-    place.wait(place.fairlead.has_nothing_to_do)
+    wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLED)
     before = place.truth()
     code, told = place.sync("--dry-run", "--at-once", "web")
     assert (code, place.truth()) == (3, before)
@@ -268,7 +270,7 @@ def test_a_command_says_what_differs_and_puts_it_right(place: Cloud, web: str):
 def killed_when(place: Cloud, written: Callable[[], bool], method: str, path: str, body: object) -> None:
     with ThreadPoolExecutor(1) as pool, place.nothing_committed():
         asked = pool.submit(place.octavia.request, method, f"/v2/lbaas/{path}", json=body)
-        place.wait(written)
+        wait_until(written, seconds=SETTLED)
         place.kill("api")
         with pytest.raises(httpx.TransportError):
             asked.result()

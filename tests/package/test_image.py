@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from fairlead import __version__
+from harness.package.archives import ROOT, done
 from harness.package.podman import Podman
 from harness.ports import free_port
-from package.conftest import ROOT, done
+from harness.waiting import DEADLINE, wait_equal
 
 pytestmark = pytest.mark.package
 BASE = "docker.io/library/debian:bookworm-slim"
@@ -70,12 +71,16 @@ def test_it_serves_with_no_privilege_and_ends_when_told(podman: Podman, tmp_path
     away = ("FAIRLEAD_OVN_NORTHBOUND=unix:/tmp/away", "FAIRLEAD_OVN_SOUTHBOUND=unix:/tmp/away")
     options = [f"--env={each}" for each in (f"FAIRLEAD_SERVER_LISTEN={where}", *away)]
     with podman.running(IMAGE, log, "--name=it", *CONFINED, *options) as container:
-        while podman.health("it") != 0:
+
+        def health() -> int:
             assert container.poll() is None, log.read_text()
-        with httpx.Client(base_url=f"http://{where}", timeout=60) as client:
+            return podman.health("it")
+
+        wait_equal(health, 0)
+        with httpx.Client(base_url=f"http://{where}", timeout=DEADLINE) as client:
             made = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             assert made.status_code == 201, made.text
             assert client.get("/healthz").text == "well\n"
         container.terminate()
-        assert container.wait(60) == 0, log.read_text()
+        assert container.wait(DEADLINE) == 0, log.read_text()
     assert "Traceback" not in log.read_text()

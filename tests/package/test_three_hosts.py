@@ -20,9 +20,11 @@ from typing import Any
 import bcrypt
 import pytest
 
+from harness.package import asker as asker_program
+from harness.package.archives import ROOT, done
 from harness.package.asker import KEPT
-from harness.package.hosts import Host, Wire, until
-from package.conftest import ROOT, done
+from harness.package.hosts import Host, Wire
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.package
 EXAMPLE = ROOT / "examples" / "three-hosts"
@@ -42,6 +44,7 @@ PROGRAMS = (
     "systemd-sysusers",
 )
 MEMORY = Path("/dev/shm")
+CURL_TIMEOUTS = ("--connect-timeout", "10", "-m", "60")  # seconds
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,18 @@ class Site:
 
     def ask(self, path: str, *more: str) -> str:
         ca = self.example / "tls" / "ca.pem"
-        words = ["curl", "-sS", "-f", "-m", "5", "--cacert", ca, "-u", f"{USER}:{PASSWORD}", f"{self.url}{path}", *more]
+        words = [
+            "curl",
+            "-sS",
+            "-f",
+            *CURL_TIMEOUTS,
+            "--cacert",
+            ca,
+            "-u",
+            f"{USER}:{PASSWORD}",
+            f"{self.url}{path}",
+            *more,
+        ]
         return done([*self.wire.inside, *map(str, words)])
 
     def plan(self) -> str:
@@ -187,7 +201,7 @@ class Asker:
     """A caller who goes on."""
 
     def __init__(self, site: Site) -> None:
-        words = [sys.executable, Path(__file__).with_name("asker.py"), site.url, site.example / "tls" / "ca.pem"]
+        words = [sys.executable, asker_program.__file__, site.url, site.example / "tls" / "ca.pem"]
         self._log = site.folder / "asker.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -206,14 +220,14 @@ class Asker:
         """Seconds that one took."""
         return self._last()["longest"]
 
-    def goes_on(self, patience: float = 60) -> None:
-        """Several more."""
+    def goes_on(self) -> None:
+        """Wait until it has made several more."""
         before = self.made()
-        until(lambda: self.made() > before + 5, patience)
+        wait_until(self.made, f"more than {before + 5}", is_enough=lambda made: made > before + 5)
 
     def end(self) -> dict[str, Any]:
         self._process.terminate()
-        assert self._process.wait(60) == 0, self._log.read_text()[-3000:]
+        assert self._process.wait(DEADLINE) == 0, self._log.read_text()[-3000:]
         return self._last()
 
 
@@ -241,7 +255,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 def test_the_example_works_as_it_says_and_goes_on_without_a_host(site: Site):
     for section in "234":
         site.do(section)
-    until(site.holder, 60)
+    wait_until(site.holder)
     asker = Asker(site)
     try:
         asker.goes_on()
@@ -260,7 +274,7 @@ def test_the_example_works_as_it_says_and_goes_on_without_a_host(site: Site):
     assert site.plan() == "nothing to do\n"
     restore(site)
     site.hosts["three"].end()  # the one that was replaced and one other are most of them
-    until(lambda: site.answers("/network/v2.0/networks"), 60)
+    wait_until(lambda: site.answers("/network/v2.0/networks"))
 
 
 def lose_and_replace(site: Site, asker: Asker) -> None:
@@ -268,7 +282,7 @@ def lose_and_replace(site: Site, asker: Asker) -> None:
     for word in ("stop", "start"):
         for name in ("three", "one"):
             site.hosts[name].sh(f"systemctl {word} keepalived")
-        until(lambda: site.holder() == "two", 60)
+        wait_equal(site.holder, "two")
     site.hosts["two"].end()
     before = asker.longest()
     asker.goes_on()
@@ -287,5 +301,5 @@ def restore(site: Site) -> None:
     site.ask("/network/v2.0/networks", "-d", '{"network": {"name": "later"}}', "-H", "Content-Type: application/json")
     assert "later" in site.networks()
     site.do("8", blocks=slice(1, 4))
-    until(lambda: site.answers("/network/v2.0/networks"), 60)
+    wait_until(lambda: site.answers("/network/v2.0/networks"))
     assert sorted(site.networks()) == sorted(before)

@@ -17,8 +17,9 @@ import pytest
 
 from fairlead import __version__
 from harness.etcd import started
+from harness.package.archives import ROOT, Archives, done, newcomer
 from harness.ports import free_port
-from package.conftest import ROOT, Archives, done, newcomer
+from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.package
 BESIDE = f"fairlead-{__version__}.data"
@@ -112,14 +113,14 @@ def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([fairlead, "server"], env=environment, stderr=log)
     try:
-        while not is_alive():
-            assert server.poll() is None, (tmp_path / "log").read_text()
-        with httpx.Client(base_url=f"http://{where}", timeout=60) as client:
+        wait_until(lambda: is_alive() or server.poll() is not None, "the server to answer or to end")
+        assert server.poll() is None, (tmp_path / "log").read_text()
+        with httpx.Client(base_url=f"http://{where}", timeout=DEADLINE) as client:
             made = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             assert made.status_code == 201, made.text
             assert [each["name"] for each in client.get("/network/v2.0/networks").json()["networks"]] == ["n"]
         server.terminate()
-        assert server.wait(60) == 0, (tmp_path / "log").read_text()
+        assert server.wait(DEADLINE) == 0, (tmp_path / "log").read_text()
     finally:
         server.kill()
         server.wait()

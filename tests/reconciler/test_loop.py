@@ -22,6 +22,7 @@ from fairlead.reconciler.looking import MassDelete
 from fairlead.reconciler.loop import CAUSE, STALLED, Reconciler
 from fairlead.reconciler.queue import MANY
 from harness.story import read_story
+from harness.waiting import turns
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
 NET = Owner(Kind.NETWORK, "net1")
@@ -416,3 +417,18 @@ async def test_what_happens_between_two_resyncs_is_not_kept():
     while await reconciler.step():
         pass
     assert reconciler._memory.touched == set()
+
+
+@pytest.mark.virtual_clock
+async def test_a_reconciler_that_rests_is_woken_by_a_dirty_owner():
+    """In the moment in which it is marked: nothing is left to a timer."""
+    driver = FakeDriver(references)
+    reconciler = make(driver, STATE.snapshot())
+    running = asyncio.create_task(reconciler.run())
+    await turns()
+    assert driver.applies == 0
+    reconciler.mark([NET])
+    await turns()
+    assert driver.applies == 1
+    assert asyncio.get_running_loop().time() == 0.0
+    running.cancel()

@@ -1,8 +1,7 @@
 """Whom a server asks who calls: what cannot work is told before it starts, and SIGHUP reads secrets again."""
 
-import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fairlead.config import BadConfiguration
 from fairlead.options import Configuration, KeystoneOptions, ServerOptions
 from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
 from harness.front_ends.keystone_recorded import OF_SHOP, PASSWORD, Playing, playing, token
-from test_questions import certificate
+from harness.tls_files import certificate
 
 
 def configured(folder: Path, port: int = 5000, *, password: str = PASSWORD, **more: str) -> Configuration:
@@ -35,14 +34,13 @@ def users(folder: Path) -> str:
     return str(path)
 
 
-def run(story: Callable[[Playing, int], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        play = Playing()
-        play.tokens["good"] = token("reader", **OF_SHOP)
-        async with asyncio.timeout(20), playing(play) as port:
-            await story(play, port)
-
-    asyncio.run(whole())
+@pytest.fixture
+async def keystone() -> AsyncIterator[tuple[Playing, int]]:
+    """A Keystone that knows one token, and its port."""
+    play = Playing()
+    play.tokens["good"] = token("reader", **OF_SHOP)
+    async with playing(play) as port:
+        yield play, port
 
 
 def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path):
@@ -81,16 +79,14 @@ def test_a_file_that_vouches_for_nobody_is_told(tmp_path: Path):
         make_authentication(asked)
 
 
-def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(tmp_path: Path):
-    async def story(_: Playing, port: int) -> None:
-        wrong = configured(tmp_path, port, password="wrong")
-        with pytest.raises(BadConfiguration, match="refuses user 'fairlead' of project 'service'") as told:
-            await check_authentication(make_authentication(wrong), wrong)
-        assert "wrong" not in str(told.value)
-        right = configured(tmp_path, port, password=f"{PASSWORD}\n")
-        await check_authentication(make_authentication(right), right)
-
-    run(story)
+async def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(keystone: tuple[Playing, int], tmp_path: Path):
+    _, port = keystone
+    wrong = configured(tmp_path, port, password="wrong")
+    with pytest.raises(BadConfiguration, match="refuses user 'fairlead' of project 'service'") as told:
+        await check_authentication(make_authentication(wrong), wrong)
+    assert "wrong" not in str(told.value)
+    right = configured(tmp_path, port, password=f"{PASSWORD}\n")
+    await check_authentication(make_authentication(right), right)
 
 
 async def test_it_starts_when_keystone_does_not_answer_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -110,29 +106,29 @@ async def test_it_does_not_start_when_somebody_else_answers_for_keystone(tmp_pat
             await check_authentication(make_authentication(asked), asked)
 
 
-def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(tmp_path: Path):
-    async def story(play: Playing, port: int) -> None:
-        asked = configured(tmp_path, port, password="old")
-        asked = replace(asked, server=replace(asked.server, password_file=users(tmp_path)))
-        authenticate = make_authentication(asked)
-        with pytest.raises(NobodyToAsk):
-            await authenticate(LoginAttempt(token="good"))
-        configured(tmp_path, port, password="")
-        with pytest.raises(BadConfiguration):
-            read_again(authenticate, asked)
-        configured(tmp_path, port)
-        await read_again(authenticate, asked)()
-        for _ in range(2):
-            assert await authenticate(LoginAttempt(token="good")) is not None
-        await read_again(authenticate, asked)()
+async def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(
+    keystone: tuple[Playing, int], tmp_path: Path
+):
+    play, port = keystone
+    asked = configured(tmp_path, port, password="old")
+    asked = replace(asked, server=replace(asked.server, password_file=users(tmp_path)))
+    authenticate = make_authentication(asked)
+    with pytest.raises(NobodyToAsk):
+        await authenticate(LoginAttempt(token="good"))
+    configured(tmp_path, port, password="")
+    with pytest.raises(BadConfiguration):
+        read_again(authenticate, asked)
+    configured(tmp_path, port)
+    await read_again(authenticate, asked)()
+    for _ in range(2):
         assert await authenticate(LoginAttempt(token="good")) is not None
-        assert play.asked == ["good", "good"]
-        (tmp_path / "users").write_text("nonsense\n")
-        with pytest.raises(BadPasswordFile):
-            read_again(authenticate, asked)
-
-    run(story)
+    await read_again(authenticate, asked)()
+    assert await authenticate(LoginAttempt(token="good")) is not None
+    assert play.asked == ["good", "good"]
+    (tmp_path / "users").write_text("nonsense\n")
+    with pytest.raises(BadPasswordFile):
+        read_again(authenticate, asked)
 
 
 async def test_nothing_is_read_again_where_nobody_is_asked():
-    (await read_again(anybody, Configuration())())  # type: ignore[arg-type]
+    await read_again(anybody, Configuration())()  # type: ignore[arg-type]

@@ -18,10 +18,11 @@ from fairlead.model.slices import slice_of
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NoIdentity, _request, enrol
-from harness.agents import running, until
+from harness.agents import running
 from harness.front_ends.lxd_keys import make_certificate
 from harness.nodes import Deployed, play
-from server.test_nodes import REPORT
+from harness.reports import REPORT
+from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +158,7 @@ def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
         honest, identity = Slice("two", tmp_path / "slice"), await stage.enrol("two")
         own = stage.remote(await stage.enrol("one"))
         async with running(Channel(honest, lambda: [stage.remote(identity)]).run):
-            await until(honest.ready.is_set)
+            await eventually(honest.ready.is_set)
             outcomes: list[int | None] = []
 
             async def watch() -> None:
@@ -171,7 +172,7 @@ def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
                     connection.close()
 
             tasks = [asyncio.create_task(watch()) for _ in range(3 * COMES_AGAIN)]
-            await until(lambda: len(outcomes) >= 3 * COMES_AGAIN - 3)
+            await eventually(lambda: len(outcomes) >= 3 * COMES_AGAIN - 3)
             assert 429 in outcomes
             assert stage.services.nodes.channel.listening <= 2
             documents = slice_of(stage.snapshot, "two")

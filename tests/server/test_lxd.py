@@ -5,128 +5,37 @@ A real listener in this process; the client is Python's own ssl, which shows the
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
-import socket
 import ssl
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 from cryptography import x509
 
-from fairlead.api import lxd as door
 from fairlead.api.acceptor import HANDSHAKES
-from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
+from fairlead.api.pace import Pace
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
-from fairlead.options import Configuration, LxdOptions, ServerOptions, StoreOptions
-from fairlead.server.listening import Secrets, listen
+from fairlead.options import Configuration, LxdOptions, StoreOptions
 from fairlead.server.lxd import OWN_FILE, LxdServer
-from fairlead.server.nodes import NodesServer
-from harness.api import Inside, inside, kept_by
 from harness.front_ends.lxd_keys import base64_of, make_certificate
-
-
-@dataclass
-class Served:
-    place: Inside
-    port: int
-    socket: Path
-    lxd: LxdServer
-
-    async def connect(
-        self, identity: Path | None = None, **more: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if identity is not None:
-            context.load_cert_chain(identity)
-        for name, value in more.items():
-            setattr(context, name, value)
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
-
-    async def ask(self, method: str, path: str, body: Any = None, identity: Path | None = None) -> tuple[int, Any]:
-        reader, writer = await self.connect(identity)
-        return await exchange(reader, writer, method, path, body)
-
-    async def ask_socket(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        reader, writer = await asyncio.open_unix_connection(self.socket)
-        return await exchange(reader, writer, method, path, body)
-
-
-async def exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: Any
-) -> tuple[int, Any]:
-    data = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
-    writer.write(head.encode() + data)
-    answer = await reader.read()
-    writer.close()
-    head_of, _, rest = answer.partition(b"\r\n\r\n")
-    return int(head_of.split()[1]), json.loads(rest)
-
-
-@asynccontextmanager
-async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    path = folder / "unix.socket"
-    configuration = Configuration(
-        server=ServerOptions(listen=f"unix:{folder}/main.socket"),
-        store=StoreOptions(path=str(folder / "store.db")),
-        lxd=LxdOptions(socket=f"unix:{path}", listen=f"127.0.0.1:{port}", **options),
-    )
-    own = LxdServer(configuration)
-    async with inside(door.make_door, folder, "/1.0") as place:
-        services = replace(place.services, reachable=own.reachable)
-        apps = make_app(services, kept_by(place.reconciler), anybody)
-        nodes = NodesServer(configuration)
-        secrets = Secrets(authenticate=anybody, lxd=own, nodes=nodes, renew_store=place.store.renew)
-        listening = asyncio.create_task(listen(apps, configuration, secrets))
-        while not path.exists():
-            assert not listening.done() or listening.result()
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        yield Served(place, port, path, own)
-        listening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await listening
-
-
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
+from harness.loops import LOOPS, run_on
+from harness.lxd_server import Served, identity, served
 
 
 @pytest.fixture(params=LOOPS)
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    def run(story: Callable[[Served], Awaitable[None]], **options: str) -> None:
+    def play(story: Callable[[Served], Awaitable[None]], **options: str) -> None:
         async def told() -> None:
-            async with asyncio.timeout(30), served(tmp_path, **options) as place:
+            async with served(tmp_path, **options) as place:
                 await story(place)
 
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(told())
+        run_on(request.param, told())
 
-    return run
-
-
-def identity(folder: Path, name: str = "client") -> tuple[Path, str]:
-    """A file with certificate and key, and the fingerprint."""
-    der, key = make_certificate(name)
-    path = folder / f"{name}.pem"
-    path.write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
-    return path, hashlib.sha256(der).hexdigest()
+    return play
 
 
 def test_a_stranger_is_a_stranger_until_their_certificate_is_known(play: Callable[..., None], tmp_path: Path):
@@ -215,16 +124,60 @@ def test_what_is_no_tls_ends_nothing(play: Callable[..., None]):
     play(story)
 
 
-def test_handshakes_of_one_address_have_a_pace(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+class StandingPace(Pace):
+    """Its clock stands, so what it answers does not depend on how long handshakes take."""
+
+    def __init__(self, at_once: int, seconds: float) -> None:
+        super().__init__(at_once, seconds, lambda: 0.0)
+        self.waits = list[float]()
+
+    def wait(self, address: str) -> float:
+        self.waits.append(super().wait(address))
+        return self.waits[-1]
+
+
+@pytest.fixture
+def paces(monkeypatch: pytest.MonkeyPatch) -> list[StandingPace]:
+    """Those of listeners: three handshakes of one address at once."""
+    made = list[StandingPace]()
+
+    def make(at_once: int, seconds: float) -> StandingPace:
+        made.append(StandingPace(at_once, seconds))
+        return made[-1]
+
     assert HANDSHAKES > 3
     monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKES", 3)
-    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("fairlead.api.acceptor.Pace", make)
+    return made
+
+
+def test_handshakes_of_one_address_have_a_pace(
+    play: Callable[..., None], paces: list[StandingPace], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 0.01)
 
     async def story(place: Served) -> None:
-        began = asyncio.get_running_loop().time()
         for _ in range(6):
             assert (await place.ask("GET", "/1.0"))[0] == 200
-        assert asyncio.get_running_loop().time() - began > 0.5
+
+    play(story)
+    assert [each.waits for each in paces if each.waits] == [pytest.approx([0.0, 0.0, 0.0, 0.01, 0.02, 0.03])]
+
+
+@pytest.mark.usefixtures("paces")
+def test_a_handshake_beyond_the_pace_waits_and_keeps_no_other_address_waiting(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 3600.0)
+
+    async def story(place: Served) -> None:
+        for _ in range(3):
+            assert (await place.ask("GET", "/1.0"))[0] == 200
+        fourth = asyncio.create_task(place.ask("GET", "/1.0"))
+        for _ in range(3):
+            assert (await place.ask("GET", "/1.0", local_address="127.0.0.2"))[0] == 200
+        assert not fourth.done()
+        fourth.cancel()
 
     play(story)
 

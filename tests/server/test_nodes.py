@@ -15,18 +15,10 @@ from fairlead.client import Server, ServerError
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.identity import NoIdentity, enrol, read_identity, renew
 from fairlead.server.authority import OWN_FILE, Authority
-from harness.agents import running, until
+from harness.agents import running
 from harness.nodes import Deployed, play
-
-REPORT = {
-    "version": "1",
-    "host": "one",
-    "since": "2026-01-01T12:00:00+00:00",
-    "heartbeat": 1000,
-    "unapplied": [],
-    "sightings": [],
-    "whole": True,
-}
+from harness.reports import REPORT
+from harness.waiting import eventually
 
 
 def test_a_token_brings_a_certificate_by_which_an_agent_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -56,7 +48,7 @@ def test_an_agent_listens_by_its_certificate(tmp_path: Path):
         identity = await stage.enrol("one")
         slice_ = Slice("one", tmp_path / "slice")
         async with running(Channel(slice_, lambda: [stage.remote(identity)]).run):
-            await until(lambda: "web" in slice_.snapshot.load_balancers)
+            await eventually(lambda: "web" in slice_.snapshot.load_balancers)
 
     play(tmp_path, story)
 
@@ -144,7 +136,7 @@ def test_who_is_revoked_is_out_at_once_and_cannot_come_back(tmp_path: Path):
         channel = Channel(slice_, lambda: [stage.remote(identity)])
         await connection.ask("POST", "/agent/chassis/one/report", REPORT)
         listening = asyncio.create_task(channel.listen(stage.remote(identity)))
-        await until(slice_.ready.is_set)
+        await eventually(slice_.ready.is_set)
         await operator.ask("DELETE", "/operator/chassis/one/identity")
         with pytest.raises(ServerError):
             await listening
@@ -154,7 +146,7 @@ def test_who_is_revoked_is_out_at_once_and_cannot_come_back(tmp_path: Path):
         with pytest.raises(ServerError) as refused:
             await renew(identity, stage.url)
         assert refused.value.status == 401
-        await until(lambda: not stage.snapshot.agents)
+        await eventually(lambda: not stage.snapshot.agents)
         connection.close()
         operator.close()
 

@@ -18,8 +18,9 @@ from fairlead.model.writing import Changes
 from fairlead.server.remembering import Remembered
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.agents import running, until
+from harness.agents import running
 from harness.story import parse_model
+from harness.waiting import eventually
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODEL = """
@@ -61,7 +62,7 @@ async def test_who_is_down_is_down_to_a_server_that_begins(tmp_path: Path):
         async with running(remembered.keep):
             at_once(model.observe(SIGHTINGS, news))
             kept = {a: seen(Health.ERROR), c: seen(Health.ONLINE)}  # of the others nothing else would be thought
-            await until(lambda: read_sightings(tmp_path / "sightings.json") == kept)
+            await eventually(lambda: read_sightings(tmp_path / "sightings.json") == kept)
         assert model.snapshot.down["web"] == {"web-a", "web-d"}
     async with server(tmp_path) as (model, remembered):
         assert model.snapshot.down["web"] == {"web-c", "web-d"}  # as to one that knows nothing
@@ -71,7 +72,7 @@ async def test_who_is_down_is_down_to_a_server_that_begins(tmp_path: Path):
         assert (nodes.agents.probed_by("one"), nodes.agents.last_heard("one")) == (2, None)
         async with running(remembered.keep):
             at_once(model.observe(SIGHTINGS, {a: seen(Health.ONLINE)}))
-            await until(lambda: read_sightings(tmp_path / "sightings.json") == {c: seen(Health.ONLINE)})
+            await eventually(lambda: read_sightings(tmp_path / "sightings.json") == {c: seen(Health.ONLINE)})
 
 
 async def test_of_what_nobody_asks_any_more_nothing_is_remembered(tmp_path: Path):
@@ -81,7 +82,7 @@ async def test_of_what_nobody_asks_any_more_nothing_is_remembered(tmp_path: Path
         await remembered.recall()
         async with running(remembered.keep):
             at_once(model.observe(SIGHTINGS, {next(probed(model)): seen(Health.ERROR)}))
-            await until((tmp_path / "sightings.json").exists)
+            await eventually((tmp_path / "sightings.json").exists)
     async with server(tmp_path) as (model, remembered):
         await model.write(lambda _: Changes(deletes=(WEB,)))
         await remembered.recall()

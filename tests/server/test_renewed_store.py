@@ -8,7 +8,8 @@ import pytest
 
 from harness.certificates import Authority, key_pem
 from harness.etcd import started
-from harness.lab.servers import NETWORKS, serving, until
+from harness.lab.servers import NETWORKS, serving
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +38,9 @@ def test_a_server_goes_on_with_the_new_password(tmp_path: Path):
             server.make(NETWORKS, "network", name="before")
             etcd.ctl(ROOT, "user", "passwd", "--interactive=false", "fl", given="s3cret-of-new")
             made = {"network": {"name": "after"}}
-            until(lambda: server.client.post(NETWORKS, json=made).status_code == 503)
+            wait_equal(lambda: server.client.post(NETWORKS, json=made).status_code, 503)
             server.process.send_signal(signal.SIGHUP)  # too early
-            until(lambda: "what was read before goes on" in server.log.read_text())
+            wait_until(lambda: "what was read before goes on" in server.log.read_text())
             password.write_text("s3cret-of-new")
             server.process.send_signal(signal.SIGHUP)
-            until(lambda: server.client.post(NETWORKS, json=made).status_code == 201)
+            wait_equal(lambda: server.client.post(NETWORKS, json=made).status_code, 201)

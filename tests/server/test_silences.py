@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
 from immutables import Map
 
 from fairlead.api.agent_messages import MOST_LISTENERS
-from fairlead.api.loop_lag import LONG
 from fairlead.api.node_agents import NodeAgents
 from fairlead.api.node_counts import NodeCounts
 from fairlead.model.figures import Figures
@@ -22,7 +22,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.server.silences import Silences
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.hold import as_in_a_server, held
+from harness.step_counter import step
 
 SEEN, SEEN_BY_OTHERS = 20_000, 80_000
 SINCE = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,39 +47,54 @@ def snapshot() -> Snapshot:
     )
 
 
-async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(tmp_path: Path):
-    """All that an agent may report of listeners, each of which it has begun anew to count, and of many endpoints."""
+class Clock:
+    """Seconds since the beginning of the test."""
+
     now = 0.0
 
-    def heard() -> NodeCounts:
-        counts = NodeCounts(lambda: now, lambda: SINCE + timedelta(seconds=now))
-        for told in (100, 5):  # it has lost its file between
-            figures = {name: Figures(connections=told + at % 50) for at, name in enumerate(LISTENERS)}
-            counts.report("one", figures, 10, lambda _: 1e6)
-        return counts
+    def wall(self) -> datetime:
+        return SINCE + timedelta(seconds=self.now)
 
-    async def run() -> tuple[float, SilentNode]:
-        nonlocal now
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        model.snapshot = snapshot()
-        counts = heard()
-        now = 60.0
-        silences = Silences(model, counts, NodeAgents(model, lambda _: ()), lambda: True, lambda: SINCE)
-        with as_in_a_server(), held() as hold:
-            await silences.look()
-        await store.close()
-        return hold.longest, model.snapshot.silent_nodes["one"]
 
-    longest, node = await run()
+@pytest.fixture(scope="module")
+def largest() -> Snapshot:
+    return snapshot()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counts(clock: Clock) -> NodeCounts:
+    """All listeners that an agent may report, twice: it has lost its file between, so it counts from 0 again."""
+    counts = NodeCounts(lambda: clock.now, clock.wall)
+    for told in (100, 5):
+        figures = {name: Figures(connections=told + at % 50) for at, name in enumerate(LISTENERS)}
+        counts.report("one", figures, 10, lambda _: 1e6)
+    return counts
+
+
+async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
+    tmp_path: Path, largest: Snapshot, counts: NodeCounts, clock: Clock
+):
+    """All that an agent may report of listeners, and of many endpoints; `harness.hold` bounds the steps."""
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model = await Model.load(store, lambda *_: None)
+    model.snapshot = largest
+    clock.now = 60.0
+    agents = await asyncio.to_thread(NodeAgents, model, lambda _: ())  # as before a server serves
+    await Silences(model, counts, agents, lambda: True, lambda: SINCE).look()
+    await store.close()
+    node = model.snapshot.silent_nodes["one"]
     assert (len(node.counted), len(node.told), len(node.seen)) == (MOST_COUNTED, MOST_COUNTED, MOST_SEEN)
     assert min(each.connections for _, each in node.counted) == 143, "those with most connections"
     assert [name for name, _ in node.counted] == sorted(name for name, _ in node.counted)
     assert [each for each, _ in node.seen] == sorted((endpoint(at) for at in range(0, SEEN, 3)), key=str)[:MOST_SEEN]
-    assert longest < LONG
 
 
-async def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
+def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
     """Taking all of it takes longer than anybody may wait."""
     figures = Figures(connections=3)
     names = [LISTENERS[at : at + MOST_COUNTED] for at in range(0, 10_000, MOST_COUNTED)]
@@ -87,15 +102,11 @@ async def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
         SilentNode(name=f"node{at}", since=SINCE, counted=tuple((name, figures) for name in names[at % len(names)]))
         for at in range(MOST_KEPT // MOST_COUNTED)
     ]
-
-    async def run() -> None:
-        counts = NodeCounts(stored=lambda: stored)
-        with as_in_a_server(), held() as hold:
-            assert await asyncio.create_task(total(counts)) == Figures(connections=30)
-        assert hold.longest < LONG
-
-    async def total(counts: NodeCounts) -> Figures | None:
-        return counts.total(LISTENERS[:1])
-
     stored = {each.name: each for each in nodes}
-    await run()
+    began = step()
+    counts = NodeCounts(stored=lambda: stored)
+    taken = step()
+    assert counts.total(LISTENERS[:1]) == Figures(connections=30)
+    answered = step()
+    assert taken - began > MOST_KEPT
+    assert answered - taken < 200

@@ -1,6 +1,5 @@
 """A server that meets what a newer one wrote, as a process: it says so, stands by, and goes on when that is gone."""
 
-import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,8 @@ import pytest
 
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
-from harness.lab.servers import LBS, NETWORKS, Server, serving, until
+from harness.lab.servers import LBS, NETWORKS, Server, serving
+from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -24,28 +24,21 @@ def newer() -> bytes:
     ).encode()
 
 
-def change(folder: Path, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> int:
+async def change(folder: Path, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> int:
     """As another server does; answers how far the store is."""
-
-    async def run() -> int:
-        store = await SqliteStore.open(folder / "fairlead.db")
-        try:
-            return await store.transact(guards={}, puts=puts, deletes=deletes)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
+    store = await SqliteStore.open(folder / "fairlead.db")
+    try:
+        return await store.transact(guards={}, puts=puts, deletes=deletes)
+    finally:
+        await store.close()
 
 
-def head(folder: Path) -> int:
-    async def run() -> int:
-        store = await SqliteStore.open(folder / "fairlead.db")
-        try:
-            return await store.head()
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
+async def head(folder: Path) -> int:
+    store = await SqliteStore.open(folder / "fairlead.db")
+    try:
+        return await store.head()
+    finally:
+        await store.close()
 
 
 def stands_by(server: Server) -> bool:
@@ -64,11 +57,11 @@ def goes_on(server: Server) -> bool:
         return False
 
 
-def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwards(tmp_path: Path):
+async def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwards(tmp_path: Path):
     with serving(NOWHERE, tmp_path) as server:
         server.make(NETWORKS, "network", name="before")
-        written = change(tmp_path, {KEY: newer()})
-        until(lambda: stands_by(server))
+        written = await change(tmp_path, {KEY: newer()})
+        wait_until(lambda: stands_by(server))
         assert server.client.get("/healthz").status_code == 200
         for answer in (
             server.client.get(NETWORKS),
@@ -77,19 +70,19 @@ def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwards(tmp
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
             assert "stands by" in answer.json()["NeutronError"]["message"]
         assert "stands by" in server.client.get(LBS).json()["faultstring"]
-        assert head(tmp_path) == written
+        assert await head(tmp_path) == written
         assert server.log.read_text().count("standing by, and writing nothing: network/net9: a newer version") == 1
 
-        change(tmp_path, {}, (KEY,))
-        until(lambda: goes_on(server))
+        await change(tmp_path, {}, (KEY,))
+        wait_until(lambda: goes_on(server))
         assert [each["name"] for each in server.client.get(NETWORKS).json()["networks"]] == ["before"]
         server.process.terminate()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(DEADLINE) == 0
 
 
-def test_a_start_on_newer_documents_stands_by_and_ends_when_it_is_told(tmp_path: Path):
-    change(tmp_path, {KEY: newer()})
+async def test_a_start_on_newer_documents_stands_by_and_ends_when_it_is_told(tmp_path: Path):
+    await change(tmp_path, {KEY: newer()})
     with serving(NOWHERE, tmp_path) as server:
         assert stands_by(server)
         server.process.terminate()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(DEADLINE) == 0

@@ -4,10 +4,12 @@ it ends."""
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import ref
@@ -22,11 +24,11 @@ from fairlead.store.formats import NewerDocument
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
+from harness.waiting import DEADLINE, eventually_equal
 
 pytestmark = pytest.mark.slow
 
 KEY = "network/net9"
-PATIENCE = 30.0
 NEWER = NewerDocument(KEY, "format 2")
 
 
@@ -80,12 +82,6 @@ class Turns:
                 return 0
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await holds():  # noqa: ASYNC110 - of another task
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     monkeypatch.setattr(standby, "LOOK_AGAIN", 0.05)
@@ -104,21 +100,14 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
         gc.freeze()  # as tests/conftest.py has left it
 
 
-def run(turns: Turns, story: Callable[[], Awaitable[None]]) -> None:
-    """The story of a server that serves at the beginning and has ended after it."""
-
-    async def told() -> None:
-        serving = asyncio.create_task(serve(turns.configuration))
-        await until(lambda: answer(turns, 200))
-        await story()
-        async with asyncio.timeout(PATIENCE):
-            await serving
-
-    asyncio.run(told())
-
-
-async def answer(turns: Turns, status: int) -> bool:
-    return await turns.answers() == status
+@asynccontextmanager
+async def serving(turns: Turns) -> AsyncIterator[None]:
+    """A server that serves at the beginning of the block, and has ended after it."""
+    work = asyncio.create_task(serve(turns.configuration))
+    await eventually_equal(turns.answers, 200)
+    yield
+    async with asyncio.timeout(DEADLINE):
+        await work
 
 
 def end() -> None:
@@ -132,20 +121,18 @@ def newer() -> bytes:
 
 async def stand_by_and_go_on(turns: Turns) -> None:
     await turns.change({KEY: newer()})
-    await until(lambda: answer(turns, 503))
+    await eventually_equal(turns.answers, 503)
     await turns.change({}, (KEY,))
-    await until(lambda: answer(turns, 200))
+    await eventually_equal(turns.answers, 200)
 
 
-def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
+async def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
     """systemd kills what goes on after it has said STOPPING=1."""
 
-    async def story() -> None:
+    async with serving(turns):
         await stand_by_and_go_on(turns)
         assert set(turns.heard()) == {"READY=1"}
         end()
-
-    run(turns, story)
     assert turns.heard() == ["READY=1"] * 3 + ["STOPPING=1"]
 
 
@@ -156,17 +143,15 @@ def outgrow(model: Model) -> None:
 
 
 @pytest.mark.parametrize("order", [(outgrow, end), (end, outgrow)], ids=["then the end", "after the end"])
-def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, order: tuple[Callable[..., None], ...]):
-    async def story() -> None:
+async def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, order: tuple[Callable[..., None], ...]):
+    async with serving(turns):
         for each in order:
             each(turns.model) if each is outgrow else each()
         await asyncio.sleep(0)
-
-    run(turns, story)
     assert turns.heard() == ["READY=1", "STOPPING=1"]
 
 
-def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
+async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ):
     """The document is gone at the same moment."""
@@ -180,25 +165,24 @@ def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
 
     monkeypatch.setattr(standby, "_is_readable", is_readable)
 
-    async def story() -> None:
+    async with serving(turns):
         outgrow(turns.model)
-        await until(lambda: answer(turns, 503))
+        await eventually_equal(turns.answers, 503)
         gone.set()
-
-    run(turns, story)
     assert turns.heard() == ["READY=1", "READY=1", "STOPPING=1"]
 
 
-def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns):
+async def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns, caplog: pytest.LogCaptureFixture):
     """Two models in memory could be too much for a machine that has room for one."""
-    left: list[int] = []
+    caplog.set_level(logging.CRITICAL, "fairlead")  # pytest keeps records, with the frames of their errors
 
-    async def story() -> None:
+    def models() -> int:
+        gc.collect()
+        return sum(each() is not None for each in turns.models)
+
+    async with serving(turns):
         await stand_by_and_go_on(turns)
-        left.append(sum(each() is not None for each in turns.models))
+        await eventually_equal(models, 1)
         await stand_by_and_go_on(turns)
-        left.append(sum(each() is not None for each in turns.models))
+        await eventually_equal(models, 1)
         end()
-
-    run(turns, story)
-    assert left == [1, 1]

@@ -10,13 +10,13 @@ import pytest
 from fairlead.model.hosts import Host
 from fairlead.model.loadbalancer import LoadBalancer, MovedSlots
 from fairlead.model.writing import Changes
-from fairlead.server import upkeep
 from fairlead.server.upkeep import forget_parted
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.agents import running, until
+from harness.agents import running
 from harness.native_language import MOVING
 from harness.story import parse_model
+from harness.waiting import eventually
 
 MODEL = """
 network pool announced 203.0.113.0/24
@@ -27,9 +27,9 @@ web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11:80
 """
 
 
-async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.virtual_clock
+async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path):
     """A host whose time is not over stays as it is, and so does one that is drained."""
-    monkeypatch.setattr(upkeep, "FORGET_INTERVAL", 0.01)
     later = datetime.now(UTC) + timedelta(hours=1)
 
     def aged(document: object) -> object:
@@ -47,8 +47,8 @@ async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: P
     documents = tuple(aged(each) for each in parse_model(MODEL.strip(), {})[0].values())
     await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
     async with running(partial(forget_parted, model)):
-        await until(lambda: model.snapshot.hosts["h1"].returning_until is None)
-        await until(lambda: not model.snapshot.parting)
+        await eventually(lambda: model.snapshot.hosts["h1"].returning_until is None)
+        await eventually(lambda: not model.snapshot.parting)
     assert model.snapshot.load_balancers["web"].moved == ()
     assert model.snapshot.hosts["h2"].returning_until == later
     assert model.snapshot.hosts["h3"].draining

@@ -15,8 +15,8 @@ from cryptography.x509.oid import NameOID
 
 from fairlead.client import Server, ServerError
 from fairlead.octavia_plugin.door import Door
-from harness.lab.servers import until
 from harness.ports import free_port
+from harness.waiting import wait_until
 
 pytestmark = pytest.mark.client
 NOW = datetime.datetime.now(datetime.UTC)
@@ -84,8 +84,8 @@ def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Itera
         process = subprocess.Popen([sys.executable, "-m", "fairlead.cli", "server"], env=environment, stderr=log)
     try:
         made = f"https://localhost:{port}"
-        until(
-            lambda: process.poll() is not None or "answer" not in refusal(Server(url=made, ca=str(authority.file))), 60
+        wait_until(
+            lambda: process.poll() is not None or "answer" not in refusal(Server(url=made, ca=str(authority.file)))
         )
         assert process.poll() is None, (folder / "log").read_text()
         yield made

@@ -4,8 +4,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import bcrypt
@@ -14,15 +12,9 @@ import pytest
 
 from harness.fuzz.machine import Machine, machine
 from harness.siege.attackers import NETWORK
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.siege
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def user(name: str, password: str) -> str:
@@ -30,7 +22,7 @@ def user(name: str, password: str) -> str:
 
 
 def status(server: Machine, name: str, password: str) -> int:
-    return httpx.get(f"{server.url}{NETWORK}/networks", auth=(name, password)).status_code
+    return httpx.get(f"{server.url}{NETWORK}/networks", auth=(name, password), timeout=DEADLINE).status_code
 
 
 def test_passwords_are_read_again(tmp_path: Path):
@@ -52,16 +44,16 @@ def test_passwords_are_read_again(tmp_path: Path):
                 users.chmod(0o644)
             server.process.send_signal(signal.SIGHUP)
             words = "a line is user" if wrong else "everybody on this machine can open it"
-            until(lambda words=words: words in server.log.read_text())
+            wait_until(server.log.read_text, words, is_enough=lambda log, words=words: words in log)
             assert status(server, "ann", "old") == 200
         users.chmod(0o600)
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: status(server, "ann", "old") == 401)
+        wait_equal(lambda: status(server, "ann", "old"), 401)
         assert status(server, "ann", "new") == 200
         (tmp_path / "audit").rename(tmp_path / "audit.1")
         server.process.send_signal(signal.SIGHUP)
         made = {"network": {"name": "n"}}
-        assert httpx.post(f"{server.url}{NETWORK}/networks", auth=("ann", "new"), json=made).status_code == 201
+        assert server.client.post(f"{NETWORK}/networks", json=made, auth=("ann", "new")).status_code == 201
         assert '"log_in":"failed"' in (tmp_path / "audit.1").read_text()
         assert '"objects":["network/' in (tmp_path / "audit").read_text()
 
@@ -94,9 +86,10 @@ def test_certificates_are_read_again(tmp_path: Path):
         first = shown(server)
         (tmp_path / "certificate").write_text("no certificate")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: "what was read before goes on" in server.log.read_text())
+        words = "what was read before goes on"
+        wait_until(server.log.read_text, words, is_enough=lambda log: words in log)
         assert shown(server) == first
         certificate(tmp_path, "two")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: shown(server) != first)
+        wait_until(lambda: shown(server) != first, "the new certificate")
         assert server.client.get("/readyz").status_code == 200

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from drivers.conftest import SCHEMA
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import SOURCE_IPV6, LoadBalancer
 from fairlead.drivers.ovn.marks import read_abilities
@@ -13,6 +12,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.ovsdb_server import SCHEMA
 from harness.story import parse_model
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")

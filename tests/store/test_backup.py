@@ -12,7 +12,6 @@ import pytest
 
 from fairlead.cli import main
 from fairlead.store.backup import BadBackup, check_backup
-from fairlead.store.interface import Store
 from fairlead.store.opening import open_store
 from harness.etcd import started
 from harness.filled import fill, with_store, write_something
@@ -41,66 +40,62 @@ def other(url: str, tmp_path: Path, etcd) -> str:
     return f"sqlite://{tmp_path}/other.db" if url.startswith("etcd") else f"{etcd.url}/backup{next(_NUMBERS)}"
 
 
-def run(*words: str, code: int = 0) -> None:
-    assert main(["store", *words]) == code
+async def run(*words: str, code: int = 0) -> None:
+    """Run the command in a thread: it has an event loop of its own."""
+    assert await asyncio.to_thread(main, ["store", *words]) == code
 
 
-def saved(url: str, path: Path) -> Path:
-    asyncio.run(with_store(url, fill))
-    run("backup", str(path), "--store", url)
+async def saved(url: str, path: Path) -> Path:
+    await with_store(url, fill)
+    await run("backup", str(path), "--store", url)
     return path
 
 
-async def contents(store: Store) -> tuple[dict[str, bytes], int, set[str]]:
-    documents, revision = await store.range("")
-    return {each.key: each.value for each in documents}, revision, await store.deleted()
-
-
-def read(url: str) -> tuple[dict[str, bytes], int, set[str]]:
-    async def look() -> tuple[dict[str, bytes], int, set[str]]:
-        store = await open_store(url)
-        try:
-            return await contents(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(look())
+async def read(url: str) -> tuple[dict[str, bytes], int, set[str]]:
+    """All documents, the revision, and the names of deleted documents."""
+    store = await open_store(url)
+    try:
+        documents, revision = await store.range("")
+        return {each.key: each.value for each in documents}, revision, await store.deleted()
+    finally:
+        await store.close()
 
 
 async def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, tmp_path: Path, capsys):
-    file = saved(url, tmp_path / "b.fairlead")
+    file = await saved(url, tmp_path / "b.fairlead")
     assert file.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.glob("*fairlead*")] == ["b.fairlead"]
-    before, revision, gone = read(url)
-    run("restore", str(file), "--store", other, "--dry-run")
+    before, revision, gone = await read(url)
+    await run("restore", str(file), "--store", other, "--dry-run")
     assert "the file is whole" in capsys.readouterr().out
-    run("restore", str(file), "--store", other, "--json")
+    await run("restore", str(file), "--store", other, "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == len(before)
-    after, later, gone_after = read(other)
+    after, later, gone_after = await read(other)
     assert (after, gone_after) == (before, gone)
     assert later >= revision + 1_000_000
     await with_store(other, lambda store: fill(store, 2))
 
 
 async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alone(url: str, tmp_path: Path, capsys):
-    file = saved(url, tmp_path / "b.fairlead")
-    octets, before = file.read_bytes(), read(url)
-    run("backup", str(file), "--store", url, code=1)
+    file = await saved(url, tmp_path / "b.fairlead")
+    octets, before = file.read_bytes(), await read(url)
+    await run("backup", str(file), "--store", url, code=1)
     assert "there already" in capsys.readouterr().err
     assert file.read_bytes() == octets
-    run("restore", str(file), "--store", url, code=1)
-    run("restore", str(file), "--store", url, "--dry-run", code=1)
+    await run("restore", str(file), "--store", url, code=1)
+    await run("restore", str(file), "--store", url, "--dry-run", code=1)
     assert "--replace" in capsys.readouterr().err
-    assert read(url) == before
+    assert await read(url) == before
     await with_store(url, write_something)
-    run("restore", str(file), "--store", url, "--replace")
-    assert read(url)[0] == before[0]
-    assert read(url)[1] > before[1] + 1_000_000
+    await run("restore", str(file), "--store", url, "--replace")
+    documents, revision, _ = await read(url)
+    assert documents == before[0]
+    assert revision > before[1] + 1_000_000
 
 
 @pytest.fixture
-def good(tmp_path: Path) -> bytes:
-    return saved(f"sqlite://{tmp_path}/good.db", tmp_path / "good.fairlead").read_bytes()
+async def good(tmp_path: Path) -> bytes:
+    return (await saved(f"sqlite://{tmp_path}/good.db", tmp_path / "good.fairlead")).read_bytes()
 
 
 Spoil = Callable[[bytes], bytes]
@@ -131,14 +126,14 @@ def flip(octets: bytes) -> bytes:
         (unpacked(lambda lines: [lines[0].replace(b'"backup":1', b'"backup":2'), *lines[1:]]), "newer version"),
     ],
 )
-def test_a_file_that_is_not_whole_is_refused_before_anything_is_written(
+async def test_a_file_that_is_not_whole_is_refused_before_anything_is_written(
     good: bytes, tmp_path: Path, spoil: Spoil, words: str, capsys
 ):
     file = tmp_path / "bad.fairlead"
     file.write_bytes(spoil(good))
     with pytest.raises(BadBackup, match=words):
         check_backup(file)
-    run("restore", str(file), "--store", f"sqlite://{tmp_path}/new.db", code=1)
+    await run("restore", str(file), "--store", f"sqlite://{tmp_path}/new.db", code=1)
     assert capsys.readouterr().err.startswith("fairlead: ")
     assert not (tmp_path / "new.db").exists()
 
@@ -155,7 +150,7 @@ async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
     url = f"sqlite://{tmp_path}/s.db"
     puts = {"network/n": b'{"newer": "than this"}'}
     await with_store(url, lambda store: store.transact(guards={}, puts=puts, deletes=[]))
-    run("backup", f"{tmp_path}/b", "--store", url)
+    await run("backup", f"{tmp_path}/b", "--store", url)
     with pytest.raises(BadBackup, match="cannot read a document"):
         check_backup(tmp_path / "b")
 
@@ -163,49 +158,45 @@ async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
 async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
     """Pairs that each transaction writes together are equal in the file, and its end is not awaited by anybody."""
     command = [sys.executable, "-m", "fairlead.cli", "store", "backup", f"{tmp_path}/b", "--store", url]
+    store = await open_store(url)
+    padding = {f"claim/m{each}": b"x" * 1000 for each in range(1500)}
+    await store.transact(guards={}, puts={**padding, "claim/a": b"1", "claim/z": b"1"}, deletes=[])
+    number = 1
+    backup = await asyncio.create_subprocess_exec(*command)
+    waiting = asyncio.create_task(backup.wait())
+    while not waiting.done():
+        number += 1
+        puts = {"claim/a": b"%d" % number, "claim/z": b"%d" % number}
+        await store.transact(guards={}, puts=puts, deletes=[])
+    await store.close()
+    assert await waiting == 0
 
-    async def run_both() -> int:
-        store = await open_store(url)
-        padding = {f"claim/m{each}": b"x" * 1000 for each in range(1500)}
-        await store.transact(guards={}, puts=padding, deletes=[])
-        number = 0
-        backup = await asyncio.create_subprocess_exec(*command)
-        waiting = asyncio.create_task(backup.wait())
-        while not waiting.done():
-            number += 1
-            puts = {"claim/a": b"%d" % number, "claim/z": b"%d" % number}
-            await store.transact(guards={}, puts=puts, deletes=[])
-        await store.close()
-        assert await waiting == 0
-        return number
-
-    written = await run_both()
     lines = [json.loads(each) for each in gzip.decompress((tmp_path / "b").read_bytes()).splitlines()]
     found = {each["key"]: each["value"] for each in lines if "key" in each}
     assert found["claim/a"] == found["claim/z"]
-    assert 0 < int(found["claim/a"]) < written
+    assert 0 < int(found["claim/a"]) < number
 
 
 async def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
     await with_store(url, fill)
-    number = len(read(url)[0])
-    run("copy", url, other, "--dry-run", "--json")
+    number = len((await read(url))[0])
+    await run("copy", url, other, "--dry-run", "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == number
     assert not (tmp_path / "other.db").exists()
-    run("copy", url, other, "--json")
+    await run("copy", url, other, "--json")
     done = json.loads(capsys.readouterr().out)
     assert (done["documents"], done["differing"], done["first"]) == (number, 0, [])
-    run("verify", url, other)
+    await run("verify", url, other)
     await with_store(other, write_something)
-    run("verify", url, other, code=3)
+    await run("verify", url, other, code=3)
     assert "claim/x: only in the second" in capsys.readouterr().out
-    run("copy", url, other, code=1)
+    await run("copy", url, other, code=1)
     assert "copy it from there" in capsys.readouterr().err
-    run("reopen", url, code=1)
-    run("reopen", other)
-    run("reopen", url, "--force")
+    await run("reopen", url, code=1)
+    await run("reopen", other)
+    await run("reopen", url, "--force")
     await with_store(url, lambda store: fill(store, 1))
-    run("copy", "mysql://x", url, code=2)
-    run("copy", url, "sqlite://x", code=2)
-    run("copy", f"sqlite://{tmp_path}/nothing.db", other, code=1)
+    await run("copy", "mysql://x", url, code=2)
+    await run("copy", url, "sqlite://x", code=2)
+    await run("copy", f"sqlite://{tmp_path}/nothing.db", other, code=1)
     assert not (tmp_path / "nothing.db").exists()

@@ -4,17 +4,19 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from fairlead.store import etcd_calls
 from fairlead.store import etcd_pb2 as pb
-from fairlead.store.etcd import VERSION, EtcdStore
+from fairlead.store.etcd import CONTENDED, PRECEDENCE, VERSION, EtcdStore
 from fairlead.store.etcd_access import Access, parse_location
-from fairlead.store.etcd_calls import TXN, Members, Unreached
+from fairlead.store.etcd_calls import LONGEST_CALL, PAUSE, RANGE, TXN, Members, Unreached
 from fairlead.store.etcd_feed import Feed, transactions
 from fairlead.store.etcd_requests import Keys, put
 from fairlead.store.etcd_whole import EtcdWhole
@@ -30,6 +32,7 @@ from fairlead.store.interface import (
 from fairlead.store.seal import Seal, State
 from harness.certificates import Authority, key_pem
 from harness.etcd import Etcd, started
+from harness.waiting import DEADLINE, eventually, eventually_equal, watch_loop
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +50,23 @@ def etcd() -> Iterator[Etcd]:
 def opened(etcd: Etcd) -> Callable[[], Awaitable[EtcdStore]]:
     location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
     return lambda: EtcdStore.open(location, Access())
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """All members are away within it, and calls to them are given up soon."""
+
+    async def lose(*_: object) -> None:
+        raise Unreached("away")
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(etcd_calls, "PATIENCE", 0.1)
+            patch.setattr(Members, "ask_once", lose)
+            yield
+
+    return within
 
 
 class Writer:
@@ -81,48 +101,43 @@ async def _numbers(store: EtcdStore) -> Counter[int]:
 
 @pytest.mark.slow
 async def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: Etcd, opened):
-    async def run() -> None:
-        store, other = await opened(), await opened()
-        writer = Writer(store)
-        seen: list[int] = []
+    store, other = await opened(), await opened()
+    writer = Writer(store)
+    seen: list[int] = []
 
-        async def follow() -> None:
-            async for batch in other.watch(0):
-                seen.append(int(batch.documents["n"] or b""))
-                if seen[-1] == 0:
-                    return
+    async def follow() -> None:
+        async for batch in other.watch(0):
+            seen.append(int(batch.documents["n"] or b""))
+            if seen[-1] == 0:
+                return
 
-        tasks = [asyncio.create_task(writer.write()), asyncio.create_task(follow())]
-        await writer.more()
-        for number in (signal.SIGKILL, signal.SIGSTOP):
-            for choose in (etcd.leader, lambda: store._members._current):
-                member = await asyncio.to_thread(choose)
-                etcd.signal(member, number)
-                await writer.more()
-                if number is signal.SIGKILL:
-                    etcd.start(member)
-                else:
-                    etcd.signal(member, signal.SIGCONT)
-                await asyncio.to_thread(etcd.wait)
-        await writer.more()
-        tasks[0].cancel()
-        await asyncio.gather(tasks[0], return_exceptions=True)
-        await store.transact(guards={}, puts={"n": b"0"}, deletes=[])  # whatever was open is settled
-        found = await _numbers(store)
-        assert set(found.values()) == {1}
-        assert set(writer.acknowledged) <= set(found)
-        await asyncio.wait_for(tasks[1], 30)
-        assert seen == list(found)
-        await store.close()
-        await other.close()
-
-    await run()
+    tasks = [asyncio.create_task(writer.write()), asyncio.create_task(follow())]
+    await writer.more()
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        for choose in (etcd.leader, lambda: store._members._current):
+            member = await asyncio.to_thread(choose)
+            etcd.signal(member, number)
+            await writer.more()
+            if number is signal.SIGKILL:
+                etcd.start(member)
+            else:
+                etcd.signal(member, signal.SIGCONT)
+            await asyncio.to_thread(etcd.wait)
+    await writer.more()
+    tasks[0].cancel()
+    await asyncio.gather(tasks[0], return_exceptions=True)
+    await store.transact(guards={}, puts={"n": b"0"}, deletes=[])  # whatever was open is settled
+    found = await _numbers(store)
+    assert set(found.values()) == {1}
+    assert set(writer.acknowledged) <= set(found)
+    await asyncio.wait_for(tasks[1], DEADLINE)
+    assert seen == list(found)
+    await store.close()
+    await other.close()
 
 
 @pytest.mark.slow
 async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
-
     store = await opened()
     await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     leader = etcd.leader()
@@ -130,10 +145,12 @@ async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, ope
     for member in still:
         etcd.signal(member, signal.SIGSTOP)
     try:
-        with pytest.raises(OutcomeUnknown, match="not known"):
-            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-        with pytest.raises(StoreUnavailable, match="no quorum"):
-            await store.get("n")
+        with monkeypatch.context() as patch:
+            patch.setattr(etcd_calls, "PATIENCE", 1.0)
+            with pytest.raises(OutcomeUnknown, match="not known"):
+                await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+            with pytest.raises(StoreUnavailable, match="no quorum"):
+                await store.get("n")
     finally:
         for member in still:
             etcd.signal(member, signal.SIGCONT)
@@ -167,69 +184,47 @@ async def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatc
     await store.close()
 
 
-async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(
-    opened, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
-    ask_once, away = Members.ask_once, [True]
-
-    async def lose(self, method, request):
-        if away:
-            raise Unreached("away")
-        return await ask_once(self, method, request)
-
+async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(opened, away):
     store = await opened()
-    monkeypatch.setattr(Members, "ask_once", lose)
-    with pytest.raises(OutcomeUnknown, match="not known"):
-        await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
-            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-        assert not isinstance(refused.value, OutcomeUnknown)
-    away.clear()
+    with away():
+        with pytest.raises(OutcomeUnknown, match="not known"):
+            await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
+                await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+            assert not isinstance(refused.value, OutcomeUnknown)
     last = await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
     assert [(each.revision, dict(each.documents)) for each in await store.changes(0)] == [(last, {"n": b"3"})]
     await store.close()
 
 
 async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
+    etcd: Etcd, opened, away
 ):
     """Its session was taken away meanwhile: the earlier one can not be done any more."""
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
-    ask_once, away = Members.ask_once, [True]
-
-    async def lose(self, method, request):
-        if away:
-            raise Unreached("away")
-        return await ask_once(self, method, request)
-
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-    monkeypatch.setattr(Members, "ask_once", lose)
-    with pytest.raises(OutcomeUnknown):
+    with away(), pytest.raises(OutcomeUnknown):
         await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
     etcd.ctl("del", store._keys.session.decode())
-    away.clear()
     third = await store.transact(guards={"n": first}, puts={"n": b"3"}, deletes=[])
     assert [each.revision for each in await store.changes(0)] == [first, third]
     await store.close()
 
 
 async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
-
     async def nobody(*_: object) -> None:
         raise Unreached("away")
 
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-    store._members._user = "fl"
-    monkeypatch.setattr(Members, "_log_in", nobody)
-    with pytest.raises(StoreUnavailable, match="away") as refused:
-        await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
-    assert not isinstance(refused.value, OutcomeUnknown)
-    store._members._user = ""
+    with monkeypatch.context() as patch:
+        patch.setattr(etcd_calls, "PATIENCE", 0.1)
+        patch.setattr(store._members, "_user", "fl")
+        patch.setattr(Members, "_log_in", nobody)
+        with pytest.raises(StoreUnavailable, match="away") as refused:
+            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+        assert not isinstance(refused.value, OutcomeUnknown)
     assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
     await store.close()
 
@@ -253,20 +248,31 @@ async def test_guards_that_etcd_compares_are_not_looked_at_before(
     await store.close()
 
 
-async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened):
-    """More guards than etcd compares: nothing at all may be written between a look at them and the change."""
-    names = [f"key/{each:03}" for each in range(400)]
+async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+    """More guards than etcd compares: nothing at all may be written between a look at them and the change. So the
+    change goes first the second time, however slow the machine is.
+    """
+    for name in ("etcd.PRECEDENCE", "etcd.CONTENDED", "etcd_calls.DEADLINE"):
+        monkeypatch.setattr(f"fairlead.store.{name}", DEADLINE)
+    names, changes = [f"key/{each:03}" for each in range(400)], 5
+    look, attempts = EtcdStore._look, list[int]()
 
+    async def counted(self, *what: Any) -> int:
+        attempts.append(1)
+        return await look(self, *what)
+
+    monkeypatch.setattr(EtcdStore, "_look", counted)
     store, *others = [await opened() for _ in range(3)]
     writers = [Writer(each) for each in others]
     writing = [asyncio.create_task(each.write()) for each in writers]
     revision = ABSENT
-    for number in range(5):
+    for number in range(changes):
         for each in writers:
             await each.more(2)
         revision = await store.transact(
             guards=dict.fromkeys(names, revision), puts=dict.fromkeys(names, b"%d" % number), deletes=[]
         )
+    assert changes <= len(attempts) <= 2 * changes
     for task in writing:
         task.cancel()
     await asyncio.gather(*writing, return_exceptions=True)
@@ -275,16 +281,30 @@ async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened):
         await each.close()
 
 
-async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE", 0.3)
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Grows with each look at which server goes first."""
+    ask, found = Members.ask, list[bytes]()
 
+    async def look(self, method, request):
+        if method is RANGE and request.key.endswith(b"/precedence"):
+            found.append(request.key)
+        return await ask(self, method, request)
+
+    monkeypatch.setattr(Members, "ask", look)
+    return found
+
+
+async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
+):
+    """Each look takes a quarter of the moment here."""
     store, other = await opened(), await opened()
     etcd.ctl("put", store._keys.precedence.decode(), "somebody")
-    began = asyncio.get_running_loop().time()
-    await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-    assert asyncio.get_running_loop().time() - began > 0.3
+    with monkeypatch.context() as patch:
+        patch.setattr("fairlead.store.etcd._now", lambda: PRECEDENCE * len(looks) / 4)
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    assert len(looks) == 5
     assert etcd.ctl("get", store._keys.precedence.decode()) == ""
     for each in (other, store):
         await each.transact(guards={}, puts={"a": b"2"}, deletes=[])
@@ -292,32 +312,42 @@ async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for
     await other.close()
 
 
+async def test_a_server_that_goes_first_holds_others_up_until_it_gives_way(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
+):
+    monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE", 600.0)
+    store = await opened()
+    etcd.ctl("put", store._keys.precedence.decode(), "somebody")
+    writing = asyncio.create_task(store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
+    await eventually(lambda: len(looks), "looks at the server that goes first", is_enough=lambda found: found > 2)
+    assert not writing.done()
+    etcd.ctl("del", store._keys.precedence.decode())
+    assert await writing == await store.head()
+    await store.close()
+
+
 async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
-    """Such as servers of a version that knows nothing of who goes first."""
-    monkeypatch.setattr("fairlead.store.etcd.CONTENDED", 0.5)
+    """Such as servers of a version that knows nothing of who goes first. Each attempt takes a second here."""
     guards = {f"key/{each:03}": ABSENT for each in range(400)}
-    look, looks = EtcdStore._look, list[float]()
+    look, attempts = EtcdStore._look, count(1)
+    now = [0]
 
-    async def run() -> None:
-        store = await opened()
+    async def look_and_be_overtaken(self, *what: Any) -> int:
+        found = await look(self, *what)
+        now[0] = next(attempts)
+        await self._members.ask(TXN, pb.TxnRequest(success=[put(self._keys.head, VERSION)]))
+        return found
 
-        async def look_and_be_overtaken(self, *what: Any) -> int:
-            found = await look(self, *what)
-            looks.append(asyncio.get_running_loop().time())
-            await self._members.ask(TXN, pb.TxnRequest(success=[put(self._keys.head, VERSION)]))
-            return found
-
-        monkeypatch.setattr(EtcdStore, "_look", look_and_be_overtaken)
-        with pytest.raises(Conflict, match="the store"):
-            await store.transact(guards=guards, puts={"x": b""}, deletes=[])
-        assert len(looks) > 2
-        assert looks[-1] - looks[0] < 5.0
-        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
-        await store.close()
-
-    await run()
+    store = await opened()
+    monkeypatch.setattr("fairlead.store.etcd._now", lambda: now[0])
+    monkeypatch.setattr(EtcdStore, "_look", look_and_be_overtaken)
+    with pytest.raises(Conflict, match="the store"):
+        await store.transact(guards=guards, puts={"x": b""}, deletes=[])
+    assert now == [CONTENDED + 1]
+    assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+    await store.close()
 
 
 async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
@@ -388,7 +418,7 @@ async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: P
     """Servers that run meanwhile hear what is written from then on, and not again what was lost."""
     saved = tmp_path / "snapshot"
 
-    async def run(cluster: Etcd) -> None:
+    with started() as cluster:
         location = parse_location(f"{','.join(cluster.hosts)}/restored")
         store, other = [await EtcdStore.open(location, Access()) for _ in range(2)]
         kept = await store.transact(guards={}, puts={"a": b"kept"}, deletes=[])
@@ -402,22 +432,18 @@ async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: P
             pass
         await asyncio.to_thread(cluster.restore, saved)
         with pytest.raises(Compacted, match="older"):
-            async with asyncio.timeout(30):
-                await anext(following)
+            await asyncio.wait_for(anext(following), DEADLINE)
         _, revision = await other.range("")
         assert kept <= revision < lost
         again = other.watch(revision)
         heard = asyncio.ensure_future(anext(again))
         first = await store.transact(guards={}, puts={"a": b"new"}, deletes=[])
-        assert dict((await asyncio.wait_for(heard, 30)).documents) == {"a": b"new"}
+        assert dict((await asyncio.wait_for(heard, DEADLINE)).documents) == {"a": b"new"}
         assert [batch.revision for batch in await other.changes(revision)] == [first]
         for each in (again, following):
             await each.aclose()
         for each in (store, other):
             await each.close()
-
-    with started() as cluster:
-        await run(cluster)
 
 
 async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
@@ -429,6 +455,8 @@ async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
     second = asyncio.ensure_future(anext(following))
     await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
     assert dict((await second).documents) == {"a": None, "b": b"1"}
+    await eventually_equal(lambda: other._feed.since(second.result().revision), [])
+    monkeypatch.setattr("fairlead.store.etcd_feed.IN_TIME", DEADLINE)
     monkeypatch.setattr(EtcdStore, "_collect", None)
     third = await store.transact(guards={}, puts={"b": b"2"}, deletes=[])
     assert [batch.revision for batch in await other.changes((await second).revision)] == [third]
@@ -444,7 +472,7 @@ async def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(et
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     second = await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
     etcd.ctl("compact", str(second))
-    heard = transactions(store._members, store._keys, first, 5.0)
+    heard = transactions(store._members, store._keys, first, DEADLINE)
     assert dict((await anext(heard)).documents) == {"a": None, "b": b"1"}
     await heard.aclose()
     await store.close()
@@ -489,6 +517,46 @@ async def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, op
     await store.close()
 
 
+class _Between:
+    """Leads connections to a member: all that is sent takes its time, and waits while its connection is held."""
+
+    def __init__(self, member: str, seconds: float = 0.0) -> None:
+        self._host, _, self._port = member.partition(":")
+        self._seconds = seconds
+        self.holds = asyncio.Event()
+        """Something waits on a connection that is held."""
+        self._passes = self._open()
+
+    @staticmethod
+    def _open() -> asyncio.Event:
+        passes = asyncio.Event()
+        passes.set()
+        return passes
+
+    def hold(self) -> asyncio.Event:
+        """Hold the connections that there are, and none that is made from now on, until the event is set."""
+        held, self._passes = self._passes, self._open()
+        held.clear()
+        return held
+
+    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(self._host, int(self._port))
+        passes = self._passes
+        try:
+            await asyncio.gather(self._pass(reader, forth, passes), self._pass(back, writer, passes))
+        finally:
+            forth.close()
+            writer.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+        while data := await reader.read(2**16):
+            if not passes.is_set():
+                self.holds.set()
+                await passes.wait()
+            asyncio.get_running_loop().call_later(self._seconds, writer.write, data)
+        writer.close()
+
+
 def _limited(etcd: Etcd, *users: str) -> None:
     """Each may use what begins with `ours/`, and nothing else; a password stands behind a colon."""
     etcd.ctl("user", "add", "root:s3cret-of-root")
@@ -502,7 +570,9 @@ def _limited(etcd: Etcd, *users: str) -> None:
     etcd.ctl("auth", "enable")
 
 
-async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(tmp_path: Path):
+async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     authority = Authority()
     names = ("member", "root", "first", "second")
     issued = {name: authority.issue(name, "127.0.0.1") for name in names}
@@ -517,7 +587,8 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         (tmp_path / "shown").write_text(issued[name].pem)
         (tmp_path / "shown.key").write_text(key_pem(issued[name].key))
 
-    async def run(etcd: Etcd) -> None:
+    with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
+        _limited(etcd, "first", "second")
         give("first")
         access = Access(ca=f"{tmp_path}/ca", certificate=f"{tmp_path}/shown", key=f"{tmp_path}/shown.key")
         store = await EtcdStore.open(parse_location(f"{','.join(etcd.hosts)}/ours"), access)
@@ -529,6 +600,8 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
         assert dict((await second).documents) == {"a": b"2"}
         third = asyncio.ensure_future(anext(following))
+        await eventually_equal(lambda: store._feed.since(second.result().revision), [])
+        monkeypatch.setattr("fairlead.store.etcd_feed.IN_TIME", DEADLINE)
         stream = store._feed._task
         give("second")
         await store.renew()
@@ -539,23 +612,21 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         await following.aclose()
         await store.close()
 
-    with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
-        _limited(etcd, "first", "second")
-        await run(etcd)
-
 
 async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(etcd_calls, "LONGEST_CALL", 1.0)
+    """A write that is under way while the store is renewed is answered on the connection on which it was sent."""
+    for name in ("DEADLINE", "LONGEST_CALL"):
+        monkeypatch.setattr(etcd_calls, name, DEADLINE)
     secret, lost = tmp_path / "password", list[str]()
     unreached = Members._unreached
     monkeypatch.setattr(Members, "_unreached", lambda self, *what: lost.append(what[1]) or unreached(self, *what))
-
-    async def run(etcd: Etcd) -> None:
-        way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.2).lead, "127.0.0.1", 0)
-        async with way:
-            location = parse_location(f"127.0.0.1:{way.sockets[0].getsockname()[1]}/ours")
+    with started() as etcd:
+        _limited(etcd, "fl:s3cret-of-old")
+        between = _Between(etcd.hosts[0])
+        async with await asyncio.start_server(between.lead, "127.0.0.1", 0) as server:
+            location = parse_location(f"127.0.0.1:{server.sockets[0].getsockname()[1]}/ours")
             secret.write_text("s3cret-of-old")
             store = await EtcdStore.open(location, Access(user="fl", password_file=str(secret)))
             first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -573,25 +644,35 @@ async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and
             async def write_meanwhile(self, way) -> None:
                 await log_in(self, way)
                 writing.append(asyncio.create_task(store.transact(guards={"a": third}, puts={"a": b"4"}, deletes=[])))
-                await asyncio.sleep(0.1)
+                await between.holds.wait()
 
             monkeypatch.setattr(Members, "_log_in", write_meanwhile)
+            passes = between.hold()
             await store.renew()
             assert not writing[0].done()
-            left = list(store._members._left.values())
+            passes.set()
             fourth = await writing[0]
-            await asyncio.gather(*left)
             assert [batch.revision for batch in await store.changes(third)] == [fourth]
             assert not lost
             await store.close()
 
-    with started() as etcd:
-        _limited(etcd, "fl:s3cret-of-old")
-        await run(etcd)
+
+@pytest.mark.virtual_clock
+async def test_connections_of_before_a_renewal_are_closed_when_the_longest_call_has_ended():
+    members = Members(parse_location("127.0.0.1:1/ours"), Access())
+    before = members._way.channels[0]
+    await members.renew()
+    (closing,) = members._left.values()
+    await closing
+    assert asyncio.get_running_loop().time() == LONGEST_CALL + PAUSE
+    assert LONGEST_CALL >= 2 * etcd_calls.DEADLINE  # one call to log in, and one with the token
+    assert not members._left
+    assert before.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    assert members._way.channels[0].get_state() is grpc.ChannelConnectivity.IDLE
+    await members.close()
 
 
 async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
     ours, theirs = Authority(), Authority("theirs")
     member, client = ours.issue("member", "127.0.0.1"), ours.issue("fl")
     files = {"ca": ours.pem, "theirs": theirs.pem, "member": member.pem, "client": client.pem}
@@ -607,6 +688,7 @@ async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatc
         store = await EtcdStore.open(location, Access(ca=f"{tmp_path}/ca", **shown))
         await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
         await store.close()
+        monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
         for access in (Access(), Access(ca=f"{tmp_path}/ca"), Access(ca=f"{tmp_path}/theirs", **shown)):
             with pytest.raises(StoreUnavailable):
                 await EtcdStore.open(location, access)
@@ -637,31 +719,10 @@ async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
         assert "s3cret" not in str(refused.value)
 
 
-class _Slow:
-    """A way to a member on which everything takes its time, as with a host that has much else to do."""
-
-    def __init__(self, member: str, seconds: float) -> None:
-        self._host, _, self._port = member.partition(":")
-        self._seconds = seconds
-
-    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection(self._host, int(self._port))
-        try:
-            await asyncio.gather(self._pass(reader, forth), self._pass(back, writer))
-        finally:
-            forth.close()
-            writer.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(2**16):
-            asyncio.get_running_loop().call_later(self._seconds, writer.write, data)
-        writer.close()
-
-
 async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
     """Else a server would have no store for as long as the members' hosts have much to do."""
 
-    way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
+    way = await asyncio.start_server(_Between(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
     async with way:
         port = way.sockets[0].getsockname()[1]
         store = await EtcdStore.open(parse_location(f"127.0.0.1:{port}/slow{next(_NUMBERS)}"), Access())
@@ -682,10 +743,9 @@ async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, m
     filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
     await whole.put(SEAL, filled)
     with pytest.raises(Compacted, match="more was written than one change"):
-        await anext(transactions(store._members, store._keys, first, 5.0))
-    while other._feed.since(first) is not None:  # it has given up  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
+        await anext(transactions(store._members, store._keys, first, DEADLINE))
+    await eventually_equal(lambda: other._feed.since(first), None)  # it has given up
+    await watch_loop(0.3, waiting.done, "nothing is told of what has no end", holds=lambda found: not found)
     assert await other.changes(first) == []
     assert not waiting.done()
     await whole.finish(SEAL, 0)
@@ -722,11 +782,8 @@ async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etc
     etcd.ctl("compact", str(first + 2))
     following = other.watch(await other.head())
     waiting = asyncio.ensure_future(anext(following))
-    async with asyncio.timeout(5):
-        while other._feed.since(first) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
-    assert other._feed.since(first) == []
+    await eventually_equal(lambda: other._feed.since(first), [])
+    await watch_loop(0.3, lambda: other._feed.since(first), "the stream goes on", holds=lambda found: found == [])
     last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
     assert (await waiting).revision == last
     await following.aclose()
@@ -754,7 +811,5 @@ async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(e
     location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
     feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
     feed.start()
-    while feed.since(0) is None:  # it listens  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    async with asyncio.timeout(5):
-        await feed.close()
+    await eventually_equal(lambda: feed.since(0), [])  # it listens
+    await asyncio.wait_for(feed.close(), DEADLINE)

@@ -41,17 +41,14 @@ MODEL = "network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=-\napi vip=1
 
 
 async def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Path):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model, told = Model(store, lambda snapshot, owner: None, known), list[tuple[Owner, ...]]()
-        model.subscribe(told.append)
-        at_once(model.observe(PROXIES, {"node1": proxy, "node2": None}))
-        assert isinstance(model.snapshot, WithProxies)
-        assert dict(model.snapshot.proxies) == {"node1": proxy}
-        assert told == [(Owner(Kind.LOAD_BALANCER, "api"),), (Owner(Kind.LOAD_BALANCER, "web"),)]
-        await store.close()
-
     documents, _ = parse_model(MODEL, {})
     known = apply_changes(WithProxies(), Changes(puts=tuple(documents.values())), 1)
     proxy = Proxy(serves=frozenset({"web", "api", "gone"}))
-    await run()
+    store = await SqliteStore.open(tmp_path / "s.db")
+    model, told = Model(store, lambda snapshot, owner: None, known), list[tuple[Owner, ...]]()
+    model.subscribe(told.append)
+    at_once(model.observe(PROXIES, {"node1": proxy, "node2": None}))
+    assert isinstance(model.snapshot, WithProxies)
+    assert dict(model.snapshot.proxies) == {"node1": proxy}
+    assert told == [(Owner(Kind.LOAD_BALANCER, "api"),), (Owner(Kind.LOAD_BALANCER, "web"),)]
+    await store.close()

@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.addresses import parse_address
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import Owner
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.down_members import DOCUMENTS, ENDPOINT, VM2, WEB
 from harness.story import parse_model
-
-MODEL = """network net1 10.0.0.0/24
-port vm1 net1 10.0.0.11
-port vm2 net1 10.0.0.12
-probes net1 10.0.0.2
-web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80,b/10.0.0.12:80"""
-DOCUMENTS, _ = parse_model(MODEL, {})
-WEB, VM2 = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.PORT, "vm2")
-ENDPOINT = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
 
 
 def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
@@ -34,17 +24,14 @@ def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
 
 
 async def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
+    store = await SqliteStore.open(tmp_path / "s.db")
+    with caplog.at_level(logging.INFO, "fairlead.store.model"):
         model = await Model.load(store, lambda snapshot, owner: None)
         await model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values())))
         see(model, {ENDPOINT: Health.STRANDED})
         await model.write(lambda _: Changes(deletes=(VM2,)))
         see(model, {ENDPOINT: Health.ONLINE})
-        await store.close()
-
-    with caplog.at_level(logging.INFO, "fairlead.store.model"):
-        await run()
+    await store.close()
     told = [line for line in caplog.messages if line.startswith("members of loadbalancer/web")]
     assert "10.0.0.11:80" in told[0]
     assert told[0].endswith("(its node is dead: it confirms nothing any more)")
@@ -56,16 +43,13 @@ async def test_replicas_that_are_down_are_told_of_by_their_ports(tmp_path: Path,
     model_text = "\n".join(["network net1 10.0.0.0/24", lines[0], "port vm2 net1 10.0.0.12", lines[1]])
     documents, _ = parse_model(model_text, {})
 
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
+    store = await SqliteStore.open(tmp_path / "s.db")
+    with caplog.at_level(logging.INFO, "fairlead.store.model"):
         model = await Model.load(store, lambda snapshot, owner: None)
         await model.write(lambda _: Changes(puts=tuple(documents.values())))
         see(model, {ENDPOINT: Health.ERROR})
         see(model, {ENDPOINT: Health.ONLINE})
-        await store.close()
-
-    with caplog.at_level(logging.INFO, "fairlead.store.model"):
-        await run()
+    await store.close()
     assert [line for line in caplog.messages if "down" in line] == [
         "replicas of local-ip/lip 'db' that are down: 10.0.0.11 'db-1' (refuses connections or does not answer)",
         "replicas of local-ip/lip 'db' that are down: none",

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from fairlead.store import looks
 from fairlead.store.interface import StoreUnavailable
-from fairlead.store.looks import Looks, NotKnown
+from fairlead.store.looks import PATIENCE, SHORT_PATIENCE, Looks, NotKnown
+from harness.waiting import turns
+
+pytestmark = pytest.mark.virtual_clock
 
 
 class Slow:
@@ -24,19 +26,14 @@ class Slow:
             raise StoreUnavailable("it is away")
 
 
-async def _rest() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_all_who_come_while_a_look_is_on_its_way_share_the_next_one():
     store = Slow()
     shared = Looks(store.look)
     first = [asyncio.create_task(shared.newest()) for _ in range(3)]
-    await _rest()
+    await turns()
     assert store.begun == 1
     later = [asyncio.create_task(shared.newest()) for _ in range(50)]
-    await _rest()
+    await turns()
     assert store.begun == 1
     store.answers.set()
     await asyncio.gather(*first)
@@ -49,29 +46,28 @@ async def test_a_reader_that_goes_takes_nobodys_look_along():
     store = Slow()
     shared = Looks(store.look)
     one, other = (asyncio.create_task(shared.newest()) for _ in range(2))
-    await _rest()
+    await turns()
     one.cancel()
-    await _rest()
+    await turns()
     store.answers.set()
     await other
     assert store.begun == 1
 
 
-async def test_nobody_waits_long_for_a_store_that_is_known_to_be_away(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(looks, "PATIENCE", 0.05)
-    monkeypatch.setattr(looks, "SHORT_PATIENCE", 0.01)
-
-    store = Slow()
+async def test_nobody_waits_long_for_a_store_that_is_known_to_be_away():
+    loop, store = asyncio.get_running_loop(), Slow()
     shared = Looks(store.look)
-    with pytest.raises(NotKnown, match=r"has not answered for 0\.05 s"):
+    with pytest.raises(NotKnown, match=rf"has not answered for {PATIENCE:g} s"):
         await shared.newest_in_time()
+    assert loop.time() == PATIENCE
     store.away = True
     store.answers.set()
-    await _rest()
-    assert shared.away > 0
+    await turns()
+    assert shared.away == 0
     store.answers.clear()
     with pytest.raises(NotKnown, match="it is away"):
         await shared.newest_in_time()
+    assert shared.away == loop.time() - PATIENCE == SHORT_PATIENCE
     store.away = False
     store.answers.set()
     await shared.newest_in_time()

@@ -20,6 +20,7 @@ from fairlead.store.seal import Sealed
 from fairlead.store.whole import Refused
 from harness.etcd import Etcd, started
 from harness.filled import GONE, fill, mtu, with_store, write_something
+from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -295,9 +296,7 @@ async def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store
     before = model.snapshot
     await copied(source, target, replaces=True)
     fresh = await Model.load(again := await open_store(target), lambda *_: None)
-    async with asyncio.timeout(20):
-        while model.snapshot.revision < fresh.snapshot.revision:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await eventually(lambda: model.snapshot.revision, is_enough=lambda found: found >= fresh.snapshot.revision)
     assert min(sizes) == len(before.generations)
     written = await late.write(mtu(100))  # it has not heard of it
     await fresh.catch_up()

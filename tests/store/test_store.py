@@ -18,10 +18,11 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import Compacted, Conflict, Overtaken, StoreUnavailable
-from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, Model
+from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, PATIENCE, Model
 from fairlead.store.races import LONGEST_PAUSE, pause
-from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
+from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SPARE, SqliteStore
 from harness.stories import DOCUMENTS, put
+from harness.waiting import DEADLINE
 
 
 @pytest.mark.parametrize("key", sorted(DOCUMENTS))
@@ -52,6 +53,7 @@ def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
     assert max(longest) <= LONGEST_PAUSE
 
 
+@pytest.mark.virtual_clock
 @pytest.mark.parametrize(("patience", "tries"), [(60.0, ATTEMPTS), (0.0, 1)])
 async def test_a_change_that_others_overtake_ends_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, tries: int
@@ -67,7 +69,7 @@ async def test_a_change_that_others_overtake_ends_and_says_so(
     model = await Model.load(store, lambda *_: None)
     monkeypatch.setattr("fairlead.store.model.PATIENCE", patience)
     with pytest.raises(Overtaken, match=f"others wrote first {tries} times"):
-        await asyncio.wait_for(model._write_in_turn(partial(put, "net")), 30)
+        await model._write_in_turn(partial(put, "net"))
     await store.close()
     assert len(tried) == tries
 
@@ -127,15 +129,16 @@ class StillStore(SqliteStore):
         return await super().transact(**what)
 
 
-async def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.model.PATIENCE", 0.05)
-
+@pytest.mark.virtual_clock
+async def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path):
+    loop = asyncio.get_running_loop()
     store = await StillStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
     first = asyncio.create_task(model.write(partial(put, "first")))
     others = (model.write(partial(put, f"other{number}")) for number in range(9))
     refused = await asyncio.gather(*others, return_exceptions=True)
     assert [type(each) for each in refused] == [StoreUnavailable] * 9
+    assert loop.time() == PATIENCE
     store.moves.set()
     await first
     await model.write(partial(put, "later"))
@@ -159,14 +162,15 @@ async def test_another_process_that_holds_the_file_and_stands_still_is_told(
     await store.close()
 
 
-async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path):
+async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A disk that is full must not keep a server from starting."""
+    monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 600.0)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # who wrote now would have to wait
-        second = await asyncio.wait_for(SqliteStore.open(tmp_path / "s.db"), 2)
+        other.execute("BEGIN IMMEDIATE")  # a writer would wait for 600 s now
+        second = await asyncio.wait_for(SqliteStore.open(tmp_path / "s.db"), DEADLINE)
         assert (await second.range(""))[1] == 1
         await second.close()
     await store.close()
@@ -212,23 +216,18 @@ async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path,
                 )
             return found
 
-    async def run() -> None:
-        nonlocal other
-        store = await SqliteStore.open(tmp_path / "s.db")
-        other = await Model.load(store, lambda *_: None)
-        await other.write(lambda _: Changes(puts=tuple(replace(network, id=name) for name in "abcde")))
-        late = await Meddled.open(tmp_path / "s.db")
-        started = await Model.load(late, lambda *_: None)
-        assert (started.snapshot.networks, started.snapshot.generations, started.snapshot.revision) == (
-            other.snapshot.networks,
-            other.snapshot.generations,
-            other.snapshot.revision,
-        )
-        await late.close()
-        await store.close()
-
-    other: Model
-    await run()
+    store = await SqliteStore.open(tmp_path / "s.db")
+    other = await Model.load(store, lambda *_: None)
+    await other.write(lambda _: Changes(puts=tuple(replace(network, id=name) for name in "abcde")))
+    late = await Meddled.open(tmp_path / "s.db")
+    started = await Model.load(late, lambda *_: None)
+    assert (started.snapshot.networks, started.snapshot.generations, started.snapshot.revision) == (
+        other.snapshot.networks,
+        other.snapshot.generations,
+        other.snapshot.revision,
+    )
+    await late.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("theirs", [None, 1300])
@@ -250,23 +249,17 @@ async def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_sinc
             await other.write(lambda _: change)
             return revision
 
-    async def run() -> None:
-        nonlocal other
-        store = await SqliteStore.open(tmp_path / "s.db")
-        other = await Model.load(store, lambda *_: None)
-        late = await Overtaken.open(tmp_path / "s.db")
-        model = await Model.load(late, lambda *_: None)
-        written = await model.write(lambda _: Changes(puts=(network,)))
-        assert written.networks["mine"] == network
-        assert model.snapshot.networks.get("mine") == other.snapshot.networks.get("mine")
-        await late.close()
-        await store.close()
-
-    other: Model
-    await run()
+    store = await SqliteStore.open(tmp_path / "s.db")
+    other = await Model.load(store, lambda *_: None)
+    late = await Overtaken.open(tmp_path / "s.db")
+    model = await Model.load(late, lambda *_: None)
+    written = await model.write(lambda _: Changes(puts=(network,)))
+    assert written.networks["mine"] == network
+    assert model.snapshot.networks.get("mine") == other.snapshot.networks.get("mine")
+    await late.close()
+    await store.close()
 
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LARGE = 400 * 2**10
 
 
@@ -275,16 +268,19 @@ def _size(path: Path) -> int:
 
 
 @pytest.mark.slow
-async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(tmp_path: Path):
-    """One document of 400 KiB is written 300 times: the file does not grow with it, and what was deleted is known."""
-
+async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One document of 400 KiB is written 100 times: the file does not grow with it, and what was deleted is known."""
+    feed_bytes = 10 * 2**20
+    monkeypatch.setattr("fairlead.store.sqlite.FEED_BYTES", feed_bytes)
     path = tmp_path / "s.db"
     store = await SqliteStore.open(path)
     await store.transact(guards={}, puts={"small": b"1"}, deletes=[])
     await store.transact(guards={}, puts={}, deletes=["small"])
-    for number in range(300):
-        last = await store.transact(guards={}, puts={"large": bytes([number % 256]) * LARGE}, deletes=[])
-    assert _size(path) < FEED_BYTES + 4 * LARGEST_LOG
+    for number in range(100):
+        last = await store.transact(guards={}, puts={"large": bytes([number]) * LARGE}, deletes=[])
+    assert _size(path) < feed_bytes + 4 * LARGEST_LOG < 100 * LARGE
     with pytest.raises(Compacted):
         await store.changes(2)
     batches = await store.changes(last - 20)
@@ -293,11 +289,16 @@ async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_
     await store.close()
 
 
-async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(tmp_path: Path):
-    path = tmp_path / "s.db"
+async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """All sizes are a sixteenth of the real ones."""
+    for name, bound in (("FEED_BYTES", FEED_BYTES), ("SPARE", SPARE)):
+        monkeypatch.setattr(f"fairlead.store.sqlite.{name}", bound // 16)
+    path, size = tmp_path / "s.db", LARGE // 16
     with closing(sqlite3.connect(path)) as raw:
         raw.executescript(SCHEMA)
-        rows = [(number, "large", b"x" * LARGE) for number in range(1, 200)]
+        rows = [(number, "large", b"x" * size) for number in range(1, 200)]
         raw.executemany("INSERT INTO change VALUES (?, ?, ?)", [*rows, (200, "gone", None)])
         raw.execute("UPDATE head SET revision = 200")
         raw.execute("PRAGMA user_version=1")
@@ -310,7 +311,7 @@ async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given
     assert len(await store.changes(200)) == 10
     await store.close()
     before = _size(path)
-    assert before > 190 * LARGE
+    assert before > 190 * size
     store = await SqliteStore.open(path)
     assert _size(path) < before / 2
     assert len(await store.changes(200)) == 10
@@ -334,19 +335,13 @@ async def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path
 
 
 async def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
-    async def run() -> None:
-        path = tmp_path / "s.db"
-        await (await SqliteStore.open(path)).close()
-        path.chmod(0o644)
-        store = await SqliteStore.open(path)
-        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        assert modes() == {0o600}
-        await store.close()
-
-    def modes() -> set[int]:
-        return {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
-
-    await run()
+    path = tmp_path / "s.db"
+    await (await SqliteStore.open(path)).close()
+    path.chmod(0o644)
+    store = await SqliteStore.open(path)
+    await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+    await store.close()
 
 
 async def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Path):

@@ -1,8 +1,6 @@
 """Dataplanes of a test, central and on nodes, under all that holds the product's: stories, status, doors, metrics."""
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from fairlead.model.writing import Changes, apply_changes
 from harness.api import inside
 from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, places_of, read_story
 from harness.toy import NAMES, TOY, TOYS
+from harness.waiting import eventually
 from harness.walk import World, check_goldens, walk_every_way
 
 STORIES = [read_story(path, TOYS) for path in sorted(Path(__file__).parent.glob("*.txt"))]
@@ -97,72 +96,59 @@ def statuses(world: World, owner: Owner) -> tuple[str, str]:
     return stands.provisioning(balancer).value, stands.of_balancer().value
 
 
-def run(story: Callable[[World], Awaitable[None]]) -> None:
-    asyncio.run(story(make_world()))
+@pytest.fixture
+def world() -> World:
+    return make_world()
 
 
-def test_who_has_rows_in_two_dataplanes_is_active_when_both_have_them():
-    async def story(world: World) -> None:
-        assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
-        await settle(world, Where("ovn"))
-        assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
-        assert statuses(world, OLD) == ("ACTIVE", "ONLINE"), "it has nothing in the toy"
-        await settle(world)
-        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
-
-    run(story)
+async def test_who_has_rows_in_two_dataplanes_is_active_when_both_have_them(world: World):
+    assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
+    await settle(world, Where("ovn"))
+    assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
+    assert statuses(world, OLD) == ("ACTIVE", "ONLINE"), "it has nothing in the toy"
+    await settle(world)
+    assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
 
 
-def test_a_central_dataplane_that_fails_is_an_error_of_whom_it_fails():
-    async def story(world: World) -> None:
-        refuse(world, Where("toy"))
-        await settle(world)
-        assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
-        assert world.dataplanes().applied(WEB).error == "toy: refused"
-        refuse(world, Where("toy"), refusing=False)
-        await world.rest()
-        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
-
-    run(story)
+async def test_a_central_dataplane_that_fails_is_an_error_of_whom_it_fails(world: World):
+    refuse(world, Where("toy"))
+    await settle(world)
+    assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
+    assert world.dataplanes().applied(WEB).error == "toy: refused"
+    refuse(world, Where("toy"), refusing=False)
+    await world.rest()
+    assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
 
 
-def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothing_of():
-    async def story(world: World) -> None:
-        async def unreachable(_: Owner) -> Rows:
-            raise Unreachable("no connection")
+async def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothing_of(world: World):
+    async def unreachable(_: Owner) -> Rows:
+        raise Unreachable("no connection")
 
-        world.site(Where("toy")).driver.read = unreachable  # type: ignore[method-assign]
-        await settle(world)
-        assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
-
-    run(story)
+    world.site(Where("toy")).driver.read = unreachable  # type: ignore[method-assign]
+    await settle(world)
+    assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
 
 
-def test_a_node_that_fails_takes_nothing_from_the_others():
+async def test_a_node_that_fails_takes_nothing_from_the_others(world: World):
     """Its agent says it, and a load balancer of hosts is DEGRADED by that (tests/model/test_balancer_status.py)."""
 
-    async def story(world: World) -> None:
-        refuse(world, CHASSIS1)
-        await settle(world)
-        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
-        assert [*world.dataplanes().known(CUT)] == ["toy"]
-
-    run(story)
+    refuse(world, CHASSIS1)
+    await settle(world)
+    assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
+    assert [*world.dataplanes().known(CUT)] == ["toy"]
 
 
-def test_news_is_waited_for_in_every_dataplane():
-    async def story(world: World) -> None:
-        kept = world.dataplanes()
-        waiting = asyncio.ensure_future(kept.news(WEB, world.snapshot.revision))
-        await settle(world, Where("ovn"))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await settle(world)
-        await asyncio.wait_for(waiting, 1)
-        kept.read_again(WEB)
-        assert [len(world.site(Where(name)).reconciler) for name in ("ovn", "toy")] == [1, 1]
-
-    run(story)
+async def test_news_is_waited_for_in_every_dataplane(world: World):
+    kept = world.dataplanes()
+    waiting = asyncio.ensure_future(kept.news(WEB, world.snapshot.revision))
+    await settle(world, Where("ovn"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await settle(world)
+    await eventually(waiting.done)
+    await waiting
+    kept.read_again(WEB)
+    assert [len(world.site(Where(name)).reconciler) for name in ("ovn", "toy")] == [1, 1]
 
 
 def test_what_has_no_central_dataplane_is_there_when_it_is_stored():
@@ -218,28 +204,23 @@ def test_providers_lead_to_dataplanes_that_there_are():
 # What administrators see
 
 
-def see(*paths: str) -> list[httpx.Response]:
+async def see(folder: Path, *paths: str) -> list[httpx.Response]:
     """What the operator's door and the metrics say of a world in which chassis1 and the toy fail."""
-
-    async def run(folder: Path) -> list[httpx.Response]:
-        world = make_world()
-        refuse(world, CHASSIS1)
-        refuse(world, Where("toy"))
-        await settle(world)
-        async with inside(make_door, folder, "") as place:
-            kept = world.dataplanes()
-            place.model.snapshot = world.snapshot
-            services = replace(place.services, applied=kept.applied)
-            app = make_app(services, kept, anybody).all
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
-                return [await (client.post(path[1:]) if path[0] == "!" else client.get(path)) for path in paths]
-
-    with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(run(Path(folder)))
+    world = make_world()
+    refuse(world, CHASSIS1)
+    refuse(world, Where("toy"))
+    await settle(world)
+    async with inside(make_door, folder, "") as place:
+        kept = world.dataplanes()
+        place.model.snapshot = world.snapshot
+        services = replace(place.services, applied=kept.applied)
+        app = make_app(services, kept, anybody).all
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+            return [await (client.post(path[1:]) if path[0] == "!" else client.get(path)) for path in paths]
 
 
-def test_a_plan_is_of_all_dataplanes_and_of_each():
-    (answer,) = see("/operator/plan")
+async def test_a_plan_is_of_all_dataplanes_and_of_each(tmp_path: Path):
+    (answer,) = await see(tmp_path, "/operator/plan")
     plan = answer.json()["plan"]
     web = plan["loadbalancer/web"]
     assert web["create"] == ["Service web-tcp-80 on net1: 10.0.0.10:80", "Target web-a of web-tcp-80: 10.0.0.11:8080*1"]
@@ -247,8 +228,8 @@ def test_a_plan_is_of_all_dataplanes_and_of_each():
     assert "loadbalancer/old" not in plan
 
 
-def test_an_owner_is_shown_by_dataplane():
-    (answer,) = see("/operator/owners/cut")
+async def test_an_owner_is_shown_by_dataplane(tmp_path: Path):
+    (answer,) = await see(tmp_path, "/operator/owners/cut")
     shown = answer.json()
     assert (shown["status"], shown["error"]) == ("ERROR", "refused")
     assert list(shown["dataplanes"]) == ["toy"]
@@ -257,8 +238,8 @@ def test_an_owner_is_shown_by_dataplane():
     assert shown["desired"] == toy["desired"]
 
 
-def test_figures_are_of_each_dataplane():
-    resynced, figures, metrics = see("!/operator/resync", "/operator/statistics", "/metrics")
+async def test_figures_are_of_each_dataplane(tmp_path: Path):
+    resynced, figures, metrics = await see(tmp_path, "!/operator/resync", "/operator/statistics", "/metrics")
     assert resynced.json() == {"changed": 0, "dataplanes": {"ovn": 0, "toy": 0}}, "those that wait are looked at anyway"
     told = figures.json()
     assert told["failed"] == told["dataplanes"]["toy"]["failed"] == 3

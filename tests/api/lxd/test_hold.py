@@ -1,19 +1,15 @@
 """No load balancer of LXD's keeps everybody else waiting: the longest step of each request, at the limits of one."""
 
-import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.api.loop_lag import LONG
 from fairlead.model import sizes
 from harness.api import compile_anything
 from harness.front_ends.lxd_balancing import LBS, LISTEN, backend, port, settle
-from harness.front_ends.lxd_world import ROOT, Door
-from harness.hold import as_in_a_server, held
+from harness.front_ends.lxd_world import Door
 
 ONE = f"{LBS}/{LISTEN}"
 NAMES = [f"b{number}" for number in range(240)]
@@ -25,26 +21,13 @@ FEW = sizes.MEMBERS // sizes.LISTENERS
 def site(tmp_path: Path) -> Iterator[Door]:
     door = Door(tmp_path, compile_anything)
     settle(door)
-    door.place.caller = ROOT
-    with as_in_a_server():
-        yield door
+    yield door
     door.close()
 
 
 def send(door: Door, method: str, path: str, body: Any = None) -> int:
-    """Of a call whose every step was short, and so was every step of what became of it."""
-    door.place.client.event_hooks = {}  # to hold an answer against its schema takes longer than to give it
-    content = b"" if body is None else json.dumps(body)
-    with held() as hold:
-        answer = door.run(call(door, method, path.removeprefix("/1.0"), content))
-    assert hold.longest < LONG, (method, path, hold.longest)
-    return int(answer.status_code)
-
-
-async def call(door: Door, method: str, path: str, content: bytes | str) -> Any:
-    answer = await asyncio.create_task(door.place.client.request(method, path, content=content))
-    await asyncio.create_task(door.place.rest())
-    return answer
+    """Status of a call by an administrator. Its steps, and those of the reconciler, are counted by `harness.hold`."""
+    return door.send(method, path, body).status_code
 
 
 MANY = {

@@ -1,7 +1,7 @@
 """Two servers over one store: neither loses a change, and no address is given twice."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -43,74 +43,57 @@ def add(port_id: str, subnet_id: str) -> Callable[[Snapshot], Changes]:
 
 
 @pytest.fixture
-def two(tmp_path: Path):
-    """Runs a story with two servers that do not follow each other: each knows only what it wrote or ran into."""
-
-    def run(story) -> None:
-        async def opened() -> None:
-            stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
-            one = await Model.load(stores[0], compile_owner)
-            await one.write(lambda now: NETWORKS.create(now, call(NET), {}))
-            await one.write(create_subnet(FOUR, "10.0.0.0/28"))
-            await one.write(lambda now: ROUTERS.create(now, call(ROUTER), {}))
-            await story(one, await Model.load(stores[1], compile_owner))
-            for store in stores:
-                await store.close()
-
-        asyncio.run(opened())
-
-    return run
+async def two(tmp_path: Path) -> AsyncIterator[tuple[Model, Model]]:
+    """Two servers that do not follow each other: each has only what it wrote or ran into."""
+    stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
+    one = await Model.load(stores[0], compile_owner)
+    await one.write(lambda now: NETWORKS.create(now, call(NET), {}))
+    await one.write(create_subnet(FOUR, "10.0.0.0/28"))
+    await one.write(lambda now: ROUTERS.create(now, call(ROUTER), {}))
+    yield one, await Model.load(stores[1], compile_owner)
+    for store in stores:
+        await store.close()
 
 
-def test_addresses_and_macs_are_given_once(two):
+async def test_addresses_and_macs_are_given_once(two: tuple[Model, Model]):
     """A /28 has 13 addresses besides the gateway's."""
 
-    async def story(one: Model, other: Model) -> None:
-        await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))
-        with pytest.raises(Refused, match="NoFreeAddress"):
-            await one.write(create_port("late"))
-        assert {port.fixed_ips[0].address for port in one.snapshot.ports.values()} == {
-            parse_network("10.0.0.0/28").network_address + n for n in range(2, 15)
-        }
-        assert len(one.snapshot.macs) == 13
-
-    two(story)
+    one, other = two
+    await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))
+    with pytest.raises(Refused, match="NoFreeAddress"):
+        await one.write(create_port("late"))
+    assert {port.fixed_ips[0].address for port in one.snapshot.ports.values()} == {
+        parse_network("10.0.0.0/28").network_address + n for n in range(2, 15)
+    }
+    assert len(one.snapshot.macs) == 13
 
 
-def test_a_port_is_not_made_on_a_subnet_that_is_gone(two):
-    async def story(one: Model, other: Model) -> None:
-        await one.write(lambda now: SUBNETS.delete(now, CALLERS["admin"], SUBNETS.find(now, FOUR)))
-        snapshot = await other.write(create_port("p"))
-        assert snapshot.ports["p"].fixed_ips == ()
-        await one.write(create_subnet(FAR, "10.0.1.0/24"))
-        snapshot = await other.write(create_port("q"))
-        assert snapshot.ports["q"].fixed_ips[0].subnet_id == FAR
-
-    two(story)
+async def test_a_port_is_not_made_on_a_subnet_that_is_gone(two: tuple[Model, Model]):
+    one, other = two
+    await one.write(lambda now: SUBNETS.delete(now, CALLERS["admin"], SUBNETS.find(now, FOUR)))
+    snapshot = await other.write(create_port("p"))
+    assert snapshot.ports["p"].fixed_ips == ()
+    await one.write(create_subnet(FAR, "10.0.1.0/24"))
+    snapshot = await other.write(create_port("q"))
+    assert snapshot.ports["q"].fixed_ips[0].subnet_id == FAR
 
 
-def test_subnets_do_not_overlap(two):
-    async def story(one: Model, other: Model) -> None:
-        await one.write(create_subnet(FAR, "10.0.1.0/24"))
-        with pytest.raises(Refused, match="SubnetsOverlap"):
-            await other.write(create_subnet("s", "10.0.1.128/25"))
-
-    two(story)
+async def test_subnets_do_not_overlap(two: tuple[Model, Model]):
+    one, other = two
+    await one.write(create_subnet(FAR, "10.0.1.0/24"))
+    with pytest.raises(Refused, match="SubnetsOverlap"):
+        await other.write(create_subnet("s", "10.0.1.128/25"))
 
 
-def test_a_router_is_not_deleted_while_it_gets_an_interface(two):
-    async def story(one: Model, other: Model) -> None:
-        await one.write(add("port", FOUR))
-        with pytest.raises(Refused, match="RouterInUse"):
-            await other.write(lambda now: ROUTERS.delete(now, CALLERS["admin"], now.routers[ROUTER]))
-
-    two(story)
+async def test_a_router_is_not_deleted_while_it_gets_an_interface(two: tuple[Model, Model]):
+    one, other = two
+    await one.write(add("port", FOUR))
+    with pytest.raises(Refused, match="RouterInUse"):
+        await other.write(lambda now: ROUTERS.delete(now, CALLERS["admin"], now.routers[ROUTER]))
 
 
-def test_a_router_does_not_get_the_same_subnet_twice(two):
-    async def story(one: Model, other: Model) -> None:
-        await one.write(add("port", FOUR))
-        with pytest.raises(Refused, match="SubnetJoinedAlready"):
-            await other.write(add("again", FOUR))
-
-    two(story)
+async def test_a_router_does_not_get_the_same_subnet_twice(two: tuple[Model, Model]):
+    one, other = two
+    await one.write(add("port", FOUR))
+    with pytest.raises(Refused, match="SubnetJoinedAlready"):
+        await other.write(add("again", FOUR))

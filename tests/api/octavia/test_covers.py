@@ -3,14 +3,14 @@
 import asyncio
 from dataclasses import replace
 
-from api.octavia.test_octavia import LBS, NET, SUBNET
-from api.octavia.test_probing import door, probing, tree
 from fairlead.model.addresses import parse_address
 from fairlead.model.network import AllocationPool
 from fairlead.model.probes import cover_port_id, probe_port_id
 from fairlead.model.writing import Changes
 from fairlead.server.upkeep import provide_covers
 from harness.api import Inside
+from harness.front_ends.octavia_probing import LBS, NET, SUBNET, door, probing, tree
+from harness.waiting import eventually
 
 __all__ = ["door"]
 
@@ -49,9 +49,7 @@ def test_monitors_of_before_get_the_second_address_when_a_server_begins(door):
         assert [each.id for each in probing(place)] == [probe_port_id(SUBNET)]
         place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
         working = asyncio.create_task(provide_covers(place.model))
-        async with asyncio.timeout(5):
-            while len(probing(place)) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await eventually(lambda: probing(place), is_enough=lambda found: len(found) == 2)
         working.cancel()
         assert {each.id for each in probing(place)} == {cover_port_id(SUBNET), probe_port_id(SUBNET)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.test_kubernetes import NAME, TIMEOUTS, members, service
+from harness.front_ends.kubernetes import NAME, TIMEOUTS, members, service
 from harness.front_ends.octavia_world import Door
 
 HEALTHZ = {"type": "HTTP", "url_path": "/healthz", "http_method": "GET", "expected_codes": "200"}

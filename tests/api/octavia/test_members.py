@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from api.octavia.test_octavia import COMMON, SUBNET6
-from api.octavia.test_probing import WORLD, port, tree
 from fairlead.api import octavia
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import Network, PortUse, Router, Subnet
 from fairlead.model.snapshot import Aggregate
 from fairlead.model.writing import Changes
 from harness.api import Inside, play
+from harness.front_ends.octavia_probing import COMMON, SUBNET6, WORLD, port, tree
 from harness.octavia import ROOT, SUBNET, said
 
 ELSEWHERE = "11111111-0000-4000-8000-000000000040"

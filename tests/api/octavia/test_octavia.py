@@ -10,35 +10,11 @@ import pytest
 from fairlead.api import octavia
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.ovn import LoadBalancer
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
+from fairlead.model.addresses import parse_address
+from fairlead.model.network import FixedIP, Port
 from fairlead.model.writing import Changes
-from harness.api import NOON, Inside, play
-
-NET = "11111111-0000-4000-8000-000000000001"
-SUBNET = "22222222-0000-4000-8000-000000000001"
-SUBNET6 = "22222222-0000-4000-8000-000000000006"
-NOBODY = "99999999-0000-4000-8000-000000000009"
-LBS = "/v2.0/lbaas/loadbalancers"
-COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
-
-
-def network() -> Network:
-    pools = {
-        SUBNET: ("10.0.0.0/24", "10.0.0.1", "10.0.0.2", "10.0.0.254"),
-        SUBNET6: ("fd00::/64", "fd00::1", "fd00::2", "fd00::ffff"),
-    }
-    subnets = tuple(
-        Subnet(
-            id=identity,
-            cidr=parse_network(cidr),
-            gateway=parse_address(gateway),
-            allocation_pools=(AllocationPool(start=parse_address(first), end=parse_address(last)),),
-            **COMMON,
-        )
-        for identity, (cidr, gateway, first, last) in pools.items()
-    )
-    return Network(id=NET, mtu=1442, subnets=subnets, **COMMON)
+from harness.api import Inside, play
+from harness.front_ends.octavia_probing import COMMON, LBS, NET, NOBODY, SUBNET, SUBNET6, network
 
 
 @pytest.fixture

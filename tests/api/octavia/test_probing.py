@@ -1,94 +1,39 @@
 """What comes with a health monitor: the address of its probes, and the refusal of what cannot be probed."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from immutables import Map
 from starlette.applications import Starlette
 
-from api.octavia.test_octavia import COMMON, LBS, NET, SUBNET, SUBNET6, network
 from fairlead.api import network as network_door
 from fairlead.api import octavia
 from fairlead.api.door import Services
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.kinds import owner_of
-from fairlead.model.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.network import Port, PortUse
 from fairlead.model.probes import probe_port_id
 from fairlead.model.quota import ProbeLimits
-from fairlead.model.snapshot import Aggregate
 from fairlead.model.writing import Changes
-from harness.api import Inside, play
-
-MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
-TINY = "22222222-0000-4000-8000-000000000030"
-
-
-def port(number: int, address: str, subnet: str = SUBNET, network_id: str = NET) -> Port:
-    return Port(
-        id=f"55555555-0000-4000-8000-{number:012}",
-        network_id=network_id,
-        mac_address=f"02:00:00:00:00:{number:02x}",
-        fixed_ips=(FixedIP(subnet_id=subnet, address=parse_address(address)),),
-        **COMMON,
-    )
-
-
-def tiny() -> Network:
-    """A network whose one address is the member's."""
-    one = parse_address("10.9.0.2")
-    subnet = Subnet(
-        id=TINY,
-        cidr=parse_network("10.9.0.0/30"),
-        gateway=parse_address("10.9.0.1"),
-        allocation_pools=(AllocationPool(start=one, end=one),),
-        **COMMON,
-    )
-    return Network(id=TINY, mtu=1442, subnets=(subnet,), **COMMON)
-
-
-WORLD: tuple[Aggregate, ...] = (
-    network(),
-    tiny(),
-    port(1, "10.0.0.11"),
-    port(2, "fd00::11", SUBNET6),
-    port(3, "10.9.0.2", TINY, TINY),
+from harness.api import Inside
+from harness.front_ends.octavia_probing import (
+    COMMON,
+    LBS,
+    MONITOR,
+    NET,
+    SUBNET,
+    SUBNET6,
+    TINY,
+    WORLD,
+    door,
+    network,
+    port,
+    probing,
+    tree,
 )
 
-
-@pytest.fixture
-def door(tmp_path: Path):
-    def run(story, make=octavia.make_door, mount: str = "/load-balancer") -> None:
-        async def with_world(place: Inside) -> None:
-            await place.model.write(lambda _: Changes(puts=WORLD))
-            await place.rest()
-            await story(place)
-
-        play(make, tmp_path, with_world, mount)
-
-    return run
-
-
-def tree(*members: object, monitor: dict[str, Any] | None = MONITOR, **more: object) -> dict[str, Any]:
-    bodies = [
-        {"address": member, "protocol_port": 80} if isinstance(member, str) else {"protocol_port": 80, **member}
-        for member in members
-    ]
-    pool = {
-        "name": "p",
-        "protocol": "TCP",
-        "lb_algorithm": "SOURCE_IP_PORT",
-        "members": bodies,
-        **({"healthmonitor": monitor} if monitor else {}),
-    }
-    listener = {"name": "l", "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
-    return {"loadbalancer": {"vip_subnet_id": SUBNET, "listeners": [listener], **more}}
-
-
-def probing(place: Inside) -> list[Port]:
-    return [each for each in place.model.snapshot.ports.values() if each.device_owner == PortUse.PROBE]
+__all__ = ["door"]
 
 
 def test_the_first_monitor_of_a_subnet_takes_an_address_and_the_next_ones_use_it(door):

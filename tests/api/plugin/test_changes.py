@@ -1,102 +1,32 @@
 """The door for plug-ins: what a service gives is written under its ids, or refused with nothing written."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.api import plugin
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Kept, Takeover
-from fairlead.model.network import FixedIP, Port
 from fairlead.model.quota import Quota
 from fairlead.model.writing import Changes
-from harness.api import NOON, Inside, play
-from harness.octavia import NET, SUBNET, network
-
-LB, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "aaaaaaaa-0000-4000-8000-000000000002"
-LISTENER, SECOND = "bbbbbbbb-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
-POOL = "cccccccc-0000-4000-8000-000000000001"
-ONE, TWO = "dddddddd-0000-4000-8000-000000000001", "dddddddd-0000-4000-8000-000000000002"
-MONITOR = "eeeeeeee-0000-4000-8000-000000000001"
-PORT = "ffffffff-0000-4000-8000-000000000001"
-VIP = parse_address("10.0.0.50")
-Story = Callable[[Inside], Awaitable[None]]
-
-WHOLE: dict[str, Any] = {
-    "id": LB,
-    "project_id": "tenant",
-    "name": "web",
-    "description": None,
-    "admin_state_up": True,
-    "vip_port_id": PORT,
-    "vip_subnet_id": SUBNET,
-    "vip_network_id": NET,
-    "vip_address": "10.0.0.50",
-    "vip_qos_policy_id": None,
-    "vip_sg_ids": [],
-    "additional_vips": [],
-    "flavor": {},
-    "availability_zone": {},
-    "listeners": [
-        {"id": LISTENER, "name": "l", "protocol": "TCP", "protocol_port": 80, "default_pool_id": POOL, "l7policies": []}
-    ],
-    "pools": [
-        {
-            "id": POOL,
-            "name": "",
-            "protocol": "TCP",
-            "lb_algorithm": "ROUND_ROBIN",
-            "session_persistence": None,
-            "members": [{"id": ONE, "address": "10.0.0.11", "protocol_port": 8080, "weight": 2, "subnet_id": SUBNET}],
-            "healthmonitor": {"id": MONITOR, "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2},
-        }
-    ],
-}
-
-
-def vip_port(**changes: Any) -> Port:
-    """As Octavia makes one in Neutron before it asks its provider's driver."""
-    port = Port(
-        id=PORT,
-        project_id="tenant",
-        created_at=NOON,
-        name=f"octavia-lb-{LB}",
-        network_id=NET,
-        mac_address="02:00:00:00:00:50",
-        fixed_ips=(FixedIP(subnet_id=SUBNET, address=VIP),),
-        device_id=f"lb-{LB}",
-        device_owner="Octavia",
-    )
-    return replace(port, **changes)
-
-
-def machine(number: int) -> Port:
-    """Of a workload of the tenant: a monitor probes no address that is no port's."""
-    address = parse_address(f"10.0.0.{number}")
-    fixed = (FixedIP(subnet_id=SUBNET, address=address),)
-    return replace(
-        vip_port(device_id="", device_owner=""), id=f"vm{number}", mac_address=f"02::{number}", fixed_ips=fixed
-    )
-
-
-def play_plugin(folder: Path, story: Story, port: Port | None = None) -> None:
-    async def with_network(place: Inside) -> None:
-        await place.model.write(lambda _: Changes(puts=(network(), port or vip_port(), *map(machine, (11, 12, 13)))))
-        await place.rest()
-        await story(place)
-
-    play(plugin.make_door, folder, with_network, "/plugin")
-
-
-async def refused(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
-    before = place.model.snapshot.revision
-    answer = await place.call(method, path, body)
-    assert place.model.snapshot.revision == before, "a refusal writes nothing"
-    return answer.status_code, answer.json()["error"]
+from harness.api import Inside
+from harness.front_ends.plugin_world import (
+    LB,
+    LISTENER,
+    MONITOR,
+    ONE,
+    OTHER,
+    POOL,
+    PORT,
+    SECOND,
+    TWO,
+    VIP,
+    WHOLE,
+    play_plugin,
+    refused,
+    vip_port,
+)
+from harness.octavia import NET, SUBNET
 
 
 def test_a_whole_tree_is_made_under_the_ids_that_are_given_and_belongs_to_the_project(tmp_path: Path):

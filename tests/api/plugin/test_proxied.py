@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from api.plugin.test_changes import LB, LISTENER, WHOLE, machine, vip_port
-from api.plugin.test_statuses import neutrons
 from fairlead.api import plugin
 from fairlead.model.facts import FOREIGN, WANTED_PROXIES
 from fairlead.model.kinds import owner_of
 from fairlead.model.observed_proxy import WantedProxies
 from fairlead.model.proxy_place import device_mac, place_of
 from harness.api import WITH_PROXIES, Inside, compile_with_proxies, inside
+from harness.front_ends.plugin_world import LB, LISTENER, WHOLE, machine, neutrons, vip_port
 from harness.octavia import NET, network
 
 POOL = {**WHOLE["pools"][0], "protocol": "HTTP", "healthmonitor": None}

@@ -6,10 +6,22 @@ from typing import Any
 
 import pytest
 
-from api.plugin.test_changes import LB, LISTENER, MONITOR, ONE, OTHER, POOL, SECOND, TWO, WHOLE, play_plugin, refused
 from fairlead.model.loadbalancer import DownMember, Locality
 from fairlead.model.writing import Changes
 from harness.api import Inside
+from harness.front_ends.plugin_world import (
+    LB,
+    LISTENER,
+    MONITOR,
+    ONE,
+    OTHER,
+    POOL,
+    SECOND,
+    TWO,
+    WHOLE,
+    play_plugin,
+    refused,
+)
 
 LISTENERS, POOLS = WHOLE["listeners"], WHOLE["pools"]
 MEMBER, PROBE = POOLS[0]["members"][0], POOLS[0]["healthmonitor"]

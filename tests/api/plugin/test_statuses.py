@@ -1,18 +1,16 @@
 """The door for plug-ins tells how everything stands that was given to it, and what may stand otherwise than before."""
 
 import asyncio
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from api.plugin.test_changes import LB, LISTENER, MONITOR, ONE, OTHER, POOL, WHOLE, machine, play_plugin, vip_port
 from fairlead.api import plugin
 from fairlead.api.plugin.feed import MOST_TOLD, MOST_WAITING, StatusFeed
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import FOREIGN, HEALTH
 from fairlead.model.figures import Figures
-from fairlead.model.foreign import Foreign, ForeignNetwork, ForeignPort, Writer
 from fairlead.model.foreign_probing import DEVICE
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.kinds import owner_of
@@ -20,6 +18,19 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from harness.api import Inside, play
+from harness.front_ends.plugin_world import (
+    LB,
+    LISTENER,
+    MONITOR,
+    ONE,
+    OTHER,
+    POOL,
+    WHOLE,
+    machine,
+    neutrons,
+    play_plugin,
+    vip_port,
+)
 from harness.octavia import NET, network
 
 
@@ -149,12 +160,6 @@ def test_that_members_answer_is_news_though_no_row_changes(tmp_path: Path):
             assert [each["operating_status"] for each in told["members"]] == [health.name]
 
     play_plugin(tmp_path, story)
-
-
-def neutrons(document: Network | Port) -> Foreign:
-    values = {field.name: getattr(document, field.name) for field in fields(document)}
-    made = ForeignNetwork if isinstance(document, Network) else ForeignPort
-    return made(**values, row=f"{document.id}@0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11", writer=Writer.NEUTRON)
 
 
 def test_where_members_need_a_port_of_others_to_be_probed_from(tmp_path: Path):

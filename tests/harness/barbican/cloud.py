@@ -4,18 +4,20 @@ import base64
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import httpx
 
-from harness.keystone.cloud import PATIENCE, Cloud, password_of
+from harness.keystone.cloud import Cloud, password_of
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_until
 
 ENVIRONMENT = Path(__file__).parents[3] / ".venv-barbican"
 PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
@@ -40,7 +42,7 @@ class Barbican:
     url: str
     """Without a version."""
     cloud: Cloud
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PATIENCE))
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=DEADLINE))
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
@@ -52,22 +54,18 @@ class Barbican:
             self.process = subprocess.Popen(
                 [*map(str, program), *words], env=environment, cwd=self.folder, stdout=output, stderr=output
             )
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if self.client.get(self.url).status_code in (200, 300):
-                    return
-            except httpx.TransportError:
-                pass
-            assert self.process.poll() is None, (self.folder / "output").read_text()
-            assert time.monotonic() < deadline, "Barbican does not start"
-            time.sleep(0.05)
+        wait_until(self._status, is_enough=lambda status: status in (200, 300), retry=(httpx.TransportError,))
+
+    def _status(self) -> int:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "output").read_text()
+        return self.client.get(self.url).status_code
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-            self.process.wait(PATIENCE)
+            self.process.wait(DEADLINE)
             self.process = None
 
     def send(self, number: int) -> None:
@@ -101,6 +99,12 @@ class Barbican:
         made: str = self.call(token, "POST", "/containers", body)["container_ref"]
         return made
 
+    def expire(self, reference: str) -> None:
+        """Move the end of a secret's life into the past, as time does."""
+        with closing(sqlite3.connect(self.folder / "barbican.sqlite", timeout=DEADLINE)) as database, database:
+            command = "UPDATE secrets SET expiration = created_at WHERE id = ? AND expiration IS NOT NULL"
+            assert database.execute(command, (reference.rpartition("/")[2],)).rowcount == 1
+
     def delete(self, token: str, reference: str) -> None:
         self.call(token, "DELETE", reference.partition("/v1")[2])
 
@@ -122,3 +126,24 @@ def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
             yield made
         finally:
             made.stop()
+
+
+def octavia_options(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
+    """Environment variables of a Fairlead server behind an Octavia. Octavia's user validates tokens in Keystone and
+    reads Barbican; a password of that user lets Octavia call Fairlead.
+    """
+    own, users = folder / "own-password", folder / "passwords"
+    for each in (own, users):
+        each.touch(mode=0o600)
+    own.write_text(password_of("octavia"))
+    users.write_text(f"octavia:{bcrypt.hashpw(b'plugged in', bcrypt.gensalt(4)).decode()}:service:admin\n")
+    return {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
+        "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
+        "FAIRLEAD_KEYSTONE_URL": cloud.url,
+        "FAIRLEAD_KEYSTONE_USER": "octavia",
+        "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(own),
+        "FAIRLEAD_KEYS_BARBICAN": secrets.url,
+        "FAIRLEAD_PROBES_BY": "agents",
+        "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead",
+    }

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from barbican.test_through_octavia import configuration
 from fairlead.lab import Lab
 from harness.barbican import cloud as barbican_cloud
-from harness.barbican.cloud import Barbican, barbican
+from harness.barbican.cloud import Barbican, barbican, octavia_options
 from harness.conformance.node import PROXIES_ALONE, node, options_of, start_agent
 from harness.fuzz.machine import Machine, machine
 from harness.keystone.cloud import INSTALLED, Cloud, keystone
@@ -37,7 +36,7 @@ def on_a_node(folder: Path) -> Iterator[Place]:
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     with node() as lab, keystone(folder) as cloud, barbican(folder, cloud) as secrets:
         cloud.employ("octavia")
-        said = {**configuration(cloud, secrets, folder), **options_of(lab, PROXIES_ALONE)}
+        said = {**octavia_options(cloud, secrets, folder), **options_of(lab, PROXIES_ALONE)}
         with machine(folder, said) as server:
             agent = start_agent(lab, server.url, folder, *AGENT)
             try:

@@ -21,6 +21,7 @@ from harness.conformance.keystone import ADMINISTRATOR, PASSWORD, Keystone, make
 from harness.conformance.node import node, options_of, start_agent
 from harness.fuzz.machine import CHASSIS, machine
 from harness.served import Announced, make_whole
+from harness.waiting import DEADLINE
 
 CONFIGURATION_FILE = "tempest.conf"
 CONFIGURATION = """\
@@ -69,9 +70,9 @@ default_ipv6_subnetpool =
 build_interval = {interval}
 lb_build_interval = {interval}
 check_interval = {interval}
-build_timeout = 60
-lb_build_timeout = 60
-check_timeout = 60
+build_timeout = 300
+lb_build_timeout = 300
+check_timeout = 300
 availability_zone = {zone}
 availability_zone2 = {zone}2
 availability_zone3 = {zone}3
@@ -191,7 +192,9 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
 def _tell_that_it_counts(fairlead: str) -> None:
     """As the agent of the one node that OVN knows: nothing, until now."""
     body = {"interval": 3600, "listeners": {}}
-    httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=ADMINISTRATOR).raise_for_status()
+    httpx.put(
+        f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=ADMINISTRATOR, timeout=DEADLINE
+    ).raise_for_status()
 
 
 @contextmanager
@@ -203,7 +206,7 @@ def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Itera
 
         @asynccontextmanager
         async def app() -> AsyncIterator[ASGIApp]:
-            async with httpx.AsyncClient(timeout=60) as client:
+            async with httpx.AsyncClient(timeout=DEADLINE) as client:
                 yield make_app(Keystone(fairlead=fairlead, address=address, octavia=octavia, counted=counted), client)
 
         with serving(app, listening):
@@ -225,7 +228,7 @@ def serving(make: Callable[[], AbstractAsyncContextManager[ASGIApp]], *sockets: 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(DEADLINE)
         yield f"http://127.0.0.1:{started[0].servers[0].sockets[0].getsockname()[1]}"
     finally:
         started[0].should_exit = True

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import httpx
 
-from fairlead.lab import Lab, agents, take_down
+from fairlead.lab import Lab, agents
 from harness.conformance.keystone import PASSWORD, PROJECTS, user_name
-from harness.lab.servers import until
-from lab.conftest import NAME, require_lab
+from harness.lab.labs import lab_of, require_lab
+from harness.waiting import DEADLINE, wait_until
 
-LAB = f"{NAME}tempest"
 WITH_PROXIES = "ovn=ovn,fairlead=fairlead"
 PROXIES_ALONE = "fairlead=fairlead"
 """For an Octavia, which gives all to the default provider, `fairlead`."""
-HEARD_SECONDS = 60
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 
 
@@ -23,11 +21,8 @@ ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 def node() -> Iterator[Lab]:
     """A lab with one chassis; nothing of it is left."""
     require_lab()
-    take_down(LAB)
-    try:
-        yield Lab.up(LAB, chassis=1)
-    finally:
-        take_down(LAB)
+    with lab_of("tempest", chassis=1) as lab:
+        yield lab
 
 
 def options_of(lab: Lab, providers: str) -> dict[str, str]:
@@ -41,7 +36,7 @@ def options_of(lab: Lab, providers: str) -> dict[str, str]:
 
 
 def start_agent(lab: Lab, fairlead: str, folder: Path, user: str = ADMIN, password: str = PASSWORD) -> agents.Agent:
-    """Returns when it is heard."""
+    """Start an agent, and wait until it is connected."""
     file = folder / "agent-password"
     file.touch(mode=0o600)
     file.write_text(password)
@@ -49,9 +44,9 @@ def start_agent(lab: Lab, fairlead: str, folder: Path, user: str = ADMIN, passwo
     [chassis] = (each.name for each in lab.record.chassis)
     agent = agents.start_one(lab.layout, fairlead, chassis, who | agents.settings(renewal=1))
 
-    def is_heard() -> bool:
-        answer = httpx.get(f"{fairlead}/operator/chassis", auth=(user, password)).raise_for_status()
-        return bool(answer.json()["chassis"][0]["agent"])
+    def connected_agent() -> object:
+        answer = httpx.get(f"{fairlead}/operator/chassis", auth=(user, password), timeout=DEADLINE).raise_for_status()
+        return answer.json()["chassis"][0]["agent"]
 
-    until(is_heard, HEARD_SECONDS)
+    wait_until(connected_agent)
     return agent

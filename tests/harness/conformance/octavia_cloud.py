@@ -16,19 +16,16 @@ import httpx
 
 from harness.conformance.cloud import fairlead_server, keystone
 from harness.conformance.keystone import PASSWORD, PROJECTS, user_name
-from harness.lab.servers import until
-from harness.octavia_plugin.cloud import CONF, LAUNCH, OCTAVIA, PROVIDERS, SETTLED
+from harness.octavia_plugin.cloud import CONF, DATABASE_TIMEOUT, LAUNCH, OCTAVIA, PROVIDERS, SETTLED
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal
 
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 """Whom Fairlead knows Octavia as."""
 MORE = """
 [api_settings]
 auth_strategy = testing
-[database]
-connection = sqlite:///{folder}/octavia.db?timeout=60
 """
-"""Several processes of tempest write at once, and SQLite has one writer."""
 PATIENCE = 60
 """Seconds: nobody is killed here."""
 
@@ -49,7 +46,9 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
     """Its address."""
     port, file = free_port(), folder / "octavia.conf"
     said = {"user": ADMIN, "password": PASSWORD, "url": fairlead, "port": port, "folder": folder}
-    file.write_text((CONF + MORE).format(providers=PROVIDERS, patience=PATIENCE, **said))
+    file.write_text(
+        (CONF + MORE).format(providers=PROVIDERS, patience=PATIENCE, database_timeout=DATABASE_TIMEOUT, **said)
+    )
     environment = {**os.environ, "OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1", "PYTHONWARNINGS": "ignore"}
     command = [OCTAVIA, LAUNCH]
     subprocess.run([*command, "database", "--config-file", file], check=True, env=environment, capture_output=True)
@@ -62,7 +61,12 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
             process = subprocess.Popen(arguments, stdout=log, stderr=log, env=environment, start_new_session=True)
             stack.callback(_end, process)
         address = f"http://127.0.0.1:{port}"
-        until(lambda: _answers(address), SETTLED)
+        wait_equal(
+            lambda: httpx.get(address, timeout=DEADLINE).status_code,
+            200,
+            retry=(httpx.TransportError,),
+            seconds=SETTLED,
+        )
         yield address
 
 
@@ -70,10 +74,3 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     """And all of its children."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _answers(address: str) -> bool:
-    try:
-        return httpx.get(address).status_code == 200
-    except httpx.TransportError:
-        return False

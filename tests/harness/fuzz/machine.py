@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from typing import Any
 
 import httpx
 
+from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal, wait_until
+
 SERVER, SCHEMA = Path("/usr/sbin/ovsdb-server"), Path("/usr/share/ovn/ovn-nb.ovsschema")
-PATIENCE = 60.0
-"""Seconds for a start, and for the reconciler to come to rest."""
 CHASSIS = "seed"
 """The one node that the Southbound database knows."""
 
@@ -36,10 +36,7 @@ class Machine:
 
     def rest(self) -> None:
         """Wait until the reconciler has nothing to do."""
-        deadline = time.monotonic() + PATIENCE
-        while self.get("/operator/statistics")["waiting"]:
-            assert time.monotonic() < deadline, "the reconciler does not come to rest"
-            time.sleep(0.1)
+        wait_equal(lambda: self.get("/operator/statistics")["waiting"], 0)
 
     def memory(self) -> int:
         """Bytes that the server holds."""
@@ -64,7 +61,7 @@ class Machine:
 
     def connect(self) -> socket.socket:
         host, port = self.url.removeprefix("http://").split(":")
-        return socket.create_connection((host, int(port)), timeout=10)
+        return socket.create_connection((host, int(port)), timeout=DEADLINE)
 
 
 @contextmanager
@@ -75,9 +72,7 @@ def machine(
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            listen = f"127.0.0.1:{probe.getsockname()[1]}"
+        listen = f"127.0.0.1:{free_port()}"
         environment = {
             "FAIRLEAD_SERVER_LISTEN": listen,
             "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
@@ -89,23 +84,18 @@ def machine(
         argv = [*prefix, sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
         stack.callback(_end, process)
-        client = stack.enter_context(httpx.Client(base_url=f"{scheme}://{listen}", timeout=PATIENCE, verify=False))
+        client = stack.enter_context(httpx.Client(base_url=f"{scheme}://{listen}", timeout=DEADLINE, verify=False))
         made = Machine(f"{scheme}://{listen}", client, process, folder / "log")
         _await_ready(made)
         yield made
 
 
 def _await_ready(made: Machine) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            if made.client.get("/readyz").is_success:
-                return
-        except httpx.TransportError:
-            pass
+    def readiness() -> int:
         assert made.process.poll() is None, made.log.read_text()
-        assert time.monotonic() < deadline, "the server does not get ready"
-        time.sleep(0.05)
+        return made.client.get("/readyz").status_code
+
+    wait_equal(readiness, 200, retry=(httpx.TransportError,))
 
 
 def _register(southbound: Path) -> None:
@@ -129,10 +119,7 @@ def _database(folder: Path, name: str) -> Iterator[str]:
     options = [f"--remote=punix:{remote}", f"--unixctl={folder}/{name}.ctl", "--no-chdir", "-vconsole:off"]
     process = subprocess.Popen([SERVER, str(database), *options], env={**os.environ, "OVS_RUNDIR": str(folder)})
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not remote.exists():
-            assert time.monotonic() < deadline, "ovsdb-server does not start"
-            time.sleep(0.02)
+        wait_until(remote.exists, "ovsdb-server to start")
         yield f"unix:{remote}"
     finally:
         _end(process)
@@ -141,7 +128,7 @@ def _database(folder: Path, name: str) -> Iterator[str]:
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(PATIENCE)
+        process.wait(DEADLINE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

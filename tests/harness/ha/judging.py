@@ -10,10 +10,11 @@ from operator import attrgetter
 from typing import Any
 
 from harness.claims import claim
-from harness.ha.load import RETRIES, Town, Write, adapter, read_all
+from harness.ha.load import MODES, Town, Write, adapter, read_all
 from harness.ha.nemesis import Step
-from harness.ha.place import NORTHBOUND, SOUTHBOUND, run, until
+from harness.ha.place import NORTHBOUND, SOUTHBOUND, run
 from harness.histories import Operation, contradictions
+from harness.waiting import DEADLINE, wait_until
 
 Table = dict[str, Any]
 REMOTES = {"ovn-nbctl": NORTHBOUND, "ovn-sbctl": SOUTHBOUND}
@@ -60,7 +61,7 @@ def _title_of(since: float, length: float, steps: Sequence[Step]) -> str:
 def told(writes: Sequence[Write]) -> Table:
     """Of each kind of client apart: the longest that one of them waited, and each error by its code."""
     table: Table = {"writes": len(writes)}
-    for mode in RETRIES:
+    for mode in MODES:
         its = [each for each in writes if each.mode == mode]
         errors = Counter(each.code for each in its if each.is_error)
         table[f"longest wait {mode}, ms"] = round(max((e.answered - e.asked for e in its), default=0.0) * 1000)
@@ -104,12 +105,8 @@ def show(address: str, operations: Iterable[Operation]) -> None:
 
 
 def settle(servers: Sequence[int]) -> None:
-    """Until the model is in OVN, as whoever writes says; raises, with what is left, if it never is."""
-
-    def idle() -> bool:
-        return not plans(servers)
-
-    until(idle, "OVN to be as the model")
+    """Wait until no server would change anything in OVN; the failure has the plan that is left."""
+    wait_until(lambda: plans(servers), "OVN to be as the model", is_enough=lambda plan: not plan)
 
 
 def plans(servers: Sequence[int]) -> dict[str, Any]:
@@ -122,7 +119,7 @@ def plans(servers: Sequence[int]) -> dict[str, Any]:
 
 def rows(town: Town, wanted: set[str], others: Mapping[str, set[str]]) -> Table:
     """OVN's own tables beside what the API says, the Southbound's too."""
-    run("ovn-nbctl", f"--db={NORTHBOUND}", "--wait=sb", "--timeout=30", "sync")
+    run("ovn-nbctl", f"--db={NORTHBOUND}", "--wait=sb", f"--timeout={DEADLINE:.0f}", "sync")
     table: Table = {"owners whose rows differ from the model": sorted(plans(town.servers))}
     for client in REMOTES:
         has = rows_of(client) - others[client]

@@ -8,8 +8,9 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from random import Random
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import requests
@@ -21,6 +22,8 @@ from keystoneauth1.session import Session
 from harness.ha.place import ADDRESSES, PASSWORD, PORT, USER
 from harness.histories import UNKNOWN, Operation
 
+now = perf_counter
+
 CLIENTS, RATE = 10, 50.0
 """Writes a second, of all together."""
 ADDRESSES_AT_ONCE, USES = 12, 60
@@ -31,7 +34,7 @@ TIMEOUT = 30.0
 UNFOUGHT = 0.05
 """Of creates: without an address, which nothing keeps from being made twice."""
 WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
-RETRIES = {"as they come": 0, "with 5 retries": 5}
+AS_THEY_COME, WITH_RETRIES = MODES = ("as they come", "with retries")
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,18 @@ class Wire(requests.Session):
         self.attempts: list[Attempt] = []
 
     def request(self, *words: Any, **options: Any) -> requests.Response:
-        asked = perf_counter()
+        asked = now()
         try:
             answer = super().request(*words, **options)
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             refused = "NewConnectionError" in repr(error) or "refused" in str(error)
-            self.attempts.append(Attempt(asked, perf_counter(), "not connected" if refused else "connection lost"))
+            self.attempts.append(Attempt(asked, now(), "not connected" if refused else "connection lost"))
             raise
         except requests.Timeout:
-            self.attempts.append(Attempt(asked, perf_counter(), "timed out"))
+            self.attempts.append(Attempt(asked, now(), "timed out"))
             raise
         body = answer.json() if answer.content and answer.headers.get("Content-Type", "").startswith("app") else None
-        self.attempts.append(Attempt(asked, perf_counter(), str(answer.status_code), body))
+        self.attempts.append(Attempt(asked, now(), str(answer.status_code), body))
         return answer
 
 
@@ -101,6 +104,8 @@ class Town:
     subnet: str
     prefix: str
     servers: Sequence[int]
+    retries: int = 5
+    """Of each second client; five are keystoneauth's for whom a service asks it to (15 s with their pauses)."""
     history: list[Operation] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     unfought: dict[str, Write] = field(default_factory=dict)
@@ -127,8 +132,15 @@ class Town:
         ]
 
     def end(self) -> None:
-        self.until = perf_counter()
+        self.until = now()
         self.ended.set()
+
+    def wrote_since(self, moment: float) -> bool:
+        """Whether a write that was begun after this moment has been acknowledged. Raises what ended a client."""
+        if self.failures:
+            raise self.failures[0]
+        later = takewhile(lambda write: write.answered > moment, reversed(self.writes))
+        return any(write.is_done and write.asked > moment for write in later)
 
     def name(self) -> str:
         with self._lock:
@@ -165,17 +177,16 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self._town = town
         self._random = Random(f"{seed} {number}")
-        self._mode = list(RETRIES)[number % len(RETRIES)]
-        host = town.servers[number // len(RETRIES) % len(town.servers)]
-        self._adapter, self._wire = adapter(host, RETRIES[self._mode])
+        self._mode = MODES[number % len(MODES)]
+        host = town.servers[number // len(MODES) % len(town.servers)]
+        self._adapter, self._wire = adapter(host, town.retries if self._mode == WITH_RETRIES else 0)
 
     def run(self) -> None:
-        due = perf_counter()
+        due = now()
         try:
-            while not self._town.ended.is_set():
+            while not self._town.ended.wait(max(0.0, due - now())):
                 self._write()
-                due = max(due + CLIENTS / RATE, perf_counter() - 1)
-                sleep(max(0.0, due - perf_counter()))
+                due = max(due + CLIENTS / RATE, now() - 1)
         except BaseException as error:
             self._town.failures.append(error)
             raise
@@ -240,9 +251,9 @@ class Client(threading.Thread):
         self._note(address, action, value, attempt)
 
     def _counted(self, method: str, path: str, body: Any = None) -> tuple[Write, tuple[Attempt, ...]]:
-        asked = perf_counter()
+        asked = now()
         code, _, attempts = self._ask(method, path, body)
-        write = Write(self._mode, asked, perf_counter(), code, attempts)
+        write = Write(self._mode, asked, now(), code, attempts)
         self._town.writes.append(write)
         return write, attempts
 

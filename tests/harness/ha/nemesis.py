@@ -5,12 +5,13 @@ at once, whenever it says something to another member or server, that nobody is 
 away for long: until somebody else has been chosen to lead, and connections have been given up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
-from time import perf_counter, sleep
 
+from harness.ha.load import now
 from harness.ha.place import HOSTS, KINDS, Place
+from harness.waiting import pause, wait_until
 
 PARTED = ("cut", "deafen", "reset")
 """Of a host, by its cable or by its packet filter."""
@@ -35,31 +36,51 @@ class Step:
         return f"{self.how} {self.what}{', the leader' if self.led else ''}"
 
 
-def disturb(place: Place, random: Random, steps: int, longest: float, only: str) -> Iterator[Step]:
+def disturb(
+    place: Place, random: Random, steps: int, longest: float, only: str, wrote_since: Callable[[float], bool]
+) -> Iterator[Step]:
     """Each way once before any comes again. `longest` is for how many seconds something is away, `only` is one way, or
-    all of them."""
+    all of them. A step ends when all servers are ready and a write that was begun then has been acknowledged.
+    """
     ways = [way for way in HOWS if only in ("", " ".join(way))]
     order: list[tuple[str, str]] = []
     for _ in range(steps):
         order = order or random.sample(ways, len(ways))
-        yield _disturb_once(place, random, order.pop(), longest)
+        how, what = order.pop()
+        host, leads = _choose(place, random, what)
+        began = now()
+        _disturb_once(place, (how, what, host), random.uniform(0.1, _longest(random, longest)))
+        _wait_for_agreement(place, wrote_since)
+        yield Step(how, what, host, host == leads, began, now())
 
 
-def _disturb_once(place: Place, random: Random, way: tuple[str, str], longest: float) -> Step:
-    how, what = way
+def _choose(place: Place, random: Random, what: str) -> tuple[int, int]:
+    """A host, and the one that leads: as often as not that one."""
     leads = place.leader(random.choice(KINDS) if what == "host" else what)
-    host = random.choice((leads, random.choice(HOSTS)))
-    began = perf_counter()
-    length = random.uniform(0.1, longest if random.randrange(SELDOM) else max(LONG, longest))
+    return random.choice((leads, random.choice(HOSTS))), leads
+
+
+def _longest(random: Random, longest: float) -> float:
+    return longest if random.randrange(SELDOM) else max(LONG, longest)
+
+
+def _disturb_once(place: Place, step: tuple[str, str, int], seconds: float) -> None:
+    how, what, host = step
     if what == "host":
         place.part(how, host)
-        sleep(length)
+        pause(seconds)
         place.mend(how, host)
         for kind in KINDS:
             place.wait(kind, host)
     else:
         (place.kill if how == "kill" else place.freeze)(what, host)
-        sleep(length)
+        pause(seconds)
         (place.start if how == "kill" else place.thaw)(what, host)
         place.wait(what, host)
-    return Step(how, what, host, host == leads, began, perf_counter())
+
+
+def _wait_for_agreement(place: Place, wrote_since: Callable[[float], bool]) -> None:
+    for host in HOSTS:
+        place.wait("server", host)
+    mended = now()
+    wait_until(lambda: wrote_since(mended), "a write that is acknowledged")

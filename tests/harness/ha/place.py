@@ -10,20 +10,19 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
 
 import bcrypt
+
+from harness.waiting import DEADLINE, wait_until
 
 HOSTS = (0, 1, 2)
 ADDRESSES = tuple(f"192.0.2.1{host}" for host in HOSTS)
 USER, PASSWORD = "ha", "of the test"
 PORT = 9876
-PATIENCE = 60.0
-LOOK = 0.02
 Kind = str
 
 
@@ -56,16 +55,9 @@ KINDS: tuple[Kind, ...] = ("etcd", *DATABASES, "northd", "server")
 
 
 def run(*words: str | Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    last = monotonic() + PATIENCE
-    while not holds():
-        assert monotonic() < last, f"waited {PATIENCE:.0f} s in vain for {what}"
-        sleep(LOOK)
 
 
 @dataclass
@@ -101,7 +93,7 @@ class Place:
             held = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
             self._held.append(held)
             pid = str(held.pid)
-            until(lambda pid=pid: os.readlink(f"/proc/{pid}/ns/net") != here, "a namespace")  # type: ignore[misc]
+            wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net"), "a namespace", is_enough=lambda its: its != here)  # noqa: B023
             inside = ("nsenter", f"--target={pid}", "--net")
             self._inside.append(inside)
             run("ip", "link", "add", f"h{host}", "type", "veth", "peer", "name", "eth0", "netns", pid)
@@ -168,9 +160,9 @@ class Place:
         }
 
     def wait(self, kind: Kind, host: int) -> None:
-        """Until it takes its part again."""
+        """Wait until it takes its part again."""
         try:
-            until(lambda: self._is_well(kind, host), f"{kind} of host {host}")
+            wait_until(lambda: self._is_well(kind, host), f"{kind} of host {host}")
         except AssertionError as error:
             raise AssertionError(f"{error}; its log: {self.tail(kind, host)}; {self.ready(host)}") from error
 

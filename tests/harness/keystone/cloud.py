@@ -14,9 +14,7 @@ admin     admin      admin, of the system too: Keystone's own
 import json
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,12 +23,15 @@ from typing import Any
 
 import httpx
 
+from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal
+
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = ROOT / ".venv-keystone"
 PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
 INSTALLED = ENVIRONMENT / ".installed"
-PATIENCE = 60.0
-"""Seconds for a start."""
+TOKEN_CACHE_SECONDS = 2
+"""How long a Fairlead server of `options` accepts a token without a question to Keystone."""
 REGION = "RegionOne"
 DEFAULT = {"id": "default"}
 SYSTEM = {"system": {"all": True}}
@@ -57,7 +58,7 @@ class Cloud:
     folder: Path
     url: str
     """Of the Identity API v3."""
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PATIENCE))
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=DEADLINE))
     process: "subprocess.Popen[bytes] | None" = None
     ids: dict[str, str] = field(default_factory=dict)
     """By the names of projects and users."""
@@ -81,21 +82,17 @@ class Cloud:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if self.client.get(self.url).is_success:
-                    return
-            except httpx.TransportError:
-                pass
-            assert self.process.poll() is None, (self.folder / "output").read_text()
-            assert time.monotonic() < deadline, "Keystone does not start"
-            time.sleep(0.05)
+        wait_equal(self._status, 200, retry=(httpx.TransportError,))
+
+    def _status(self) -> int:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "output").read_text()
+        return self.client.get(self.url).status_code
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(PATIENCE)
+            self.process.wait(DEADLINE)
             self.process = None
 
     # what administrators do
@@ -181,9 +178,7 @@ def keystone(folder: Path) -> Iterator[Cloud]:
     """With everybody in it."""
     here = folder / "keystone"
     shutil.copytree(EMPTY, here)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        cloud = Cloud(here, f"http://127.0.0.1:{probe.getsockname()[1]}/v3")
+    cloud = Cloud(here, f"http://127.0.0.1:{free_port()}/v3")
     urls = [word for kind in ("admin", "public", "internal") for word in (f"--bootstrap-{kind}-url", cloud.url)]
     program = [PYTHON, "-W", "ignore", ENVIRONMENT / "bin" / "keystone-manage", "--config-file", "keystone.conf"]
     words = ["bootstrap", "--bootstrap-password", password_of("admin"), "--bootstrap-region-id", REGION, *urls]
@@ -195,3 +190,16 @@ def keystone(folder: Path) -> Iterator[Cloud]:
             yield cloud
         finally:
             cloud.stop()
+
+
+def options(cloud: Cloud, folder: Path) -> dict[str, str]:
+    """Environment variables of a Fairlead server that trusts this Keystone."""
+    path = folder / "fairlead-password"
+    path.touch(mode=0o600)
+    path.write_text(password_of("fairlead") + "\n")
+    return {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
+        "FAIRLEAD_KEYSTONE_URL": cloud.url,
+        "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(path),
+        "FAIRLEAD_KEYSTONE_TOKEN_CACHE_SECONDS": str(TOKEN_CACHE_SECONDS),
+    }

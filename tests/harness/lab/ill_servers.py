@@ -2,7 +2,7 @@
 
     ill_servers.py ill|well CERTIFICATE
 
-The servers are those of `node.test_prober`, each on a port of its own from `FIRST`, in both families. `well`: on the
+The servers are those of `harness.probed`, each on a port of its own from `FIRST`, in both families. `well`: on the
 same ports are servers of the same kinds with which nothing is wrong.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from fairlead.model.checks import HttpCheck
 from fairlead.node.sctp import ABORT, INIT_ACK
-from node.test_prober import CASES, GOOD, HELLO, Case, nothing
-from node.test_sctp import speaking_sctp
+from harness.probed import CASES, GOOD, HELLO, Case, nothing
+from harness.sctp_speakers import speaking_sctp
 
 AT = ("10.0.0.11", "fd00:a::11")
 """Of the machine."""

@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 
-from fairlead.lab.databases import until
-from harness.lab.site import PATIENCE
+from harness.waiting import wait_equal
 
 FLOATING_IPS, SECURITY_GROUPS = "/network/v2.0/floatingips", "/network/v2.0/security-groups"
 ROOT = "/load-balancer/v2.0/lbaas"
@@ -86,7 +85,7 @@ class CloudProvider:
         self._get(FLOATING_IPS, port_id=balancer["vip_port_id"])
         self._ask("DELETE", f"{ROOT}/loadbalancers/{balancer['id']}?cascade=true")
         path = f"{ROOT}/loadbalancers/{balancer['id']}"
-        until(PATIENCE, "it is gone", lambda: self.client.get(path).status_code == 404)
+        wait_equal(lambda: self.client.get(path).status_code, 404)
 
     def _find(self, service: Service) -> Any:
         found = self._get(f"{ROOT}/loadbalancers", name=service.balancer)["loadbalancers"]
@@ -169,7 +168,7 @@ class CloudProvider:
 
     def _await(self, balancer: str) -> Any:
         path = f"{ROOT}/loadbalancers/{balancer}"
-        until(PATIENCE, "it is ACTIVE", lambda: self._get(path)["loadbalancer"]["provisioning_status"] == "ACTIVE")
+        wait_equal(lambda: self._get(path)["loadbalancer"]["provisioning_status"], "ACTIVE")
         return self._get(path)["loadbalancer"]
 
     def _get(self, path: str, **query: str) -> Any:

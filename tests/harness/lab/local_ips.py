@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 
 from fairlead.lab import Lab, take_down
-from fairlead.lab.databases import ConditionTimedOut, until
 from harness.lab.asker import Answers, Asker, asking, mark_hops
-from harness.lab.site import PATIENCE, PORT, Site, open_site
-from lab.conftest import NAME
-from lab.test_gateway import lead_out, ping
+from harness.lab.gateway import lead_out, ping
+from harness.lab.labs import lab_name
+from harness.lab.site import PORT, Site, open_site
+from harness.waiting import wait_equal
 
 CHASSIS = ("chassis1", "chassis2", "chassis3")
 OWNER = "owner"
@@ -24,7 +24,6 @@ ROUTED = {"fir1": "chassis1", "fir2": "chassis2", "fir3": "chassis3"}
 MACHINES = {OWNER: "chassis3", **REPLICAS, **NEAR, **ROUTED}
 CLIENTS = (*NEAR, *ROUTED, "outside")
 NOWHERE = {"refused", "unreachable"}
-REVALIDATED = 5.0
 
 Wanted = Mapping[str, str | set[str]]
 """By client: who answers it, over each protocol and at each address that it asks; or the words that may be told."""
@@ -134,28 +133,12 @@ class Wood:
                 self.lab.exec(client, ["ip", family, "neigh", "flush", "dev", "eth0"])
 
     def expect(self, addresses: Sequence[str], wanted: Wanted) -> None:
-        """When a request has been answered, every chassis has it, and its switch has looked at its cached flows again.
+        """Wait until everyone is answered as they should be.
 
-        That last is OVS's own: revalidators begin at once when a flow changes, and each cached one keeps its old
-        actions until its turn (`max-revalidator` in ovs-vswitchd.conf.db(5)).
+        A change is in the switches when its request is answered; revalidators (`max-revalidator` in
+        ovs-vswitchd.conf.db(5)) replace their cached flows by and by.
         """
-        self._expect_within(REVALIDATED, addresses, wanted)
-
-    def expect_soon(self, addresses: Sequence[str], wanted: Wanted) -> None:
-        """What follows from something that the server hears of by and by."""
-        self._expect_within(PATIENCE, addresses, wanted)
-
-    def _expect_within(self, seconds: float, addresses: Sequence[str], wanted: Wanted) -> None:
-        wrong: list[Wrong] = []
-
-        def holds() -> bool:
-            wrong[:] = [self._wrong(addresses, wanted)]
-            return not wrong[0]
-
-        try:
-            until(seconds, "they are answered as they should be", holds)
-        except ConditionTimedOut:
-            raise AssertionError(wrong) from None
+        wait_equal(lambda: self._wrong(addresses, wanted), {})
 
     def _wrong(self, addresses: Sequence[str], wanted: Wanted) -> Wrong:
         """Where somebody else answers, with who should."""
@@ -185,8 +168,9 @@ def watching(site: Site, *machines: str) -> Iterator[Wood]:
 
 
 @contextmanager
-def open_wood(name: str = f"{NAME}wood") -> Iterator[Wood]:
+def open_wood(name: str = "") -> Iterator[Wood]:
     """In a lab of its own."""
+    name = name or lab_name("wood")
     take_down(name)
     with ExitStack() as stack:
         stack.callback(take_down, name)

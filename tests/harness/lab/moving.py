@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields
 from math import inf
 from time import time
 
-from fairlead.lab.databases import until
 from harness.lab.holder import holding
-from harness.lab.local_ips import OWNER, PATIENCE, LocalIPs, Wood
+from harness.lab.local_ips import OWNER, LocalIPs, Wood
 from harness.lab.site import PORT
 from harness.lab.ticker import Tick, Ticker, ticking
+from harness.waiting import wait_until
 
 HERE = {"oak1": "chassis1", "oak2": "chassis2", "fir1": "chassis1", "fir2": "chassis2"}
 HELD = 5
@@ -73,7 +73,7 @@ def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> 
         holders = [stack.enter_context(holding(wood.lab, *key, PORT)) for key in keys]
         held = [holder.open(HELD) for holder in holders]
         tickers = {key: stack.enter_context(ticking(wood.lab, *key, PORT)) for key in keys}
-        until(PATIENCE, "all of them ask", lambda: all(ticker.ticks for ticker in tickers.values()))
+        wait_until(lambda: all(ticker.ticks for ticker in tickers.values()), "all of them ask")
         times, now = list[Times](), held
         for place in places:
             times.append(_move(wood, tickers, place))
@@ -94,9 +94,9 @@ def _move(wood: Wood, tickers: Tickers, chassis: str) -> Times:
     unplugged = time()
     wood.lab.move_workload("one", chassis)
     move = Times(chassis=chassis, unplugged=unplugged, plugged=time())
-    until(PATIENCE, "clients are led there, and to the owner", lambda: None not in _firsts(tickers, move).values())
+    wait_until(lambda: None not in _firsts(tickers, move).values(), "clients are led there, and to the owner")
     led = time()
-    until(PATIENCE, "who began before is told", lambda: all(each.has_told_of_all(led) for each in tickers.values()))
+    wait_until(lambda: all(each.has_told_of_all(led) for each in tickers.values()), "who began before is told")
     return move
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.lab import Lab, central, processes
 from fairlead.lab.layout import CENTRAL
-from harness.lab.servers import until
+from harness.waiting import wait_equal, wait_until
 
 
 class Northbound:
@@ -32,7 +32,7 @@ class Northbound:
         """Returns when it is gone: nobody listens, no connection is left."""
         pid = self.pid
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
+        wait_until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
 
     def start(self) -> None:
         """With the same command line; returns when it serves."""
@@ -60,7 +60,7 @@ class Northd:
         assert pid is not None
         assert processes.is_marked(pid, self._lab.layout.directory), "not the lab's own"
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
+        wait_until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
         central.run_northd(self._lab.layout)
 
 
@@ -96,9 +96,9 @@ class Monitor:
         name = f"monitor-mark-{self._marks}"
         self._marks += 1
         self._lab.exec("central", ["ovn-nbctl", "ls-add", name])
-        until(lambda: name in self._seen.read_text())
+        wait_until(lambda: name in self._seen.read_text())
         self._lab.exec("central", ["ovn-nbctl", "ls-del", name])
-        until(lambda: self._seen.read_text().count(name) == 2)
+        wait_equal(lambda: self._seen.read_text().count(name), 2)
         return name
 
 
@@ -115,7 +115,7 @@ def monitoring(lab: Lab, folder: Path) -> Iterator[Monitor]:
     argv = ["ovsdb-client", "--format=json", "monitor", lab.northbound, "OVN_Northbound", "ALL"]
     with seen.open("wb") as output, subprocess.Popen(argv, stdout=output) as client:
         try:
-            until(lambda: seen.stat().st_size)
+            wait_until(lambda: seen.stat().st_size)
             monitor = Monitor(lab, seen)
             monitor.begin()
             yield monitor

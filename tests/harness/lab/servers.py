@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Protocol
 
 import httpx
 
 from fairlead.lab import Lab, databases
 from harness.lab.site import MARKED, PATIENCE
-from harness.pace import slowdown
 from harness.ports import free_port
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 BINARIES = Path(sys.executable).parent
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
@@ -48,8 +47,8 @@ class Server:
     def balancers(self) -> dict[str, Any]:
         return {each["id"]: each for each in self.client.get(f"{LBS}?limit=1000").json()["loadbalancers"]}
 
-    def wait_for(self, identity: str, status: str, seconds: float = 10) -> None:
-        until(lambda: self.balancer(identity)["provisioning_status"] == status, seconds)
+    def wait_for(self, identity: str, status: str) -> None:
+        wait_equal(lambda: self.balancer(identity)["provisioning_status"], status)
 
     def fairlead(self, *argv: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -70,14 +69,9 @@ class Server:
         return answer.status_code == 200 and answer.json()["plan"] == {}
 
 
-def until(holds: Callable[[], Any], seconds: float = 10) -> None:
-    """What others do can only be looked at again and again. Seconds are those of a machine that does nothing else."""
-    began, slowest = monotonic(), 1.0
-    while not holds():
-        if (waited := monotonic() - began) > seconds * slowest:
-            slowest = max(slowest, slowdown())
-            assert waited < seconds * slowest, f"waited {waited:.1f} s in vain, on a machine {slowest:.1f} times slower"
-        sleep(0.01)
+def until(holds: Callable[[], Any], seconds: float = DEADLINE) -> None:
+    """Use `wait_until`: this goes with its last importer. `seconds` has no effect."""
+    wait_until(holds)
 
 
 class Northbound(Protocol):
@@ -90,7 +84,9 @@ class Northbound(Protocol):
 def serving(
     lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli", **environment: str
 ) -> Iterator[Server]:
-    """A server with its store in the folder; ended at the end, however it is then."""
+    """A server with its store in the folder; ended at the end, however it is then. One that cannot read the Southbound
+    database is not ready after half a minute.
+    """
     port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
     url = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
@@ -101,6 +97,7 @@ def serving(
                 "FAIRLEAD_SERVER_LISTEN": f"127.0.0.1:{port}",
                 "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
                 "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
+                **({"FAIRLEAD_OVN_SOUTHBOUND": lab.southbound} if isinstance(lab, Lab) else {}),
                 **environment,
             },
             stderr=stack.enter_context(log.open("wb")),
@@ -108,7 +105,7 @@ def serving(
         stack.callback(process.wait)
         stack.callback(process.kill)
         client = stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE))
-        until(lambda: process.poll() is not None or answers(client), 60)
+        wait_until(lambda: process.poll() is not None or answers(client), "the server answers")
         assert process.poll() is None, log.read_text()
         yield Server(process=process, client=client, log=log, url=url)
 
@@ -121,9 +118,9 @@ def answers(client: httpx.Client) -> bool:
 
 
 def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
-    """One writes and the other says so; they may need a moment to settle it."""
+    """The server that writes, and the one that stands by."""
     texts = {"ready\n", "ready: another server writes\n"}
-    until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
+    wait_equal(lambda: {server.client.get("/readyz").text for server in (first, second)}, texts)
     return (first, second) if first.is_holder() else (second, first)
 
 

@@ -13,12 +13,12 @@ import openstack.connection
 from openstack.exceptions import ConflictException
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.databases import until
 from fairlead.lab.layout import PHYSICAL_NETWORK
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.service import Service, start, stop
 from harness.pools import upper_half
 from harness.ports import free_port
+from harness.waiting import wait_until
 
 MARKED = (
     "Logical_Switch",
@@ -35,7 +35,7 @@ PORT = 8080
 PATIENCE = 60
 """Seconds for what only has to come: a machine that has much else to do is no defect."""
 SAID = r"'%{http_code} %{exitcode} port=%{local_port} connected=%{time_connect} took=%{time_total} %{errormsg}\n'"
-CURL = f"curl -g -s -o /dev/null -m 5 -w {SAID}"
+CURL = f"curl -g -s -o /dev/null -m 15 -w {SAID}"
 """Words of a shell, before the URL."""
 
 
@@ -129,9 +129,12 @@ class Site:
         self.lab.wait_synced()
 
     def await_applied(self) -> None:
-        """Until nothing waits to be written, of what depends on a change too, and every chassis has the flows."""
+        """Wait until all changes and what depends on them are written, and every chassis has the flows."""
         applied = re.compile(r'^fairlead_unsettled_seconds\{dataplane="ovn"\} 0\.0$', re.MULTILINE)
-        until(PATIENCE, "all is written", lambda: applied.search(httpx.get(f"{self.url}/metrics").text) is not None)
+        wait_until(
+            lambda: applied.search(httpx.get(f"{self.url}/metrics").text),
+            "all is written",
+        )
         self.lab.wait_synced()
 
     @contextmanager
@@ -181,7 +184,7 @@ class Site:
         started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
         try:
             telling = f"fairlead_counting_nodes {len(started)}.0"
-            until(PATIENCE, "every node tells", lambda: telling in httpx.get(f"{self.url}/metrics").text)
+            wait_until(lambda: telling in httpx.get(f"{self.url}/metrics").text, "every node tells")
             yield started
         finally:
             for agent in started.values():

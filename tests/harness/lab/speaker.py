@@ -1,5 +1,5 @@
-"""Connections that speak all the time, from one program of a workload: who answered each first and last, and when it
-broke.
+"""Connections that send all the time, from one program of a workload: which member answered each first and last, how
+often, and whether it broke.
 
     speaker.py ADDRESS PORT PROTOCOL FIRST-SOURCE-PORT
 
@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from subprocess import PIPE, Popen
-from time import time
 
 from fairlead.lab import Lab, Protocol, Traffic
 from fairlead.lab.clients import open_socket
 from fairlead.lab.records import take_source_ports
+from harness.rules import TESTS
+from harness.waiting import pause_loop
 
 PERIOD = 0.05
 MOST = 100
@@ -30,13 +31,12 @@ MOST = 100
 class Speech:
     first: str = ""
     last: str = ""
-    """Who answered."""
-    heard: float = 0.0
-    """When anybody answered last (Unix time)."""
-    changed: float = 0.0
-    """When another one than before answered first; 0.0 for never."""
-    broke: float = 0.0
-    """When the connection was reset or refused; 0.0 for not."""
+    """Names of members."""
+    answers: int = 0
+    changed: bool = False
+    """Another member than before has answered."""
+    broke: bool = False
+    """The connection was reset or refused."""
 
 
 class Speaker:
@@ -60,7 +60,8 @@ class Speaker:
 def speaking(lab: Lab, place: str, address: str, protocol: Protocol) -> Iterator[Speaker]:
     first = take_source_ports(lab.layout, place, MOST)
     command = lab.command(place, [sys.executable, __file__, address, "80", protocol.value, str(first)])
-    with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
+    environment = {**command.full_environment(), "PYTHONPATH": str(TESTS)}
+    with Popen(command.argv, env=environment, stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
             yield Speaker(process)
         finally:
@@ -87,8 +88,8 @@ async def speak(target: Traffic, source: int, speech: Speech) -> None:
             try:
                 await loop.sock_sendall(client, b"?\n")
             except OSError:  # of UDP it is the last datagram that was refused
-                speech.broke = speech.broke or time()
-            await asyncio.sleep(PERIOD)
+                speech.broke = True
+            await pause_loop(PERIOD)
         await hearing
 
 
@@ -97,16 +98,15 @@ async def hear(client: socket.socket, speech: Speech) -> None:
         try:
             answer = await asyncio.get_running_loop().sock_recv(client, 65536)
         except OSError:
-            speech.broke = speech.broke or time()
+            speech.broke = True
             if client.type == socket.SOCK_STREAM:
                 return
             continue
         if not answer:
             return
-        name, now = answer.split(b" ")[0].decode(), time()
-        if speech.last and name != speech.last:
-            speech.changed = speech.changed or now
-        speech.first, speech.last, speech.heard = speech.first or name, name, now
+        name = answer.split(b" ")[0].decode()
+        speech.changed = speech.changed or speech.last not in ("", name)
+        speech.first, speech.last, speech.answers = speech.first or name, name, speech.answers + 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A server that tells in JSON what it was told; with `--pods`, a node of a Kubernetes cluster as proxies see it.
 
 Run by the path of this file. Whoever asks is told who answers, whom the connection came from, what a PROXY header said
-of it, and the request's headers. `/slow` is answered after some seconds, `/login` with a cookie.
+of it, and the request's headers. `/slow` is never answered, `/login` with a cookie.
 
 With `--pods`, a file that has the number of a Service's pods on this node, and with `--health`, where kube-proxy's
 health check of the Service listens: with `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it
@@ -22,8 +22,6 @@ SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
 TLS = 0x20
 """PP2_TYPE_SSL."""
-SLOW = 5.0
-"""Seconds."""
 COOKIE = "SESSION"
 
 
@@ -56,7 +54,7 @@ async def _answer(name: str, pods: Path | None, reader: asyncio.StreamReader, wr
         if _count(pods):
             asked, *lines = head.decode().split("\r\n")
             if " /slow " in asked:
-                await asyncio.sleep(SLOW)
+                await reader.read()  # until the other end hangs up
             headers = {key.lower(): text.strip() for key, _, text in (line.partition(":") for line in lines if line)}
             peer = ip_address(writer.get_extra_info("peername")[0])
             told = {"node": name, "peer": str(getattr(peer, "ipv4_mapped", None) or peer), "said": greeting}

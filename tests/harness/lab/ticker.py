@@ -24,7 +24,7 @@ from fairlead.lab.clients import Garbled, ask_line, classify, open_socket
 from fairlead.lab.records import take_source_ports
 
 PERIOD = 0.1
-TIMEOUT = 5.0
+TIMEOUT = 30.0
 MOST = 5000
 """Connections of one run."""
 

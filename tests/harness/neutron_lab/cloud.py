@@ -127,7 +127,7 @@ class Cloud:
         return {*result.answers, *([""] if result.errors else [])}
 
     def traffic(self, place: str, to: str, port: int, protocol: Protocol, count: int) -> TrafficResult:
-        wanted = Traffic(to=to, port=port, protocol=protocol, count=count, timeout=4, concurrency=8)
+        wanted = Traffic(to=to, port=port, protocol=protocol, count=count, timeout=10, concurrency=8)
         return self.lab.traffic(place, wanted)
 
 

@@ -15,15 +15,15 @@ import httpx
 from fairlead.lab import Lab
 from fairlead.lab.layout import PHYSICAL_NETWORK
 from harness.keystone.cloud import REGION, Cloud, password_of
-from harness.lab.servers import until
 from harness.ports import free_port
+from harness.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 NEUTRON = ROOT / ".venv-neutron-server"
 OCTAVIA = ROOT / ".venv-octavia"
 KEYSTONE = ROOT / ".venv-keystone"
-PATIENCE = 180.0
-"""Seconds for a start: they read some thousand files, on a machine that has much else to do."""
+LAUNCH_OCTAVIA = Path(__file__).parents[1] / "octavia_plugin" / "launch.py"
+START_TIMEOUT = 300.0  # seconds: a service reads some thousand files, and a machine may have much else to do
 NEUTRON_CONF = """
 [DEFAULT]
 core_plugin = ml2
@@ -93,6 +93,11 @@ statistics_interval = 5
 ovn_nb_connection = {northbound}
 ovn_sb_connection = {southbound}
 """
+NETWORK_DRIVER = """
+[controller_worker]
+network_driver = fairlead_network_driver
+"""
+"""Part of octavia.conf for an Octavia that leaves VIPs to Fairlead's own driver."""
 
 
 @dataclass
@@ -113,14 +118,21 @@ class Service:
             )
 
     def await_answer(self) -> None:
-        """Of its API, which is there."""
-        until(self._answers, PATIENCE)
+        """Wait until its API answers."""
+        wait_until(
+            self._status, is_enough=lambda status: status < 500, retry=(httpx.TransportError,), seconds=START_TIMEOUT
+        )
 
     def run(self, name: str, *more: str) -> str:
         """A command to its end; what it says."""
         environment = {**os.environ, **self.environment, "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
-            [*self.commands[name], *more], env=environment, capture_output=True, text=True, timeout=300, check=False
+            [*self.commands[name], *more],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -138,12 +150,9 @@ class Service:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def _answers(self) -> bool:
+    def _status(self) -> int:
         assert self.processes["api"].poll() is None, self.log("api")[-4000:]
-        try:
-            return httpx.get(self.url, timeout=PATIENCE).status_code < 500
-        except httpx.TransportError:
-            return False
+        return httpx.get(self.url, timeout=START_TIMEOUT).status_code
 
 
 def missing() -> list[Path]:
@@ -211,7 +220,7 @@ def octavia(
         southbound=ovn.southbound,
     )
     (folder / "octavia.conf").write_text(conf + more)
-    launch: list[str | Path] = [OCTAVIA / "bin" / "python", ROOT / "tests" / "octavia_plugin" / "launch.py"]
+    launch: list[str | Path] = [OCTAVIA / "bin" / "python", LAUNCH_OCTAVIA]
     configured = ["--config-file", folder / "octavia.conf"]
     commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}
     commands["adopt"] = [*launch, "fairlead", "octavia", "adopt", *configured]

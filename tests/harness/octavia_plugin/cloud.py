@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import bcrypt
@@ -20,8 +19,9 @@ import httpx
 import pytest
 
 from harness.fuzz.machine import SCHEMA, SERVER
-from harness.lab.servers import Northbound, Server, serving, until
+from harness.lab.servers import Northbound, Server, serving
 from harness.ports import free_port
+from harness.waiting import wait_equal, wait_until
 
 OCTAVIA = Path(__file__).parents[3] / ".venv-octavia" / "bin" / "python"
 LAUNCH = Path(__file__).with_name("launch.py")
@@ -30,8 +30,8 @@ USER, PASSWORD = "octavia", "secret"
 PATIENCE = 4
 """Seconds: what the agent takes for lost in so little time is no request of this machine's, slow as it may be, since
 each test lets Octavia rest."""
-SETTLED = 120.0
-"""Seconds: a machine that has much else to do takes a minute to start an agent."""
+DATABASE_TIMEOUT = 300  # seconds: how long a commit waits for a reader of SQLite
+SETTLED = 300.0  # seconds: a loaded machine takes a minute to start an agent
 CONF = """
 [DEFAULT]
 transport_url = fake://
@@ -42,7 +42,7 @@ auth_strategy = noauth
 enabled_provider_drivers = {providers}
 default_provider_driver = fairlead
 [database]
-connection = sqlite:///{folder}/octavia.db
+connection = sqlite:///{folder}/octavia.db?timeout={database_timeout}
 [driver_agent]
 status_socket_path = {folder}/status.sock
 stats_socket_path = {folder}/stats.sock
@@ -112,7 +112,7 @@ class Database:
         (folder / "nb.sock").unlink(missing_ok=True)
         listen, control = f"--remote=punix:{folder}/nb.sock", f"--unixctl={folder}/nb.ctl"
         process = subprocess.Popen([SERVER, listen, control, "-vconsole:off", folder / "nb.db"], cwd=folder)
-        until((folder / "nb.sock").exists)
+        wait_until((folder / "nb.sock").exists)
         return process
 
 
@@ -126,6 +126,20 @@ def content_of(answer: httpx.Response) -> Any:
         raise Gone(answer.text)
     assert answer.status_code < 300, answer.text
     return answer.json() if answer.content else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Statuses:
+    """The provisioning and the operating status of each object, by id."""
+
+    octavia: dict[str, tuple[str, str]] | None
+    fairlead: dict[str, tuple[str, str]]
+
+    def agree(self) -> bool:
+        """Whether both have the same and nothing is pending."""
+        return self.octavia == self.fairlead and not any(
+            provisioning.startswith("PENDING") for provisioning, _ in self.fairlead.values()
+        )
 
 
 class Agreement:
@@ -167,19 +181,16 @@ class Agreement:
             for each in (balancer, *(part for kind in kinds for part in balancer[kind]))
         }
 
+    def _statuses(self) -> _Statuses:
+        return _Statuses(octavia=self._at_one_moment(), fairlead=self.truth())
+
     def settle(self, seconds: float = SETTLED) -> dict[str, tuple[str, str]]:
-        """Until nothing waits, and Octavia says what Fairlead says."""
-        deadline = monotonic() + seconds
-        while True:
-            found, truth = self._at_one_moment(), self.truth()
-            if (
-                found is not None
-                and found == truth
-                and not any(each.startswith("PENDING") for each, _ in found.values())
-            ):
-                return found
-            assert monotonic() < deadline, f"Octavia: {found}\nFairlead: {truth}\n{self.log('agent')}"
-            sleep(0.2)
+        """Wait until nothing is pending, and Octavia has the statuses of Fairlead; they are returned."""
+        try:
+            return wait_until(self._statuses, "both to agree", is_enough=_Statuses.agree, seconds=seconds).fairlead
+        except AssertionError as error:
+            error.add_note(self.log("agent"))
+            raise
 
 
 @dataclass
@@ -200,7 +211,7 @@ class Cloud(Agreement):
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
         if name == "api":
-            until(self._answers, SETTLED)
+            wait_equal(self._status, 200, retry=(httpx.TransportError,), seconds=SETTLED)
 
     def _files(self, *more: str) -> list[str]:
         return [word for name in ("octavia.conf", *more) for word in ("--config-file", str(self.folder / name))]
@@ -234,7 +245,7 @@ class Cloud(Agreement):
 
     @contextmanager
     def nothing_committed(self) -> Iterator[None]:
-        """Octavia writes, and its commit waits: SQLite's has to while somebody reads (five seconds of Octavia's)."""
+        """Octavia writes, and its commit waits: that of SQLite does while a reader is in a transaction."""
         with closing(sqlite3.connect(self.folder / "octavia.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT id FROM load_balancer").fetchall()
@@ -243,18 +254,12 @@ class Cloud(Agreement):
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return content_of(self.octavia.request(method, f"/v2/lbaas/{path}", json=body))
 
-    def wait(self, what: Any, seconds: float = SETTLED) -> None:
-        until(what, seconds)
-
     def log(self, name: str) -> str:
         return (self.folder / f"octavia-{name}.log").read_text()[-4000:]
 
-    def _answers(self) -> bool:
+    def _status(self) -> int:
         assert self.processes["api"].poll() is None, self.log("api")
-        try:
-            return self.octavia.get("/").status_code == 200
-        except httpx.TransportError:
-            return False
+        return self.octavia.get("/").status_code
 
 
 def is_agent(pid: int, group: int) -> bool:
@@ -301,7 +306,9 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
         server = stack.enter_context(fairlead(database, folder, free_port()))
         port = free_port()
         said = {"user": USER, "password": PASSWORD, "url": server.url, "port": port, "folder": folder}
-        written = (CONF + more).format(patience=PATIENCE, providers=providers, **said)
+        written = (CONF + more).format(
+            patience=PATIENCE, providers=providers, database_timeout=DATABASE_TIMEOUT, **said
+        )
         (folder / "octavia.conf").write_text(written)
         (folder / "clouds.yaml").write_text(CLOUDS.format(**said))
         environment = {

@@ -3,33 +3,43 @@ network. One that is ended has lost its power: nobody says goodbye, and its disk
 """
 
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
 
-from package.conftest import ROOT, done
+import fairlead
+from harness.package.archives import COMMAND_TIMEOUT, ROOT, done
+from harness.waiting import wait_until
 
-LONGEST = 180.0
+SOURCE, PACKAGES, PYTHON = "/opt/fairlead/source", "/opt/fairlead/packages", "/opt/python"
+"""Folders of a host: the product, its requirements, and a Python that is not the system's."""
+SYSTEM = (Path("/usr"), Path("/usr/local"))
+"""Prefixes of the system's Python, which each host has by its own."""
 BEGIN = """
 set -e
+umask 022
+base=$1 name=$2 python=$3 program=$4
+shift 4
 mount --make-rprivate /
-mkdir -p "$1" && mount -t tmpfs -o mode=755 host "$1" && cd "$1"
+mkdir -p "$base" && mount -t tmpfs -o mode=755 host "$base" && cd "$base"
 mkdir upper work root
 mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work host root
-mkdir -p "root$2" && mount --bind "$2" "root$2"
 mount -t proc proc root/proc
 mount --rbind /dev root/dev
 for each in run tmp var/tmp var/log; do mount -t tmpfs -o mode=1777 host root/$each; done
 chmod 755 root/run root/var/log
 mkdir root/run/lock
-hostname "$3"
+while [ $# -gt 0 ]; do mkdir -p "root$2" && mount --bind "$1" "root$2" && shift 2; done
+hostname "$name"
 ip link set lo up
-exec chroot root "$4" -c "$5"
+exec chroot root "$python" -c "$program"
+"""
+"""Arguments: the folder of the host, its name, its Python, the program of its first process; then pairs of a folder of
+this machine and its place in the host. A bind mount is readable to each user of the host, wherever the folder is here:
+a checkout or a Python may be below /tmp, which the host hides, or below a home that is closed to others.
 """
 REAP = """
 import os, signal
@@ -41,13 +51,31 @@ while True:
     except ChildProcessError:
         signal.sigwait({signal.SIGCHLD})
 """
-FAIRLEAD = '#!/bin/sh\nexec {python} -m fairlead.cli "$@"\n'
+FAIRLEAD = f"""#!/bin/sh
+export PYTHONPATH={SOURCE}:{PACKAGES} LD_LIBRARY_PATH={PYTHON}/lib
+exec {{python}} -m fairlead.cli "$@"
+"""
+SYSTEMCTL = "/usr/local/lib/systemctl.py"
+
+
+def _interpreter() -> Path:
+    """The path of this Python in a host."""
+    found, prefix = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
+    return found if prefix in SYSTEM else Path(PYTHON, found.relative_to(prefix))
+
+
+def _folders() -> Mapping[Path, str]:
+    """Folders of this machine that Fairlead needs, and their places in a host."""
+    prefix = Path(sys.base_prefix).resolve()
+    needed = {Path(fairlead.__file__).resolve().parents[1]: SOURCE, Path(sysconfig.get_path("purelib")): PACKAGES}
+    return needed if prefix in SYSTEM else {**needed, prefix: PYTHON}
 
 
 class Host:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
-        words = [str(folder / name), str(ROOT), name, "/usr/bin/python3", REAP]
+        folders = [word for here, there in _folders().items() for word in (str(here), there)]
+        words = [str(folder / name), name, str(_interpreter()), REAP, *folders]
         apart = ("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child")
         self._outer = subprocess.Popen([*apart, "sh", "-c", BEGIN, "-", *words], stdout=subprocess.PIPE, cwd="/")
         assert self._outer.stdout is not None
@@ -79,7 +107,7 @@ class Host:
             capture_output=True,
             text=True,
             check=False,
-            timeout=LONGEST,
+            timeout=COMMAND_TIMEOUT,
         )
         assert ended.returncode == 0, f"{self.name}: {script}\n{ended.stdout}{ended.stderr}\n{self.logs()}"
         return ended.stdout
@@ -100,9 +128,10 @@ class Host:
 
     def install(self) -> None:
         """The part of an installation that registries are for, and systemd's in the place of systemd."""
-        self.put("/usr/bin/fairlead", FAIRLEAD.format(python=sys.executable), 0o755)
-        stand_in = shlex.join([sys.executable, str(Path(__file__).with_name("systemctl.py"))])
-        self.put("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {stand_in} "$@"\n', 0o755)
+        python = _interpreter()
+        self.put("/usr/bin/fairlead", FAIRLEAD.format(python=python), 0o755)
+        self.put(SYSTEMCTL, Path(__file__).with_name("systemctl.py").read_text(), 0o644)
+        self.put("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {python} {SYSTEMCTL} "$@"\n', 0o755)
         self.copy(ROOT / "packaging" / "systemd", "/opt/fairlead/share/fairlead/systemd")
 
     def end(self) -> None:
@@ -118,7 +147,10 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        until(lambda: os.readlink(f"/proc/{self._process.pid}/ns/net") != os.readlink("/proc/self/ns/net"), 10)
+        wait_until(
+            lambda: os.readlink(f"/proc/{self._process.pid}/ns/net"),
+            is_enough=lambda found: found != os.readlink("/proc/self/ns/net"),
+        )
         self.inside = ("nsenter", f"--target={self._process.pid}", "--net")
         self._ip("link", "set", "lo", "up")
         self._ip("link", "add", "wire", "type", "bridge")
@@ -142,11 +174,3 @@ class Wire:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-def until(holds: Callable[[], Any], seconds: float) -> None:
-    """What others do can only be looked at again and again."""
-    last = monotonic() + seconds
-    while not holds():
-        assert monotonic() < last, f"waited {seconds} s in vain"
-        sleep(0.05)

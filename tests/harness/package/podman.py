@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from package.conftest import done
+from harness.package.archives import done
+from harness.waiting import DEADLINE
 
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=1024:1024")
 """That need no privilege to be set."""
@@ -75,7 +76,7 @@ class Podman:
         finally:
             if process.poll() is None:
                 process.terminate()  # podman hands it on
-            process.wait(60)
+            process.wait(DEADLINE)
 
     def run(self, image: str, *words: str, entry: str = "fairlead") -> str:
         return self(

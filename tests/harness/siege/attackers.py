@@ -1,7 +1,8 @@
-"""All that strangers and tenants were seen to throw at a server, each kind a function: bounded in count and in time.
+"""All that strangers and tenants were seen to throw at a server, each kind a function, bounded in count.
 
-python -m siege.attackers URL SECONDS SHARE NAMES: all NAMES (with commas) at once, in a process of their own, and what
-came back as JSON. SHARE thins the counts out. Each attacker has an address of its own, so that it can be told apart.
+python -m harness.siege.attackers URL SHARE NAMES: all NAMES (with commas) at once, in a process of their own, until the
+end of the standard input; then it prints the outcomes as JSON. SHARE thins the counts out. Each attacker has an address
+of its own, so that the server can tell it apart.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ import json
 import os
 import ssl
 import sys
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from harness.pools import upper_half
-from harness.siege.wire import GONE, Target, basic
+from harness.siege.wire import ANSWER_TIMEOUT, GONE, Target, basic
 
 LXD = "SIEGE_LXD"
 """The environment variable that says where LXD's clients are let in."""
@@ -25,14 +26,14 @@ NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What an attacker may do: until when, and which share of all that was seen."""
+    """Bounds of an attack: its end, and the share of all that was seen."""
 
-    deadline: float
+    ended: threading.Event
     share: float
 
     @property
     def goes_on(self) -> bool:
-        return time.monotonic() < self.deadline
+        return not self.ended.is_set()
 
     def count(self, all_of_it: int) -> int:
         return max(1, int(all_of_it * self.share))
@@ -203,7 +204,7 @@ async def strangers_to_lxd(target: Target, order: Order) -> None:
             case 2:
                 await known.call("GET", f"/1.0/projects?filter=name+eq+{'.*a' * 80}")
             case 3:
-                async with asyncio.timeout(15), known.connect() as (reader, writer):
+                async with asyncio.timeout(ANSWER_TIMEOUT), known.connect() as (reader, writer):
                     writer.write(known.head("GET", "/1.0/events", Connection="upgrade", **websocket))
                     target.outcomes[f"websocket {(await reader.read(12))[9:].decode()}"] += 1
 
@@ -323,9 +324,15 @@ async def attack(url: str, order: Order, names: list[str]) -> dict[str, dict[str
 
 
 def main() -> None:
-    url, seconds, share, names = sys.argv[1:]
-    order = Order(deadline=time.monotonic() + float(seconds), share=float(share))
+    url, share, names = sys.argv[1:]
+    order = Order(ended=threading.Event(), share=float(share))
+    threading.Thread(target=_end_with_input, args=(order.ended,), daemon=True).start()
     print(json.dumps(asyncio.run(attack(url, order, names.split(",")))))
+
+
+def _end_with_input(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
 
 
 if __name__ == "__main__":

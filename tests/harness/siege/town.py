@@ -1,9 +1,8 @@
-"""A server under siege, and the tenants who live in it: they work on, and it is measured how."""
+"""A server under siege, and tenants that work on: what fails, and for `make siege` the time of each request."""
 
 import json
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ import httpx
 
 from harness.fuzz.machine import Machine, machine
 from harness.pools import upper_half
+from harness.ports import free_port
 from harness.siege.attackers import BALANCER, LXD, NETWORK, TENANTS
+from harness.waiting import DEADLINE, wait_until
 
 COST = 10
 """Of the passwords: 60 ms of a processor for a check. What `htpasswd -B` makes by default takes 2 ms."""
@@ -29,33 +30,45 @@ NEWCOMERS = 40
 """Users who log in for the first time while it lasts."""
 FILES = 1024
 """That the server may have open: what systemd gives a service that asks for no more."""
+HONEST_TIMEOUT = 60.0  # seconds; without bounds on attackers a log-in took 120
 MIBIBYTE = 2**20
 CIDR = "10.0.0.0/24"
 
 
 @dataclass
 class Figures:
-    """What one kind of work took, in seconds, and how often it did not work."""
+    """Requests of one kind: the seconds that each took, and failures."""
 
     took: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    deferred: int = 0
+    """Answers 503: the server had no time for the request, which may come again."""
 
     def measure(self, act: Any) -> None:
         began = time.perf_counter()
         try:
             answer = act()
-            if answer.status_code >= 400:
+            if answer.status_code == 503:
+                self.deferred += 1
+            elif answer.status_code >= 400:
                 self.failed.append(f"{answer.status_code} {answer.text[:100]}")
         except httpx.HTTPError as error:
             self.failed.append(type(error).__name__)
         self.took.append(time.perf_counter() - began)
+
+    @property
+    def done(self) -> int:
+        return len(self.took) - len(self.failed) - self.deferred
 
     def part(self, hundredth: int) -> float:
         return statistics.quantiles(self.took, n=100, method="inclusive")[hundredth - 1] if len(self.took) > 1 else 0.0
 
     def __str__(self) -> str:
         words = [f"{1000 * value:.0f}" for value in (self.part(50), self.part(99), max(self.took, default=0))]
-        return f"{' / '.join(words)} ms of {len(self.took)}" + (f", {len(self.failed)} failed" if self.failed else "")
+        bad = {"deferred": self.deferred, "failed": len(self.failed)}
+        return ", ".join(
+            [f"{' / '.join(words)} ms of {len(self.took)}", *(f"{bad[each]} {each}" for each in bad if bad[each])]
+        )
 
 
 @dataclass
@@ -75,6 +88,20 @@ class Report:
     store: int = 0
     """Bytes of the store's files."""
 
+    def least(self) -> int:
+        """Honest requests that were done, of the kind of which there are fewest."""
+        return min(each.done for each in (self.writes, self.reads, self.logins))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Siege:
+    seconds: float
+    """The shortest that an attack lasts."""
+    share: float
+    """Of all that was seen of attackers."""
+    honest: int
+    """Honest requests of each kind, at least, before the attack ends."""
+
 
 class Town:
     """The server with its users; `ann` works in the project `shop`."""
@@ -88,7 +115,7 @@ class Town:
         self._balancer = ""
 
     def client(self, user: str) -> httpx.Client:
-        return httpx.Client(base_url=self.server.url, auth=(user, f"password of {user}"), timeout=30)
+        return httpx.Client(base_url=self.server.url, auth=(user, f"password of {user}"), timeout=HONEST_TIMEOUT)
 
     def settle(self) -> None:
         with self.client("ann") as ann:
@@ -105,39 +132,44 @@ class Town:
             self._member = f"{members}/{_good(ann.get(members))['members'][0]['id']}"
             self._balancer = f"{BALANCER}/loadbalancers/{made['id']}"
 
-    def live(self, report: Report, until: threading.Event) -> None:
+    def live(self, report: Report, ended: threading.Event) -> None:
         """Write and read, on a connection that is kept and on a new one; newcomers log in from time to time."""
 
         def work() -> None:
             number = 0
             with self.client("ann") as kept:
-                while not until.is_set():
+                while not ended.is_set():
                     number += 1
                     body = {"member": {"weight": 1 + number % 50}}
                     report.writes.measure(lambda: kept.put(self._member, json=body))  # noqa: B023 - called at once
                     report.reads.measure(lambda: kept.get(self._balancer))
                     with self.client("ann") as fresh:
                         report.reads.measure(lambda: fresh.get(self._balancer))
-                    until.wait(0.05)
+                    ended.wait(0.05)
 
         def arrive() -> None:
             for number in range(NEWCOMERS):
                 with self.client(f"newcomer{number}") as newcomer:
                     report.logins.measure(lambda: newcomer.get(f"{NETWORK}/networks"))
-                if until.wait(1):
+                if ended.wait(1):
                     return
 
         with ThreadPoolExecutor(2) as threads:
             for done in [threads.submit(work), threads.submit(arrive)]:
                 done.result()
 
-    def besiege(self, names: Sequence[str], seconds: float, share: float) -> Report:
-        report, until = Report(), threading.Event()
+    def besiege(self, names: Sequence[str], siege: Siege) -> Report:
+        """Attack until the seconds are over and the honest tenants have done as much as they shall."""
+        report, ended = Report(), threading.Event()
         before = self.server.memory()
-        with ThreadPoolExecutor(1) as threads:
-            living = threads.submit(self.live, report, until)
-            report.outcomes = _attack(self.server.url, self._lxd, names, seconds, share)
-            until.set()
+        with ThreadPoolExecutor(1) as threads, _attackers(self.server.url, self._lxd, names, siege.share) as attackers:
+            living = threads.submit(self.live, report, ended)
+            try:
+                attackers.attack(siege.seconds)
+                wait_until(lambda: living.done() or report.least() >= siege.honest, f"{siege.honest} of each request")
+            finally:
+                ended.set()
+            report.outcomes = attackers.outcomes()
             living.result()
         report.memory = _highest_memory(self.server) - before
         with self.client("root") as root:
@@ -151,13 +183,34 @@ class Town:
         return report
 
 
-def _attack(url: str, lxd: str, names: Sequence[str], seconds: float, share: float) -> dict[str, dict[str, int]]:
-    """In a process of their own: what the attackers do must not keep the honest waiting."""
-    argv = [sys.executable, "-m", "siege.attackers", url, str(seconds), str(share), ",".join(names)]
+@dataclass(frozen=True)
+class _Attackers:
+    process: "subprocess.Popen[str]"
+
+    def attack(self, seconds: float) -> None:
+        """Return after so long, or when the attackers have nothing more to do."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def outcomes(self) -> dict[str, dict[str, int]]:
+        """End the attack; the outcomes of each attacker."""
+        printed, _ = self.process.communicate(timeout=DEADLINE)
+        assert self.process.returncode == 0
+        found: dict[str, dict[str, int]] = json.loads(printed)
+        return found
+
+
+@contextmanager
+def _attackers(url: str, lxd: str, names: Sequence[str], share: float) -> Iterator[_Attackers]:
+    """In a process of their own, so that the work of the attackers does not delay the honest tenants."""
+    argv = [sys.executable, "-m", "harness.siege.attackers", url, str(share), ",".join(names)]
     environment = {**os.environ, LXD: lxd, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=seconds * 3 + 120)
-    found: dict[str, dict[str, int]] = json.loads(done.stdout)
-    return found
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, env=environment, text=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield _Attackers(process)
+        finally:
+            process.kill()
 
 
 def _highest_memory(server: Machine) -> int:
@@ -181,9 +234,7 @@ def town(folder: Path) -> Iterator[Town]:
     lines += [_user(f"newcomer{number}", "shop", "reader") for number in range(NEWCOMERS)]
     users.write_text("\n".join(lines))
     options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(users)}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        lxd = f"127.0.0.1:{probe.getsockname()[1]}"
+    lxd = f"127.0.0.1:{free_port()}"
     options["FAIRLEAD_LXD_LISTEN"] = lxd
     with machine(folder, options, ["prlimit", f"--nofile={FILES}:{FILES}"]) as server:
         made = Town(server, folder, lxd)

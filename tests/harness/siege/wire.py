@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-PATIENCE = 15.0
-"""Seconds for one answer."""
+ANSWER_TIMEOUT = 15.0  # seconds; an attacker that gets no answer goes on with its next request
 GONE, SILENT = "hung up", "no answer"
 
 
@@ -46,7 +45,8 @@ class Target:
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         place = urlsplit(self.url)
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(place.hostname, place.port, local_addr=(self.source, 0), ssl=self.tls), PATIENCE
+            asyncio.open_connection(place.hostname, place.port, local_addr=(self.source, 0), ssl=self.tls),
+            ANSWER_TIMEOUT,
         )
         try:
             yield reader, writer
@@ -67,7 +67,7 @@ class Target:
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         head = self.head(method, path, Content_Length=str(len(content)), Connection="close")
         try:
-            async with asyncio.timeout(PATIENCE), self.connect() as (reader, writer):
+            async with asyncio.timeout(ANSWER_TIMEOUT), self.connect() as (reader, writer):
                 writer.write(head + content)
                 answer = _answer(await reader.read(-1))
         except TimeoutError:

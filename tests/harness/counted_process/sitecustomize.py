@@ -1,0 +1,38 @@
+"""Counts the steps of Fairlead's own processes, servers and agents, that end-to-end tests start.
+
+Python imports this module in every process whose PYTHONPATH has this folder (site documentation). A process that takes
+more steps than the bound between two returns to its event loop writes what held it to a file in the folder that
+COUNTED_PROCESSES names; tests/harness/counted_processes.py reads it. Its loop is asyncio's, written in Python: that of
+uvloop cannot be counted.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+if "fairlead.cli" in sys.orig_argv or any(word.endswith("/bin/fairlead") for word in sys.orig_argv):
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from harness import step_counter
+
+    sys.path.pop(0)
+    step_counter.install()
+
+    import uvloop
+
+    from fairlead import resting
+
+    uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
+    resting.perf_counter = step_counter.clock_of_steps  # type: ignore[assignment]
+    bound = int(os.environ["COUNTED_STEPS"])
+    found = Path(os.environ["COUNTED_PROCESSES"]) / str(os.getpid())
+    longest, run = step_counter.Longest(steps=bound), asyncio.events.Handle._run
+
+    def counting(handle: asyncio.Handle) -> None:
+        before, known = step_counter.step(), longest.steps
+        run(handle)
+        longest.note(step_counter.step() - before - 1, handle._callback)
+        if longest.steps > known:
+            found.write_text(f"{longest.steps} {' '.join(sys.orig_argv[1:5])} {longest.where}")
+
+    asyncio.events.Handle._run = counting  # type: ignore[method-assign]

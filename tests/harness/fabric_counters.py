@@ -1,0 +1,41 @@
+"""Counters that the plain hosts of a fabric have in their kernels."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+
+from fairlead.drivers.native.counters import Counters
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.readings import Readings
+from fairlead.model.statistics import CountedService
+from harness.fabric import HOSTS, Fabric
+
+BOOT = "one"
+
+
+def everybody(_: CountedService) -> bool:
+    return True
+
+
+def read(
+    site: Fabric, number: int, is_ours: Callable[[CountedService], bool] = everybody, *, boot: str = BOOT
+) -> Readings:
+    """Read the counters of one host, as an agent does that has just started."""
+    with site.hosts[number].inside(), closing(Counters("fairlead", boot, 100_000)) as counters:
+        return counters.read(is_ours)
+
+
+def values(readings: Readings, name: str) -> dict[CountedService, int]:
+    """Values of this counter, for services that have it."""
+    return {each: reading.counts[name].value for each, reading in readings.items() if name in reading.counts}
+
+
+def total(site: Fabric, name: str) -> Counter[CountedService]:
+    """Sum of the hosts."""
+    return sum((Counter(values(read(site, each), name)) for each in HOSTS), Counter[CountedService]())
+
+
+def active(site: Fabric, transport: Transport) -> int:
+    """Open connections, the sum of the hosts."""
+    readings = [each for number in HOSTS for each in read(site, number).items()]
+    return sum(reading.active for service, reading in readings if service.transport is transport)

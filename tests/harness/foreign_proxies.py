@@ -1,0 +1,35 @@
+"""Load balancers on a network that Neutron owns, with proxies."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from immutables import Map
+
+from fairlead.model.agent import Agent
+from fairlead.model.chassis import Chassis
+from fairlead.model.foreign import ForeignPort, is_foreign
+from fairlead.model.kinds import owner_of
+from fairlead.model.proxies import proxy_port_id
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes, with_foreign
+from harness.language import parse_model
+
+TEXT = """network net1 by=neutron 10.0.0.0/24
+web vip=10.0.0.10 on=net1 given provider=fairlead http:80{proxy=2000}=-
+ssh vip=10.0.0.20 on=net1 given provider=fairlead tcp:22=-
+"""
+ONE, TWO = (f"proxy {name} net1 10.0.0.{number}\n" for name, number in (("one", 61), ("two", 62)))
+
+
+def world(text: str = TEXT) -> Snapshot:
+    documents = parse_model(text.strip(), {})[0].values()
+    snapshot = with_foreign(Snapshot(), {owner_of(each): each for each in documents if is_foreign(each)})
+    snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
+    agents = Map({"one": Agent(name="one", since=datetime(2026, 1, 1, tzinfo=UTC), heartbeat=5.0)})
+    return replace(snapshot, chassis=Map({"one": Chassis(name="one")}), agents=agents)
+
+
+def port_of(snapshot: Snapshot, chassis: str) -> ForeignPort:
+    found = snapshot.ports[proxy_port_id("net1", chassis)]
+    assert isinstance(found, ForeignPort)
+    return found

@@ -1,0 +1,21 @@
+"""Callers of several projects at the whole application."""
+
+import httpx
+
+from fairlead.api.auth import ROLES, LoginAttempt
+from fairlead.changes.identity import Identity
+
+NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
+
+
+async def by_name(attempt: LoginAttempt) -> Identity | None:
+    """A user has the name of their project; a request without a name is one of the administrator."""
+    if attempt.authorization is None:
+        return Identity(user="admin", project_id="city", roles=ROLES)
+    who = attempt.authorization
+    return Identity(user=who, project_id=who, roles=frozenset({"member", "reader"}))
+
+
+def message(answer: httpx.Response) -> str:
+    body = answer.json()
+    return str(body["NeutronError"]["message"] if "NeutronError" in body else body["faultstring"])

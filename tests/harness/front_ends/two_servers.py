@@ -1,0 +1,66 @@
+"""Two servers over one store, in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.network import make_door
+from harness.api import Inside, inside, kept_by
+
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+
+
+@dataclass
+class Server:
+    """The whole application of one, and a client at its main listener."""
+
+    place: Inside
+    client: httpx.AsyncClient
+    following: "asyncio.Task[None]"
+
+    async def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return await self.client.request(method, path, json=body)
+
+    async def readiness(self) -> int:
+        """Status, as monitoring reads it."""
+        return (await self.ask("GET", "/readyz")).status_code
+
+    async def make(self, path: str, root: str, **body: Any) -> Any:
+        answer = await self.ask("POST", path, {root: body})
+        assert answer.status_code == 201, answer.text
+        return answer.json()[root]
+
+    async def build(self, cidr: str = "10.0.0.0/24", **balancer: Any) -> Any:
+        """A load balancer, and its network."""
+        network = (await self.make("/network/v2.0/networks", "network", name="net"))["id"]
+        subnet = await self.make("/network/v2.0/subnets", "subnet", network_id=network, cidr=cidr, ip_version=4)
+        return await self.make(LBS, "loadbalancer", vip_subnet_id=subnet["id"], **balancer)
+
+
+@asynccontextmanager
+async def serving(url: str, number: int) -> AsyncIterator[Server]:
+    async with inside(make_door, Path("/nonexistent"), "", url=url) as place:
+        place.ids = count(1000 * (number + 1))
+        app = make_app(place.services, kept_by(place.reconciler), anybody).all
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            following = asyncio.create_task(place.model.follow())
+            yield Server(place, client, following)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+@asynccontextmanager
+async def two_servers(url: str) -> AsyncIterator[tuple[Server, Server]]:
+    """`url` is of their store."""
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(serving(url, number)) for number in range(2)]
+        yield one, two

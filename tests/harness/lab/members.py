@@ -1,0 +1,97 @@
+"""Members of the lab as machines that die and come back, and what the server reports of them."""
+
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fairlead.lab import Protocol, Traffic, TrafficResult, namespaces, processes
+from fairlead.lab.layout import workload_device
+from harness.lab.counters import read_counter
+from harness.lab.site import Balancer, Site
+from harness.waiting import wait_equal
+
+TIMEOUTS = {Protocol.TCP: 30.0, Protocol.UDP: 3.0}
+"""Seconds. Nothing sends a lost datagram again; a first segment goes where the one before it went."""
+
+
+def end_process(site: Site, name: str) -> None:
+    namespace = site.lab.layout.namespace(name)
+    processes.end(namespaces.processes([namespace]), lambda pid: pid in namespaces.processes([namespace]))
+
+
+def start_process(site: Site, name: str) -> None:
+    folder = site.lab.layout.node_directory(name)
+    files = ("--pidfile", str(folder / "answer.pid"), "--log-file", str(folder / "answer.log"))
+    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, "--port", "8080", *files, "--detach")
+    site.lab.exec(name, argv)
+
+
+def cut_cable(site: Site, name: str) -> None:
+    """Nobody answers any more, not even for the machine."""
+    site.lab.exec(site.lab.workload(name).chassis, ["ip", "link", "set", workload_device(name), "down"])
+
+
+def mend_cable(site: Site, name: str) -> None:
+    site.lab.exec(site.lab.workload(name).chassis, ["ip", "link", "set", workload_device(name), "up"])
+
+
+def unplug(site: Site, name: str) -> None:
+    """As when a virtual machine is stopped: no chassis has its port."""
+    chassis, device = site.lab.workload(name).chassis, workload_device(name)
+    site.lab.exec(chassis, ["ovs-vsctl", "remove", "Interface", device, "external_ids", "iface-id"])
+
+
+def plug(site: Site, name: str) -> None:
+    workload = site.lab.workload(name)
+    port = f'external_ids:iface-id="{workload.port_id}"'
+    site.lab.exec(workload.chassis, ["ovs-vsctl", "set", "Interface", workload_device(name), port])
+
+
+def ask(site: Site, client: str, balancer: Balancer, protocol: Protocol, **more: int) -> TrafficResult:
+    traffic = Traffic(
+        to=balancer.vip,
+        port=80,
+        protocol=protocol,
+        timeout=TIMEOUTS[protocol],
+        **{"count": 24, "concurrency": 12, **more},
+    )
+    return site.lab.traffic(client, traffic)
+
+
+def segments_sent_again(site: Site, place: str) -> int:
+    """Segments of TCP that the kernel of a workload has sent again (RFC 4022, tcpRetransSegs)."""
+    return read_counter(site.lab.exec(place, ["cat", "/proc/net/snmp"]), "Tcp", "RetransSegs")
+
+
+def statuses(site: Site, who: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{site.url}/metrics", timeout=60) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith(f"fairlead_{who}{{")]
+    return {line.split('"')[1]: int(float(line.split()[1])) for line in lines}
+
+
+def members(site: Site) -> dict[str, int]:
+    return statuses(site, "members")
+
+
+def wait_members(site: Site, **wanted: int) -> None:
+    """Wait until the probes report this of all members."""
+    wait_equal(lambda: members(site), wanted)
+
+
+def wait_replicas(site: Site, **wanted: int) -> None:
+    wait_equal(lambda: statuses(site, "replicas"), wanted)
+
+
+HTTP = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

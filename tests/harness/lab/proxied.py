@@ -1,0 +1,14 @@
+"""Listeners of the lab that proxies serve, and their clients."""
+
+from harness.lab.site import Site
+
+OPTIONS = {"FAIRLEAD_PROBES_BY": "agents"}
+
+
+def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple[str, str]:
+    """The code, and who answered, or where it leads to. Raises CommandFailed."""
+    host = f"[{vip}]" if ":" in vip else vip
+    words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{redirect_url}", *more, f"http://{host}{path}"]
+    *body, last = site.lab.exec(client, words).strip().splitlines()
+    code, _, where = last.partition(" ")
+    return code, where or "".join(body)

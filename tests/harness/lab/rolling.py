@@ -1,0 +1,104 @@
+"""Servers of two releases on one store, which are replaced one by one while a client writes.
+
+The older release is the program of today, the newer one the same with one format more (`harness.newer_release`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+
+from fairlead.lab import Lab
+from fairlead.lab.load import Load, Target
+from harness.lab.servers import LBS, Server, serving
+from harness.rules import TESTS
+from harness.waiting import DEADLINE, wait_until
+
+OLDER, NEWER = "fairlead.cli", "harness.newer_release"
+
+MEMBERS = {"m0": "chassis1", "m1": "chassis2"}
+
+RATE, HELD, SECONDS = 20, 10, 240
+
+
+@dataclass
+class Place:
+    """Where a server is, of whichever release."""
+
+    lab: Lab
+    folder: Path
+    port: int
+    stack: ExitStack = field(default_factory=ExitStack)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def start(self, program: str) -> Server:
+        environment = {"PYTHONPATH": str(TESTS), **self.environment}
+        server = self.stack.enter_context(
+            serving(self.lab, self.folder, port=self.port, program=program, **environment)
+        )
+        wait_until(lambda: server.client.get("/readyz").text.startswith("ready"))
+        return server
+
+    def end(self, server: Server) -> None:
+        server.process.terminate()
+        server.process.wait(DEADLINE)
+        self.stack.close()
+
+    def replace(self, old: Server, program: str) -> Server:
+        self.end(old)
+        return self.start(program)
+
+
+@dataclass
+class Writer:
+    """Gives a load balancer a name after the other, at the server that answers."""
+
+    urls: list[str]
+    balancer: str
+    ended: Event = field(default_factory=Event)
+    acknowledged: str = ""
+    written: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        with httpx.Client(timeout=60) as client:
+            while not self.ended.wait(0.05):
+                self._write(client, f"n{self.written}")
+
+    def _write(self, client: httpx.Client, name: str) -> None:
+        try:
+            answer = client.put(f"{self.urls[0]}{LBS}/{self.balancer}", json={"loadbalancer": {"name": name}})
+        except httpx.TransportError:
+            self.urls.reverse()
+            return
+        if answer.status_code == 200:
+            self.acknowledged, self.written = name, self.written + 1
+        elif answer.status_code == 503:
+            self.urls.reverse()
+        elif answer.status_code != 409:  # what was asked before is not applied yet
+            self.wrong.append(answer.text)
+
+
+@contextmanager
+def writing(writer: Writer) -> Iterator[None]:
+    thread = Thread(target=writer.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        writer.ended.set()
+        thread.join()
+
+
+def goes_on(writer: Writer) -> None:
+    before = writer.written
+    wait_until(lambda: writer.written > before + 3)
+
+
+def load_of(targets: Sequence[Target]) -> Load:
+    return Load(
+        targets=tuple(targets), rate=RATE, count=RATE * SECONDS, held=HELD, seconds=SECONDS, period=0.5, timeout=30
+    )

@@ -1,0 +1,15 @@
+"""Addresses that machines of a network have to learn: a Local IP and its ordinary port."""
+
+from ipaddress import ip_address
+
+from fairlead.model.neighbours import Neighbour
+
+VIRTUAL, OWNERS = "0e:00:00:00:00:01", "02:00:00:00:00:c8"
+
+
+def local_ip(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
+    return Neighbour(address=ip_address(address), mac=VIRTUAL, lasting=True, unheard=unheard)
+
+
+def ordinary(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
+    return Neighbour(address=ip_address(address), mac=OWNERS, lasting=False, unheard=unheard)

@@ -1,0 +1,219 @@
+"""Members on loopback for probes: right, wrong, slow, silent, resetting, half open, with TLS under a wrong name."""
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.health import ASKED_OVER, Endpoint
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.node.prober import Prober
+from fairlead.node.tracker import Standing
+from harness.waiting import eventually, pause_loop, turns, wait_until
+
+PATIENCE = 1.0
+"""Seconds in which a member has to answer."""
+RHYTHM = Rhythm(delay=1.25, timeout=PATIENCE, max_retries=1, max_retries_down=1)
+TCP, PING, HELLO, UDP = (
+    PlainCheck(type=each)
+    for each in (MonitorType.TCP, MonitorType.PING, MonitorType.TLS_HELLO, MonitorType.UDP_CONNECT)
+)
+HTTP = HttpCheck(is_tls=False, method="GET", path="/up", version="1.1", host="web.example", codes=frozenset({200}))
+HTTPS = replace(HTTP, is_tls=True)
+HOSTS = {4: "127.0.0.1", 6: "::1"}
+Name = TypeVar("Name")
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def type_of(check: Check) -> MonitorType:
+    if isinstance(check, HttpCheck):
+        return MonitorType.HTTPS if check.is_tls else MonitorType.HTTP
+    return check.type
+
+
+def target(check: Check, port: int, version: int = 4, rhythm: Rhythm = RHYTHM) -> Target:
+    address = parse_address(HOSTS[version])
+    endpoint = Endpoint("vm1", address, port, ASKED_OVER[type_of(check)], "net1", "monitor")
+    return Target(endpoint=endpoint, check=check, rhythm=rhythm)
+
+
+async def probe(asked: Target, device: str = "lo") -> Standing:
+    """What the first probe comes to."""
+    return (await probe_all({"": asked}, device))[""]
+
+
+async def probe_all(asked: dict[Name, Target], device: str = "lo") -> dict[Name, Standing]:
+    async with probing(*asked.values(), device=device) as prober:
+        standings = prober.tracker.standings
+        await eventually(standings.keys, is_enough={each.endpoint for each in asked.values()}.issubset)
+        return {name: standings[each.endpoint] for name, each in asked.items()}
+
+
+@contextlib.asynccontextmanager
+async def probing(*targets: Target, device: str = "lo", **own: Any) -> AsyncIterator[Prober]:
+    """A prober that runs. `own` are attributes of the prober."""
+    prober = Prober(device=lambda _: device, **{"told": lambda _: None, **own})
+    prober.change((), targets)
+    running = asyncio.create_task(prober.run())
+    try:
+        yield prober
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    serve: Serve, version: int = 4, tls: ssl.SSLContext | None = None, port: int = 0
+) -> AsyncIterator[int]:
+    at_work: set[asyncio.Task[None]] = set()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        at_work.add(task)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await serve(reader, writer)
+        finally:
+            writer.transport.abort() if at_work_is_over() else writer.close()
+            at_work.discard(task)
+
+    def at_work_is_over() -> bool:
+        return not server.is_serving()
+
+    server = await asyncio.start_server(serve_one, HOSTS[version], port, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in at_work:
+            task.cancel()
+        await asyncio.gather(*at_work, return_exceptions=True)
+        await turns()  # the last transports close
+
+
+def answering(octets: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(octets)
+        await writer.drain()
+
+    return serve
+
+
+async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    for octet in b"HTTP/1.1 200 OK":
+        writer.write(bytes([octet]))
+        await writer.drain()
+        await pause_loop(PATIENCE / 2)
+
+
+async def stammers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    for part in (b"HT", b"TP/1.0 2", b"00 fine\r\n"):
+        writer.write(part)
+        await writer.drain()
+        await pause_loop(0.02)
+
+
+async def alerts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An alert of TLS, as from a server without a common version."""
+    await reader.read(1)
+    writer.write(bytes([21, 3, 3, 0, 2, 2, 70]))
+    await writer.drain()
+
+
+async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"x" * 65536)
+        await writer.drain()
+
+
+GOOD = answering(b"HTTP/1.1 200 OK\r\n\r\n")
+SLOW = f"no answer in {PATIENCE:g} s"
+BUSY = (Verdict.PENDING, "this node was too busy to see whether it answers")
+
+
+def outcome(standing: Standing) -> tuple[Verdict, str]:
+    """What was missed after something was seen takes nothing away."""
+    missed = standing.missed if standing.verdict is Verdict.PENDING else ""
+    return standing.verdict, standing.error or missed
+
+
+@dataclass(frozen=True)
+class Case:
+    check: Check
+    serve: Serve
+    error: str = ""
+    tls: bool = False
+
+
+CASES = {
+    "tcp right": Case(TCP, nothing),
+    "tcp resets later": Case(TCP, resets),
+    "tcp floods": Case(TCP, floods),
+    "http right": Case(HTTP, GOOD),
+    "http in parts": Case(HTTP, stammers),
+    "http wrong code": Case(HTTP, answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), "it answers 503"),
+    "http expected code": Case(replace(HTTP, codes=frozenset({503})), answering(b"HTTP/1.1 503 No\r\n\r\n")),
+    "http is no http": Case(HTTP, answering(b"SSH-2.0-OpenSSH_9.2p1\r\n"), "what it answers is no HTTP"),
+    "http code of four digits": Case(HTTP, answering(b"HTTP/1.1 2000 OK\r\n"), "what it answers is no HTTP"),
+    "http floods": Case(HTTP, floods, "what it answers is no HTTP"),
+    "http silent": Case(HTTP, nothing, SLOW),
+    "http drips": Case(HTTP, drips, SLOW),
+    "http resets": Case(HTTP, resets, "it resets the connection"),
+    "http ends": Case(HTTP, answering(b""), "it ended the connection before it answered"),
+    "http ends in the middle": Case(HTTP, answering(b"HTTP/1.1"), "its answer ends too soon"),
+    "https right": Case(HTTPS, GOOD, tls=True),
+    "https wrong code": Case(HTTPS, answering(b"HTTP/1.1 404 Not Found\r\n\r\n"), "it answers 404", tls=True),
+    "https is no tls": Case(HTTPS, floods, "TLS: wrong version number"),
+    "https silent": Case(HTTPS, nothing, SLOW),
+    "https silent after tls": Case(HTTPS, nothing, SLOW, tls=True),
+    "https ends": Case(HTTPS, answering(b""), "it ended the connection before it answered", tls=True),
+    "hello right, under a wrong name": Case(HELLO, nothing, tls=True),
+    "hello to no tls": Case(HELLO, floods, "what it answers is no TLS"),
+    "hello to a silent one": Case(HELLO, nothing, SLOW),
+    "hello to one that ends": Case(HELLO, resets, "it resets the connection"),
+    "hello gets an alert": Case(HELLO, alerts),
+}
+
+
+@contextlib.contextmanager
+def full(version: int) -> Iterator[int]:
+    """A server with a full backlog: the kernel drops further connections."""
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(family))
+        listening.bind((HOSTS[version], 0))
+        listening.listen(0)
+        waiting = stack.enter_context(socket.socket(family))
+        waiting.setblocking(False)
+        waiting.connect_ex(listening.getsockname())
+        wait_until(lambda: select.select([], [waiting], [], 0)[1], "the only place in the backlog to be taken")
+        yield listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def bound(version: int, kind: socket.SocketKind) -> Iterator[int]:
+    """A port that refuses connections, and that takes datagrams without an answer."""
+    with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, kind) as held:
+        held.bind((HOSTS[version], 0))
+        yield held.getsockname()[1]

@@ -1,0 +1,90 @@
+"""Agents of which each listens to one of several servers that share a store, and reports to all of them."""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.client import Server
+from fairlead.model.facts import CHASSIS, PLUGGED
+from fairlead.model.figures import Figures
+from fairlead.model.owner import Kind, Owner
+from fairlead.node.channel import Channel, Slice
+from fairlead.node.connection import Remote
+from fairlead.node.protocol import Servers
+from fairlead.node.reporting import Reports
+from harness.agents import Served, running, serving
+from harness.sightings import AGENT, ONE, TWO, WEB
+from harness.waiting import eventually_equal, pause_loop
+
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+(LISTENER,) = (each.id for each in WEB.listeners)
+PLUGS = {"one": {"vm1": "one"}, "two": {"vm2": "two"}}
+REPORT_INTERVAL = 0.1  # seconds
+SOME_DOWN = {"web-a": "ERROR", "web-b": "ONLINE", "web-six": "ONLINE"}
+ALL_UP = dict.fromkeys(SOME_DOWN, "ONLINE")
+
+
+@dataclass
+class Node:
+    """What an agent does: it listens to one server, and tells all of them."""
+
+    name: str
+    urls: list[str]
+    folder: Path
+    figures: Figures
+    interval: int = 10
+    given: Slice = field(init=False)
+    reports: Reports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.given = Slice(self.name, self.folder / self.name)
+        agent = replace(AGENT, name=self.name, host=self.name)
+        self.reports = Reports(lambda: agent, self.remotes, len(self.urls))
+
+    def remotes(self) -> list[Remote]:
+        return [Remote(url=url) for url in self.urls]
+
+    async def tell(self) -> None:
+        servers = Servers([Server(url=url) for url in self.urls])
+        while True:
+            await servers.tell(self.name, self.interval, {LISTENER: self.figures})
+            await pause_loop(REPORT_INTERVAL)
+
+    def running(self) -> Any:
+        return running(Channel(self.given, self.remotes).run, self.reports.run, self.tell)
+
+
+async def asked(url: str) -> Any:
+    """How its members and all of it stand there, and what was counted."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        tree = (await client.get(f"{LBS}/web/status")).json()["statuses"]["loadbalancer"]
+        members = [each for listener in tree["listeners"] for pool in listener["pools"] for each in pool["members"]]
+        stats = (await client.get(f"{LBS}/web/stats")).json().get("stats", {})
+        return (
+            {each["id"]: each["operating_status"] for each in members},
+            tree["operating_status"],
+            stats.get("total_connections"),
+        )
+
+
+async def all_say(wanted: Any, servers: list[Served]) -> None:
+    """Wait until all these servers answer the same."""
+
+    async def answers() -> list[Any]:
+        return [await asked(each.url) for each in servers]
+
+    await eventually_equal(answers, [wanted] * len(servers))
+
+
+async def begin(stack: AsyncExitStack, folder: Path, url: str, port: int) -> Served:
+    """A server that sees in OVN what all see there."""
+    server = await stack.enter_async_context(serving(folder, url=url, port=port))
+    server.observe(CHASSIS, {"one": ONE, "two": TWO})
+    server.observe(PLUGGED, {machine: chassis for plugs in PLUGS.values() for machine, chassis in plugs.items()})
+    for each in server.model.snapshot.load_balancers:
+        server.reconciler.mark([Owner(Kind.LOAD_BALANCER, each)])
+    await stack.enter_async_context(running(server.model.follow, server.reconciler.run))
+    return server

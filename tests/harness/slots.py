@@ -1,0 +1,26 @@
+"""Members and pools for the assignment of slots."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol
+from fairlead.model.shares import LARGEST
+from harness.pools import with_members
+
+COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+
+
+def keys(table: Sequence[int]) -> tuple[int, ...]:
+    """Whom each of the most hash values that a table can tell apart leads to."""
+    return tuple(table) * (LARGEST // len(table)) if table else ()
+
+
+def make_member(number: int, weight: int = 1, *, version: int = 4, backup: bool = False) -> Member:
+    address = ip_address(f"10.0.0.{number + 1}" if version == 4 else f"fd00::{number + 1:x}")
+    return Member(id=f"m{number}", ordinal=number, address=address, port=80, weight=weight, backup=backup, **COMMON)
+
+
+def make_pool(*members: Member) -> Pool:
+    pool = Pool(id="p", protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP_PORT, **COMMON)
+    return with_members(pool, members)
