@@ -1,6 +1,6 @@
 """Find tests that fail by chance: run every test module that waits for something many times, on a machine that is busy.
 
-    python scripts/flaky.py                      20 rounds of all modules beside four busy processes, then a list of failures
+    python scripts/flaky.py                      20 rounds of all modules beside four busy processes, then a report
     python scripts/flaky.py --rounds 3 tests/node tests/lab/test_near.py
     python scripts/flaky.py --list               only print the modules
     python scripts/flaky.py --report             only print what was found so far; --json
@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -85,7 +85,7 @@ def run(module: str) -> dict[str, str]:
 
 
 def failures(report: Path) -> Iterator[tuple[str, str]]:
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+    for case in ElementTree.parse(report).iter("testcase"):
         for found in (*case.iter("failure"), *case.iter("error")):
             yield f"{case.get('classname')}::{case.get('name')}", (found.text or "")[-2000:]
 

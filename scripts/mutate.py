@@ -1079,7 +1079,8 @@ MUTANTS = (
         "a compilation looks through all load balancers",
         "compilers/ovn/compiler.py",
         "        case LoadBalancer() as balancer:\n",
-        "        case LoadBalancer() as balancer:\n            for _ in snapshot.load_balancers:\n                pass\n",
+        "        case LoadBalancer() as balancer:\n"
+        "            for _ in snapshot.load_balancers:\n                pass\n",
         ("tests/reconciler/test_steps_of_a_change.py",),
     ),
     Mutant(
