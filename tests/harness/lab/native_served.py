@@ -296,5 +296,6 @@ def heard(lab: NativeLab, host: str, monitor: str, mark: str) -> Iterator[list[s
         finally:
             process.kill()
             reader.join()
-    own = (each.strip() for each in lines if " proto bgp " not in each and not each.startswith("#"))
+    whole = [each for each in lines if each.endswith("\n")]  # the end of a mark may be cut off
+    own = (each.strip() for each in whole if " proto bgp " not in each and not each.startswith("#"))
     lines[:] = [each for each in own if not marked(each, 1) and not marked(each, 2)]

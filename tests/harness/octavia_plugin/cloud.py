@@ -30,7 +30,12 @@ USER, PASSWORD = "octavia", "secret"
 PATIENCE = 4
 """Seconds: what the agent takes for lost in so little time is no request of this machine's, slow as it may be, since
 each test lets Octavia rest."""
-DATABASE_TIMEOUT = 300  # seconds: how long a commit waits for a reader of SQLite
+DATABASE_TIMEOUT = 300  # seconds: how long a commit waits for a reader of SQLite; meanwhile no reader begins
+AGENT_CONF = """
+[database]
+connection = sqlite:///{folder}/octavia.db?timeout=5
+"""
+"""Part of the configuration for the agent: its commit may come first, and all others wait until it gives up."""
 SETTLED = 300.0  # seconds: a loaded machine takes a minute to start an agent
 CONF = """
 [DEFAULT]
@@ -205,7 +210,8 @@ class Cloud(Agreement):
 
     def start(self, name: str, *more: str) -> None:
         """`api` or `agent`, with its children in a group of its own. More options are those of `override`."""
-        command = [OCTAVIA, LAUNCH, name, *self._files(*more)]
+        own = ("agent.conf",) if name == "agent" else ()
+        command = [OCTAVIA, LAUNCH, name, *self._files(*own, *more)]
         with (self.folder / f"octavia-{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
@@ -310,6 +316,7 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
             patience=PATIENCE, providers=providers, database_timeout=DATABASE_TIMEOUT, **said
         )
         (folder / "octavia.conf").write_text(written)
+        (folder / "agent.conf").write_text(AGENT_CONF.format(folder=folder))
         (folder / "clouds.yaml").write_text(CLOUDS.format(**said))
         environment = {
             **os.environ,
