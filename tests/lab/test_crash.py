@@ -17,7 +17,7 @@ from harness.lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, 
 from harness.pools import upper_half
 from harness.waiting import pause, wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 KILLS = 50
 LONGEST_LIFE = 0.4

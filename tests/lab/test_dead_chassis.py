@@ -15,7 +15,7 @@ from harness.lab.members import ask, members, wait_members
 from harness.lab.site import Site, open_site
 from harness.waiting import wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 INTERVAL, TIMEOUT = 2, 5
 """Seconds."""
 MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}

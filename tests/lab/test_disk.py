@@ -18,7 +18,7 @@ from harness.lab.labs import lab_name
 from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving
 from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 MARK = {"FAIRLEAD_OVN_MARK": "disk"}
 SIZE = 8 * 2**20

@@ -17,7 +17,7 @@ from harness.lab.labs import lab_of
 from harness.lab.site import Site, open_site
 from harness.waiting import wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 CHASSIS = ("chassis1", "chassis2", "chassis3")
 

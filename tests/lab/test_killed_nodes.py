@@ -24,7 +24,7 @@ from harness.lab.members import HTTP, end_process, start_process, wait_members
 from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from harness.waiting import pause, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 SECONDS = float(os.environ.get("KILLED_SECONDS", "20"))
 SEED = int(os.environ.get("KILLED_SEED", "0")) or random.randrange(1, 10_000)

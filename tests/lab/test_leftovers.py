@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -97,9 +97,14 @@ class Hung:
             *processes.marked(self.layout.directory),
             *namespaces.processes(namespaces.existing(self.layout.prefix)),
         }
-        if Path(f"/proc/{self._program}").exists():
-            found.add(self._program)
-        return frozenset(found)
+        return frozenset({*found, self._program} if lives(self._program) else found)
+
+
+def lives(pid: int) -> bool:
+    """A program that has ended may be there until its parent asks for its exit code, without a command line."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    return False
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fairlead.lab.native import NativeLab
 from harness.lab.native_served import CLIENTS, MEMBERS, Served, await_shares, balancer, held, served, targets
 from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 __all__ = ["served"]
 
 NEW = Load(targets=(), rate=100, count=240, held=0, seconds=60, timeout=30)

@@ -29,7 +29,7 @@ from harness.lab.native_served import (
     vips,
 )
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 __all__ = ["served"]
 
 ASKED = {"concurrency": 10, "size": 1}

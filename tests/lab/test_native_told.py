@@ -14,7 +14,7 @@ from harness.lab.native_hosts import HOSTS, ROUTERS
 from harness.lab.native_served import CLIENTS, FAIRLEAD, MEMBERS, PORT, Served, balancer, begin_again, served, vips
 from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 __all__ = ["served"]
 
 SIZE, EACH = 1000, 20

@@ -9,7 +9,7 @@ from harness.lab.labs import lab_of
 from harness.lab.near import answers, wait_answers
 from harness.lab.site import Site, open_site
 
-pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+pytestmark = [pytest.mark.lab, pytest.mark.ovn, pytest.mark.extended]
 
 MEMBERS = {"one": "chassis1", "two": "chassis2", "three": "chassis3"}
 CLIENTS = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}

@@ -20,7 +20,7 @@ from harness.lab.site import PORT, Site, connect
 from harness.ports import free_port
 from harness.waiting import wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 TESTS = Path(__file__).parents[1]
 

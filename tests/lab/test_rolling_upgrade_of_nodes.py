@@ -26,7 +26,7 @@ from harness.ports import free_port
 from harness.rules import TESTS
 from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 KINDS = [("TCP", 4), ("UDP", 4), ("UDP", 6), ("TCP", 6)]
 PROTOCOLS = {"TCP": Protocol.TCP, "UDP": Protocol.UDP}

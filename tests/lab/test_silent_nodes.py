@@ -19,7 +19,7 @@ from harness.lab.members import end_process, start_process, wait_members
 from harness.lab.site import Balancer, Site, open_site
 from harness.waiting import wait_equal, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 HEARTBEAT = 1
 MONITOR = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}

@@ -14,7 +14,7 @@ from harness.lab.holder import Holder, holding
 from harness.lab.site import PORT, Balancer, Site, open_site
 from harness.waiting import wait_equal
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 MEMBERS = [f"s{number}" for number in range(6)]
 CLIENTS = {"watcher1": "chassis1", "watcher2": "chassis2"}

@@ -19,7 +19,7 @@ from harness.lab.labs import lab_of
 from harness.lab.site import PORT, Site, open_site
 from harness.waiting import pause
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 MEMBERS = {"m0": "chassis1", "m1": "chassis2", "m2": "chassis1", "m3": "chassis2"}
 CLIENTS = {"near1": "chassis1", "near2": "chassis2", "far1": "chassis1", "far2": "chassis2"}

@@ -198,6 +198,7 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
     assert [each.member for each in result.broken if each.member] == ["m0"] * 5
 
 
+@pytest.mark.extended
 def test_members_come_and_go_and_everything_is_killed_and_no_connection_notices(scene: Scene, lab: Lab, tmp_path: Path):
     """20 members added and 20 removed, the server killed, OVN's database and northd killed, a look at everything."""
     home, held = scene.home, 48
@@ -297,6 +298,7 @@ def test_established_connections_of_a_member_that_is_removed_disabled_or_has_wei
         assert result.answers.keys() & {"m1", "m2", "m3"} == set()
 
 
+@pytest.mark.extended
 def test_two_minutes_without_a_server_break_nothing_and_its_start_writes_nothing(
     scene: Scene, lab: Lab, tmp_path: Path
 ):

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import httpx
 from fairlead.lab import Lab, databases
 from harness.lab.site import MARKED, PATIENCE
 from harness.ports import free_port
-from harness.waiting import DEADLINE, wait_equal, wait_until
+from harness.waiting import wait_equal, wait_until
 
 BINARIES = Path(sys.executable).parent
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
@@ -67,11 +67,6 @@ class Server:
         """What is in OVN is what should be: asked of the server, which reads OVN."""
         answer = self.client.get("/operator/plan")
         return answer.status_code == 200 and answer.json()["plan"] == {}
-
-
-def until(holds: Callable[[], Any], seconds: float = DEADLINE) -> None:
-    """Use `wait_until`: this goes with its last importer. `seconds` has no effect."""
-    wait_until(holds)
 
 
 class Northbound(Protocol):
