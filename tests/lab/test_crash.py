@@ -45,38 +45,53 @@ class NodeCounts:
 def write_until_it_dies(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
     with suppress(httpx.TransportError):
         while True:
-            write_once(server.client, subnet, node_counts, chance)
-            node_counts.acknowledged += 1
+            node_counts.acknowledged += write_once(server.client, subnet, node_counts, chance)
 
 
-def write_once(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
-    """An object that is asked about is unsure until the answer is there."""
+def write_once(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> bool:
+    """Whether it was acknowledged. An object that is asked about is unsure until the answer is there."""
     known = sorted(node_counts.names.keys() - node_counts.unsure)
     kinds = ["create", "rename", "join", "part", "delete"] if len(known) < 40 else ["delete"]
     what = chance.choice(kinds) if len(known) > 5 else "create"
     if what == "create":
         create(client, subnet, node_counts, chance)
-        return
+        return True
     identity = chance.choice(known)
     node_counts.unsure.add(identity)
+    is_written = change(what, identity, client, node_counts, chance)
+    node_counts.unsure.discard(identity)
+    return is_written
+
+
+def change(what: str, identity: str, client: httpx.Client, node_counts: NodeCounts, chance: random.Random) -> bool:
+    """False if an earlier change of the load balancer waits for OVN longer than its client: then nothing is written."""
     members = f"{POOLS}/{node_counts.pools[identity]}/members"
     match what:
         case "rename":
             name = f"r{chance.random()}"
-            good(client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}}))
-            node_counts.names[identity] = name
+            if accepted(client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}})):
+                node_counts.names[identity] = name
+                return True
         case "join":
             body = {"address": f"10.0.8.{chance.randrange(1, 250)}", "protocol_port": chance.randrange(1, 60_000)}
-            node_counts.members[identity].add(good(client.post(members, json={"member": body})).json()["member"]["id"])
+            if accepted(answer := client.post(members, json={"member": body})):
+                node_counts.members[identity].add(answer.json()["member"]["id"])
+                return True
         case "part" if node_counts.members[identity]:
             member = min(node_counts.members[identity])
-            good(client.delete(f"{members}/{member}"))
-            node_counts.members[identity].remove(member)
+            if accepted(client.delete(f"{members}/{member}")):
+                node_counts.members[identity].remove(member)
+                return True
         case "delete":
-            good(client.delete(f"{LBS}/{identity}?cascade=true"))
-            del node_counts.names[identity]
-            node_counts.gone.add(identity)
-    node_counts.unsure.discard(identity)
+            if accepted(client.delete(f"{LBS}/{identity}?cascade=true")):
+                del node_counts.names[identity]
+                node_counts.gone.add(identity)
+                return True
+    return False
+
+
+def accepted(answer: httpx.Response) -> bool:
+    return answer.status_code != 409 and good(answer).is_success
 
 
 def create(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> str:
@@ -163,15 +178,14 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
 
 @contextmanager
 def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> Iterator[None]:
-    """Changes without an end; each must be acknowledged, whatever becomes of OVN."""
+    """Changes without an end; each is acknowledged, or refused with nothing written, whatever becomes of OVN."""
     enough, failures = Event(), list[BaseException]()
 
     def write() -> None:
         try:
             with httpx.Client(base_url=server.url, timeout=60) as client:
                 while not enough.wait(BETWEEN_WRITES):
-                    write_once(client, subnet, node_counts, chance)
-                    node_counts.acknowledged += 1
+                    node_counts.acknowledged += write_once(client, subnet, node_counts, chance)
         except BaseException as failure:  # noqa: BLE001 - it is told where the thread is joined
             failures.append(failure)
 

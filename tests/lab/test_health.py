@@ -61,9 +61,18 @@ DEATHS: dict[str, tuple[Act, Act]] = {
     "it is stopped": (unplug, plug),
 }
 CASES = [
-    *((protocol, version, "its process ends") for protocol in Protocol for version in (4, 6)),
-    *((Protocol.TCP, version, "it is cut off") for version in (4, 6)),
-    *((protocol, version, "it is stopped") for protocol, version in ((Protocol.TCP, 4), (Protocol.UDP, 6))),
+    *((protocol, version, "its process ends") for protocol, version in ((Protocol.TCP, 4), (Protocol.UDP, 6))),
+    (Protocol.TCP, 6, "it is cut off"),
+    (Protocol.TCP, 4, "it is stopped"),
+    *(
+        pytest.param(*case, marks=pytest.mark.extended)
+        for case in (
+            (Protocol.TCP, 6, "its process ends"),
+            (Protocol.UDP, 4, "its process ends"),
+            (Protocol.TCP, 4, "it is cut off"),
+            (Protocol.UDP, 6, "it is stopped"),
+        )
+    ),
 ]
 
 

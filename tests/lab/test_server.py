@@ -384,6 +384,7 @@ def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.extended
 def test_the_demo(machine: None):
     """What the README promises to a newcomer, with the lab it leaves taken down."""
     name, demo = lab_name("demo"), Path(__file__).parent.parent.parent / "scripts" / "demo.py"

@@ -19,7 +19,7 @@ import pytest
 from harness.lab.northbound import Northbound, breaking
 from harness.lab.servers import Server
 from harness.neutron_lab.cloud import Cloud
-from harness.neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
+from harness.neutron_lab.rows import Rows, differences, of_neutron, without
 from harness.octavia_plugin.cloud import Agreement, content_of, is_agent
 from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSES, RETRY, SETTLE_SECONDS, Tenant
 from harness.waiting import DEADLINE, pause, wait_equal, wait_until
@@ -107,13 +107,13 @@ def place(stack: Cloud) -> Iterator[Place]:
 
 def neutrons(stack: Cloud) -> Rows:
     """What Neutron wrote, without the ports that it was asked for."""
-    rows = without_ours(read(stack.lab))
+    rows = of_neutron(stack.lab)
     added = {
         identity
         for identity, row in rows["Logical_Switch_Port"].items()
         if dict(row.get("external_ids", ["map", []])[1]).get("neutron:device_owner") in ADDED
     }
-    return without_revisions(without(rows, added))
+    return without(rows, added)
 
 
 def added(stack: Cloud) -> list[Any]:
@@ -166,7 +166,7 @@ def test_whoever_is_killed_nothing_waits_and_neutrons_rows_are_as_they_were(plac
     wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLE_SECONDS)
     assert differences(before, neutrons(stack)) == []
     tidy(place)
-    assert differences(before, without_revisions(without_ours(read(stack.lab)))) == []
+    assert differences(before, of_neutron(stack.lab)) == []
 
 
 def tidy(place: Place) -> None:

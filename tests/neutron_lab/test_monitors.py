@@ -13,7 +13,7 @@ import pytest
 from fairlead.lab import agents
 from harness.lab.members import end_process, start_process
 from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import differences, read, without_ours
+from harness.neutron_lab.rows import differences, of_neutron
 from harness.octavia_plugin.cloud import PASSWORD, USER
 from harness.waiting import wait_equal, wait_until
 
@@ -148,7 +148,7 @@ def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
     """The network's owner may delete one: it is made anew. All go with the monitor."""
     wait_equal(lambda: ports(watched), {})  # those of an earlier test go after its load balancer
     watched.lab.wait_synced()
-    before = without_ours(read(watched.lab))
+    before = of_neutron(watched.lab)
     with balancer(watched, 4):
         become(watched, watched1="ONLINE", watched2="ONLINE")
         there = ports(watched)
@@ -166,7 +166,7 @@ def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
         monitor = next(iter(watched.of("alice").load_balancer.health_monitors()))
         watched.openstack("alice", f"loadbalancer healthmonitor delete --wait {monitor.id}")
         wait_equal(lambda: ports(watched), {})
-    wait_equal(lambda: differences(before, without_ours(read(watched.lab))), [])
+    wait_equal(lambda: differences(before, of_neutron(watched.lab)), [])
 
 
 def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):

@@ -13,7 +13,7 @@ import pytest
 from fairlead.lab import agents
 from fairlead.lab.errors import CommandFailed
 from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import differences, read, without_ours
+from harness.neutron_lab.rows import differences, of_neutron
 from harness.octavia_plugin.cloud import PASSWORD, USER
 from harness.waiting import wait_equal, wait_until
 
@@ -125,7 +125,7 @@ def served_near(stack: Cloud) -> dict[str, int]:
 def test_each_chassis_has_a_proxy_behind_a_port_of_neutrons(town: Cloud, version: int):
     wait_equal(lambda: ports(town), {})
     town.lab.wait_synced()
-    before = without_ours(read(town.lab))
+    before = of_neutron(town.lab)
     with balancer(town, f"shelf{version}", version) as made:
         wait_equal(lambda: len(ports(town)), len(town.lab.record.chassis))
         for client in CLIENTS:
@@ -136,7 +136,7 @@ def test_each_chassis_has_a_proxy_behind_a_port_of_neutrons(town: Cloud, version
         assert {each.project_id for each in ports(town).values()} == {town.keystone.ids["shop"]}
         assert set(served_near(town).values()) == {1}
     wait_equal(lambda: ports(town), {})
-    wait_equal(lambda: differences(before, without_ours(read(town.lab))), [])
+    wait_equal(lambda: differences(before, of_neutron(town.lab)), [])
 
 
 def test_a_port_that_somebody_deletes_is_made_anew(town: Cloud):

@@ -63,6 +63,11 @@ def without(rows: Rows, gone: set[str]) -> Rows:
     }
 
 
+def of_neutron(lab: Lab) -> Rows:
+    """The rows that Neutron wrote, as they are now, without what changes by itself."""
+    return without_revisions(without_ours(read(lab)))
+
+
 def without_revisions(rows: Rows) -> Rows:
     """Neutron counts what has changed, and its maintenance writes a number minutes later: of a network, say, that got
     a subnet."""

@@ -225,7 +225,7 @@ def octavia(
     commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}
     commands["adopt"] = [*launch, "fairlead", "octavia", "adopt", *configured]
     keystone.enter("load-balancer", f"http://127.0.0.1:{port}")
-    environment = {"OCTAVIA_SOCKETS": str(folder)}
+    environment = {"OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1"}  # its API and its agent write at once
     service = Service(folder, f"http://127.0.0.1:{port}", environment, commands)
     service.run("database")
     yield from _serving(service, "agent", "api")
