@@ -6,7 +6,7 @@ import shutil
 import signal
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from http.client import HTTPSConnection
@@ -262,11 +262,17 @@ async def test_the_list_of_a_listener_that_is_gone_is_gone_too(site: Site, machi
     assert lists(site) == []
 
 
-async def test_a_disk_gets_no_key(tmp_path: Path, lender: Lender):
-    if is_in_memory(tmp_path):
-        pytest.skip("tests' own folder is in memory")
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """/var/tmp outlives a reboot (hier(7)), so it is on a disk."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        if is_in_memory(Path(folder)):
+            pytest.skip("/var/tmp is in memory")
+        yield Path(folder)
 
-    site = Site(tmp_path, fetch=lender.fetch)
+
+async def test_a_disk_gets_no_key(disk: Path, lender: Lender):
+    site = Site(disk, fetch=lender.fetch)
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(9, secure(free_port(), "old")))
     with pytest.raises(DriverError, match="on no tmpfs"):
