@@ -20,7 +20,7 @@ from harness.ovsdb_server import Server as Database
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def test_a_dead_member_gets_its_last_connection_soon(site: Site, death: str, ver
 
 
 @pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.extended
 def test_with_quick_probes_too_and_as_often_as_it_dies(site: Site, death: str):
     with site.balancer("pine-v4", MEMBERS, healthmonitor=QUICK) as balancer:
         for _ in range(3):
@@ -102,6 +103,7 @@ def test_who_is_probed_and_what_was_seen_can_be_read(site: Site):
         wait_until(lambda: httpx.get(f"{site.url}/operator/health").json()["health"][0]["latency"], "a latency")
 
 
+@pytest.mark.extended
 def test_agents_and_servers_that_end_or_freeze_cost_no_connection(site: Site, nodes: dict[str, agents.Agent]):
     """A member is dead all the time: nobody may be led to it for a moment."""
     layout, listen = site.lab.layout, site.url.removeprefix("http://")

@@ -131,6 +131,7 @@ def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
 
 
 @BOTH
+@pytest.mark.extended
 def test_what_happens_while_no_agent_is_there_is_said_later(site: Site, nodes: dict[str, agents.Agent], version: int):
     """It comes, and it goes."""
     owner = port(site, "holder")

@@ -92,6 +92,7 @@ def test_weights_of_3_to_1(site: Site):
         assert 300 * 0.9 <= result.answers["m0"] <= 300 * 1.1
 
 
+@pytest.mark.extended
 def test_ten_equal_members_are_even_in_the_table_and_on_the_wire(site: Site):
     with site.balancer("blue-v4", MEMBERS) as balancer:
         backends = site.lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer.id}-tcp", "vips"])
@@ -105,6 +106,7 @@ def test_ten_equal_members_are_even_in_the_table_and_on_the_wire(site: Site):
         assert sum((result.answers[name] - due[name]) ** 2 / due[name] for name in MEMBERS) < CHI_SQUARE_9
 
 
+@pytest.mark.extended
 def test_one_of_ten_goes_and_no_key_of_the_others_moves(site: Site):
     with site.balancer("blue-v4", MEMBERS) as balancer:
         before = ask(site, "near1", balancer, 1500, source_port_from=20_000)

@@ -48,6 +48,7 @@ def statuses(shown: dict[str, Any]) -> tuple[str, str]:
     return shown["provisioning_status"], shown["operating_status"]
 
 
+@pytest.mark.extended
 def test_every_command_about_what_has_no_rows(cli: Tried):
     type_every_command(cli)
 

@@ -117,6 +117,7 @@ def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, proto
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol)[:2])
+@pytest.mark.extended
 def test_connections_of_the_last_member_are_cut_too_and_new_ones_refused(site: Site, protocol: Protocol, version: int):
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)

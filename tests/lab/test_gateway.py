@@ -150,6 +150,7 @@ WAYS = [(4, False, "vip"), (4, True, "vip"), (4, False, "floating"), (4, True, "
 
 
 @pytest.mark.parametrize(("version", "snat", "by"), WAYS)
+@pytest.mark.extended
 def test_connections_from_outside_outlive_what_happens_to_their_member(site: Site, version: int, snat: bool, by: str):
     """It drains, is disabled, its pool is disabled, and it is removed; meanwhile new ones go to the others."""
     with ExitStack() as stack:

@@ -431,6 +431,7 @@ def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
         Lab.up(lab.name, chassis=3)
 
 
+@pytest.mark.extended
 def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     """To a lab with as many chassis as it has, and with all that is in it."""
     listen = f"127.0.0.1:{free_port()}"

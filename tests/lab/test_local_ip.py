@@ -140,6 +140,7 @@ def test_connections_outlive_every_change(wood: Wood):
     wood.move("one", "chassis1")
 
 
+@pytest.mark.extended
 def test_a_replica_moves_ten_times_under_load(wood: Wood):
     """What was there stays, and everybody who begins is answered, in that moment perhaps only when they have said it
     again. What that costs is measured by benchmarks/moves.py."""

@@ -246,6 +246,7 @@ def without(served: Served, name: str) -> Iterator[None]:
         served.lab.add_workload(machine(served.lab, name, MEMBERS[name], NUMBER, BEHIND))
 
 
+@pytest.mark.extended
 def test_a_host_that_is_drained_keeps_what_was_begun_and_gets_nothing_new(served: Served) -> None:
     with balancer(served, served.members("n1", "n2", "n3")) as made:
         await_all(served, made, "n1", "n2", "n3")
@@ -265,6 +266,7 @@ def test_a_host_that_is_drained_keeps_what_was_begun_and_gets_nothing_new(served
         assert sum(others.held[each] for each in ("n1", "n2")) == steady.held
 
 
+@pytest.mark.extended
 def test_what_an_agent_leaves_is_taken_away(served: Served) -> None:
     with balancer(served, served.members("n1", "n2", "n3")) as made:
         await_all(served, made, "n1", "n2", "n3")

@@ -87,6 +87,7 @@ def await_router(lab: NativeLab, router: str, *hosts: str) -> None:
         lab.wait_ways(router, vip, *hosts)
 
 
+@pytest.mark.extended
 def test_a_host_that_dies_takes_its_own_flows_alone(site: NativeLab) -> None:
     """Others are told to serve what it had, as their agents would be."""
     with site.load("asker", replace(STEADY, rate=1, timeout=10)) as load:

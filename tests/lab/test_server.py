@@ -72,6 +72,7 @@ def test_killed_and_started_again_it_knows_everything_and_writes_nothing(own_lab
     assert names(own_lab, "Logical_Switch") | names(own_lab, "Load_Balancer") == set()
 
 
+@pytest.mark.extended
 def test_what_was_deleted_while_ovn_was_away_goes_when_it_is_back(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as server:
         identity = build(server, "gone")
@@ -220,6 +221,7 @@ def backends(lab: Lab, balancer: str) -> set[str]:
     return set(re.findall(r"(10\.0\.1\d\d\.\d+):80\b", said))
 
 
+@pytest.mark.extended
 def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_when_the_one_that_writes_dies(
     own_lab: Lab, tmp_path: Path
 ):
