@@ -180,6 +180,7 @@ def test_tls_ends_at_hosts_and_keys_are_on_no_disk_of_theirs(served: Served, key
         assert not any("PRIVATE KEY" in text for text in logs)
 
 
+@pytest.mark.extended
 def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(served: Served) -> None:
     with balancer(served, listener(served, "TCP", "n1", "n2", "n3", algorithm="LEAST_CONNECTIONS")) as made:
         await_hosts(served, made, *HOSTS)
@@ -209,6 +210,7 @@ def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(s
         assert len(seen.broken) <= seen.opened / 100
 
 
+@pytest.mark.extended
 def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) -> None:
     """It has heard of no proxy yet, and nobody is told that there is none."""
     layout, listen = served.lab.layout, served.service.url.removeprefix("http://")
@@ -294,6 +296,7 @@ def status(served: Served, made: Any, name: str) -> str:
     return str(member.operating_status)
 
 
+@pytest.mark.extended
 def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Served) -> None:
     def begin(host: str, **more: str) -> None:
         served.agents[host].stop()
@@ -323,6 +326,7 @@ def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Se
             begin(host)
 
 
+@pytest.mark.extended
 def test_what_an_agent_has_left_of_proxies_is_taken_away_too(served: Served) -> None:
     with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
         await_hosts(served, made, *HOSTS)

@@ -107,6 +107,7 @@ def test_a_member_that_is_down_is_served_by_the_others_until_it_is_back(site: Si
         wait_answers(site, "oak2", balancer.vip, {"two"})
 
 
+@pytest.mark.extended
 def test_a_member_that_moves_serves_where_it_is(site: Site):
     """Connections that are open stay with their member. Where several are near, all of them serve."""
     with near(site) as balancer, holding(site.lab, "oak2", balancer.vip, 80) as held:
@@ -140,6 +141,7 @@ def test_a_chassis_that_joins_has_values_at_once(site: Site):
     assert left.split() == []
 
 
+@pytest.mark.extended
 def test_what_chassis_have_outlives_ovns_databases(site: Site):
     """An ovn-controller that reads all of it again is told nothing new."""
     with near(site) as balancer:

@@ -10,7 +10,7 @@ from fairlead.lab import Lab, agents
 from harness.lab.site import PORT, Balancer, Site, open_site
 from harness.waiting import wait_equal
 
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 MEMBERS = {"rowan1": "chassis1", "rowan2": "chassis2"}
 CLIENTS = {"rowan-client1": "chassis1", "rowan-client2": "chassis2"}

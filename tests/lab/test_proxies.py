@@ -199,6 +199,7 @@ def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(si
         assert get(site, "near", balancer.vip)[0] == "200"
 
 
+@pytest.mark.extended
 def test_clients_of_a_node_whose_agent_and_proxy_are_killed_are_served_by_the_other(
     site: Site, nodes: dict[str, agents.Agent]
 ):
@@ -221,6 +222,7 @@ def test_clients_of_a_node_whose_agent_and_proxy_are_killed_are_served_by_the_ot
         wait_until(lambda: serves(site, "near", balancer.vip) and counted(site, "chassis1") > before, "it serves")
 
 
+@pytest.mark.extended
 def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
     """It takes connections all the while: only that nobody answers says that it stands still."""
     with web(site) as balancer:
@@ -235,6 +237,7 @@ def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
         assert get(site, "near", balancer.vip)[0] == "200"
 
 
+@pytest.mark.extended
 def test_an_agent_that_ends_takes_no_proxy_with_it(site: Site, nodes: dict[str, agents.Agent]):
     with web(site) as balancer:
         before = processes(site)
@@ -260,6 +263,7 @@ def test_members_come_and_go_without_a_failed_request(site: Site):
 
 
 @pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.extended
 def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, tmp_path: Path, version: int):
     """Each would need one. How long the last state may wait is tested on a clock of its own, in test_haproxy_pace."""
     with web(site, version) as balancer, ThreadPoolExecutor(1) as threads:
@@ -435,6 +439,7 @@ def answer(site: Site, balancer: Balancer) -> str:
         return ""
 
 
+@pytest.mark.extended
 def test_a_server_that_begins_anew_takes_no_proxy_away(site: Site, tmp_path: Path):
     """It knows of none before agents have told it; nobody probes a member here, for whom it would wait too."""
     ended = tmp_path / "ended"

@@ -171,6 +171,7 @@ def test_a_floating_ip_leads_to_proxies(site: Site):
 
 @pytest.mark.parametrize("how", ["killed", "agent frozen"])
 @pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.extended
 def test_a_client_whose_own_proxy_is_gone_goes_on_through_another(
     site: Site, nodes: dict[str, agents.Agent], version: int, how: str
 ):
