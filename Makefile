@@ -193,5 +193,5 @@ format: ## format the sources
 	$(PYTHON_BIN)/ruff check --fix --quiet $(SOURCES)
 
 clean: ## remove labs, the Python environment and caches
-	@for lab in lab demo openstack neutron test native bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
+	@for lab in lab demo openstack native bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
 	rm -rf .venv .venv-newest .venv-keystone .venv-barbican .venv-neutron .venv-neutron-server .venv-octavia .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
