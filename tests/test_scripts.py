@@ -21,7 +21,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def timed(tmp_path: Path) -> Path:
-    """A copy, whose rows are apart from those of the run that this test is part of."""
+    """A copy of the script. Its rows stay apart from those of the run that executes this test."""
     (tmp_path / "scripts").mkdir()
     copy = tmp_path / "scripts" / "timed"
     copy.write_text((SCRIPTS / "timed").read_text())
@@ -116,7 +116,7 @@ def test_modules_that_wait_for_something(flaky: ModuleType):
 def test_rounds_go_on_where_they_were_ended(
     flaky: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """One of three modules fails in its second run; what ran is not run again."""
+    """The module b fails in its second run. A module that ran before the interruption does not run twice."""
     ran: list[str] = []
 
     def run_module(module: str) -> dict[str, str]:

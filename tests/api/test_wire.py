@@ -186,7 +186,7 @@ async def test_who_takes_no_answer_makes_room_too():
 
 
 async def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """In a minute that does not end, and that no other test has begun."""
+    """The log limit counts within one minute: this one does not end, and no other test counts in it."""
     caplog.set_level(logging.WARNING)
     limit = RateLimit(wire.LINES_A_MINUTE)
     limit._allowance = Allowance(wire.LINES_A_MINUTE, lambda: 0.0)
