@@ -1,0 +1,38 @@
+"""Addresses are found in what programs print."""
+
+import pytest
+
+from harness.addresses import holds_address
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("203.0.113.3", "local 203.0.113.3 dev lo"),
+        ("203.0.113.3", "203.0.113.3:80"),
+        ("203.0.113.3", "203.0.113.3/32 is one. So is 203.0.113.30"),
+        ("203.0.113.3", "nothing answers at 203.0.113.3."),
+        ("2001:db8::3", "[2001:db8::3]:80"),
+        ("2001:db8::3", "2001:db8::3/128"),
+        ("2001:db8::3", "nothing answers at 2001:db8::3: refused"),
+    ],
+)
+def test_an_address_is_in_the_text(address: str, text: str) -> None:
+    assert holds_address(text, address)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("203.0.113.3", "203.0.113.30 . 0:6"),
+        ("203.0.113.3", "1203.0.113.3"),
+        ("3.0.113.3", "203.0.113.3"),
+        ("203.0.113.3", "203.0.113.3.7"),
+        ("203.0.113.3", "203a0b113c3"),
+        ("2001:db8::3", "2001:db8::31"),
+        ("2001:db8::3", "2001:db8::3:1"),
+        ("db8::3", "2001:db8::3"),
+    ],
+)
+def test_a_part_of_another_address_is_none(address: str, text: str) -> None:
+    assert not holds_address(text, address)
