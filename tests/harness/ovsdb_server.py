@@ -1,5 +1,6 @@
 """A real ovsdb-server with a schema of OVN."""
 
+import errno
 import os
 import signal
 import socket
@@ -16,6 +17,9 @@ SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
 DATABASE = "OVN_Northbound"
 QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.005, longest_pause=0.02)
 """A client with it reconnects as soon as the server is back, and never takes a busy server for dead."""
+REASONS_OF_A_KILL = ("closed by the server", f"[Errno {errno.ECONNRESET}] {os.strerror(errno.ECONNRESET)}")
+"""Why a connection to a killed process ended: its kernel resets a connection whose input the process has not read
+(RFC 1122, 4.2.2.13)."""
 
 
 def require_ovsdb_server() -> None:
