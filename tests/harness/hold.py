@@ -6,7 +6,7 @@ from pathlib import Path
 from harness.rules import TESTS
 
 MAX_STEPS: Mapping[str, int] = {
-    "api/lxd": 500_000,
+    "api/lxd": 200_000,
     "api": 150_000,
     "node": 150_000,
     "server": 150_000,

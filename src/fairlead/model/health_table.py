@@ -8,7 +8,7 @@ from fairlead.model.behind import host_of
 from fairlead.model.covering import is_heard, known_of, place_of
 from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import LoadBalancer, probed_address, probed_ports
+from fairlead.model.loadbalancer import LoadBalancer, listeners_by_pool, probed_address, probed_ports
 from fairlead.model.local_ip import LocalIP
 from fairlead.model.nearby import chassis_with
 from fairlead.model.owner import Owner
@@ -96,11 +96,12 @@ def _of_owner(snapshot: Snapshot, owner: Owner) -> Iterator[tuple[_Probed, str, 
 
 
 def _of_balancer(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
+    listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         for member in probed_members(pool) if monitor is not None else ():
             assert monitor is not None  # noqa: S101 - for mypy
-            for number in probed_ports(balancer, pool, member):
+            for number in probed_ports(listeners.get(pool.id, ()), member):
                 found = find_endpoint(snapshot, balancer, monitor, member, number)
                 each = _Probed(member.id, member.name, str(probed_address(member)), number, monitor.type.value)
                 yield each, found.port_id if isinstance(found, Endpoint) else "", found

@@ -1,5 +1,6 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -532,29 +533,42 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
     )
 
 
-def target_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
-    """All ports at which the member takes connections, each once, in order of the listeners that lead to its pool."""
-    return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(balancer, pool), member.port)
+def listeners_by_pool(balancer: LoadBalancer) -> Mapping[str, Sequence[Listener]]:
+    """Maps the id of each pool that a listener leads to, to the listeners that do, in one pass over the listeners."""
+    found = defaultdict[str, list[Listener]](list)
+    for listener in balancer.listeners:
+        for pool_id in pools_of(listener):
+            found[pool_id].append(listener)
+    return dict(found)
 
 
-def _listened(balancer: LoadBalancer, pool: Pool) -> Sequence[Sequence[int]]:
-    """The ports of each listener that leads to the pool."""
-    return [tuple(expand(listener.ports)) for listener in listeners_of(balancer, pool.id)]
+def target_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
+    """All ports at which the member takes connections, each once, in the order of these listeners, which lead to its
+    pool (`listeners_by_pool`)."""
+    return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(listeners), member.port)
+
+
+def _listened(listeners: Sequence[Listener]) -> Sequence[Sequence[int]]:
+    """The ports of each listener."""
+    return [tuple(expand(listener.ports)) for listener in listeners]
 
 
 def _ports_behind(listened: Sequence[Sequence[int]], port: Ports | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys([number for each in listened for number in targets(port, each)]))
 
 
-def probed_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
-    """Those at which a health monitor looks for it."""
-    return target_ports(balancer, pool, member) if member.monitor_port is None else (member.monitor_port,)
+def probed_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
+    """The ports at which a health monitor probes the member, to whose pool these listeners lead."""
+    return target_ports(listeners, member) if member.monitor_port is None else (member.monitor_port,)
 
 
-def count_probed_ports(balancer: LoadBalancer, pool: Pool) -> Sequence[int]:
-    """How many these are of each member of the pool; a thousand of them mostly have the same port."""
+def count_probed_ports(pool: Pool, listeners: Sequence[Listener]) -> Sequence[int]:
+    """Number of probed ports of each member of the pool, to which these listeners lead.
+
+    A thousand members mostly have the same port, so each port is counted once.
+    """
     ports = {member.port for member in pool.members if not isinstance(member.port, int)}
-    listened = _listened(balancer, pool) if ports else ()
+    listened = _listened(listeners) if ports else ()
     counted: dict[TargetPort, int] = {port: len(_ports_behind(listened, port)) for port in ports}
     return [counted.get(member.port, 1) if member.monitor_port is None else 1 for member in pool.members]
 

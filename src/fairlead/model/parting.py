@@ -11,7 +11,15 @@ from itertools import chain
 from typing import TypeAlias
 
 from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport, target_ports
+from fairlead.model.loadbalancer import (
+    LoadBalancer,
+    Parted,
+    Pool,
+    PoolProtocol,
+    Transport,
+    listeners_by_pool,
+    target_ports,
+)
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
@@ -69,7 +77,8 @@ def forgets_at(balancer: LoadBalancer) -> datetime:
 
 
 def _members(balancer: LoadBalancer, until: datetime) -> Iterator[Parted]:
+    listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         for member in pool.members:
-            for port in target_ports(balancer, pool, member):
+            for port in target_ports(listeners.get(pool.id, ()), member):
                 yield Parted(transport=pool_transport(pool), address=member.address, port=port, until=until)

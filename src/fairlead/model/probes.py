@@ -6,7 +6,7 @@ serves, and so does one that cannot be probed here. One whose machine is gone fr
 answer, and is down.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from immutables import Map
@@ -22,10 +22,13 @@ from fairlead.model.health import ASKED_OVER, TRANSPORTS, Endpoint, Health, Heal
 from fairlead.model.loadbalancer import (
     DownMember,
     HealthMonitor,
+    Listener,
     LoadBalancer,
     Member,
     Pool,
     Transport,
+    listeners_by_pool,
+    listeners_of,
     probed_address,
     probed_ports,
 )
@@ -177,10 +180,17 @@ def pool_endpoints(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool
 ) -> Iterator[Endpoint]:
     """Where members of the pool are probed, without those that are not."""
+    return _endpoints_of_pool(snapshot, balancer, monitor, pool, listeners_of(balancer, pool.id))
+
+
+def _endpoints_of_pool(
+    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool, listeners: Sequence[Listener]
+) -> Iterator[Endpoint]:
+    """`listeners`: those that lead to the pool."""
     found = (
         find_endpoint(snapshot, balancer, monitor, member, number)
         for member in probed_members(pool)
-        for number in probed_ports(balancer, pool, member)
+        for number in probed_ports(listeners, member)
     )
     return (endpoint for endpoint in found if isinstance(endpoint, Endpoint))
 
@@ -188,29 +198,31 @@ def pool_endpoints(
 def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
     match probing:
         case LoadBalancer():
-            yield from _endpoints_of_pools(snapshot, probing)
+            for _, found in _endpoints_by_pool(snapshot, probing):
+                yield from found
         case LocalIP():
             yield from replica_endpoints(snapshot, probing)
         case unknown:
             assert_never(unknown)
 
 
-def _endpoints_of_pools(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
+def _endpoints_by_pool(
+    snapshot: Snapshot, balancer: LoadBalancer
+) -> Iterator[tuple[HealthMonitor, Iterator[Endpoint]]]:
+    """The endpoints of each pool that is monitored, with the monitor."""
+    listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is not None:
-            yield from pool_endpoints(snapshot, balancer, monitor, pool)
+            yield monitor, _endpoints_of_pool(snapshot, balancer, monitor, pool, listeners.get(pool.id, ()))
 
 
 def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
     """What agents have to probe for this document, wherever it is. An endpoint that several members share is one."""
     match probing:
         case LoadBalancer():
-            for pool in probing.pools:
-                monitor = working_monitor(probing, pool)
-                if monitor is not None:
-                    found = dict.fromkeys(pool_endpoints(snapshot, probing, monitor, pool))
-                    yield from _asked_by(monitor, found, probing.project_id)
+            for monitor, endpoints_of_pool in _endpoints_by_pool(snapshot, probing):
+                yield from _asked_by(monitor, dict.fromkeys(endpoints_of_pool), probing.project_id)
         case LocalIP():
             if probing.health_monitor is not None:
                 found = dict.fromkeys(replica_endpoints(snapshot, probing))
@@ -327,6 +339,7 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
     """
     apart: dict[str, bool] = {}
     start, lost = origin(snapshot, balancer), balancer.router_id is not None and vip_gateway(snapshot, balancer) is None
+    listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is None:
@@ -340,7 +353,7 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
                 continue
             found = {
                 number: _seen(snapshot, balancer, monitor, member, number)
-                for number in probed_ports(balancer, pool, member)
+                for number in probed_ports(listeners.get(pool.id, ()), member)
             }
             yield member.id, of_the_whole(found.values())
             if not member.is_probed_once:

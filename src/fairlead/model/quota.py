@@ -14,7 +14,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.foreign import is_foreign
-from fairlead.model.loadbalancer import LoadBalancer, count_probed_ports
+from fairlead.model.loadbalancer import LoadBalancer, count_probed_ports, listeners_by_pool
 from fairlead.model.local_ip import LocalIP
 from fairlead.model.network import UNASKED, FloatingIP, Network, Port, Router
 
@@ -178,10 +178,13 @@ def probe_rates(probing: LoadBalancer | LocalIP | None) -> Mapping[ProbedAddress
 
 def _rates_of_pools(balancer: LoadBalancer) -> Mapping[ProbedAddress, int]:
     rates: dict[ProbedAddress, int] = {}
+    if not any(pool.health_monitor for pool in balancer.pools):
+        return rates
+    listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         if pool.health_monitor is not None:
             rate = int(MILLION / pool.health_monitor.seconds_between)
-            counted = count_probed_ports(balancer, pool)
+            counted = count_probed_ports(pool, listeners.get(pool.id, ()))
             for member, number in zip(pool.members, counted, strict=True):
                 where = member.subnet_id or balancer.vip.network_id
                 place = balancer.project_id, where, member.monitor_address or member.address

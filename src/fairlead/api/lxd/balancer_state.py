@@ -42,13 +42,14 @@ def encode_state(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Steps[JsonObj
         return {"backend_health": None}
     health, names = dict(members_health(snapshot, balancer)), backend_names(balancer)
     found, addresses = dict[str, _Ports](), dict[str, str]()
+    listeners, pools = lb.listeners_by_pool(balancer), {pool.id: pool for pool in balancer.pools}
     for listener in balancer.listeners:
         protocol = lb.transport(listener.protocol).value
-        for pool in (pool for pool in balancer.pools if pool.id in lb.pools_of(listener)):
+        for pool in [pools[pool_id] for pool_id in lb.pools_of(listener)]:
             for member in pool.members:
                 name = names[member.id]
                 addresses[name] = str(member.address)
-                for number in lb.target_ports(balancer, pool, member):
+                for number in lb.target_ports(listeners[pool.id], member):
                     found.setdefault(name, {})[protocol, number] = _status(health, member, number)
                 yield
     return {"backend_health": {name: _encode(addresses[name], found[name]) for name in sorted(found)}}

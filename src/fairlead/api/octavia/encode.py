@@ -231,11 +231,12 @@ def encode_pool(where: BalancerStatus, pool: Pool) -> JsonObject:
 
 def encode_member(where: BalancerStatus, pool: Pool, member: Member) -> JsonObject:
     monitored = member.monitor_address
+    listeners = () if isinstance(member.port, int) else listeners_of(where.balancer, pool.id)
     body = {
         **_resource(where, member, where.of_member(pool, member)),
         "admin_state_up": member.admin_state_up,
         "address": member.address_text or str(member.address),
-        "protocol_port": next(iter(target_ports(where.balancer, pool, member)), None),
+        "protocol_port": next(iter(target_ports(listeners, member)), None),
         "weight": member.weight,
         "backup": member.backup,
         "subnet_id": member.subnet_id,

@@ -8,7 +8,7 @@ the switch of that network. There its load balancers have other rows: with the V
 network, and of the members only those that are on it too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.compilers.ovn.abilities import ABILITIES, abilities_here
@@ -95,7 +95,8 @@ def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
             return
         yield from _answers(vips, network)
     led = led_by_proxies(snapshot, balancer)
-    endpoints = {pool.id: _endpoints(led, pool) for pool in led.pools}
+    listeners = lb.listeners_by_pool(led)
+    endpoints = {pool.id: _endpoints(listeners.get(pool.id, ()), pool) for pool in led.pools}
     for place in _places(snapshot, balancer, network, vips):
         yield from _services(snapshot, led, place, endpoints)
     for each in balancer.pools:
@@ -172,12 +173,10 @@ def _places(
         yield Place(groups=there, near=near, suffix="there", addresses=vips, out=out, allows=allows)
 
 
-def _endpoints(balancer: lb.LoadBalancer, pool: lb.Pool) -> dict[int, tuple[str, ...]]:
+def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tuple[str, ...]]:
     """Of each member, by its ordinal, as OVN writes it: one for each port at which it takes connections."""
     return {
-        member.ordinal: tuple(
-            [render_endpoint(member.address, port) for port in lb.target_ports(balancer, pool, member)]
-        )
+        member.ordinal: tuple([render_endpoint(member.address, port) for port in lb.target_ports(listeners, member)])
         for member in pool.members
     }
 
