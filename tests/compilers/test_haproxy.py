@@ -8,7 +8,7 @@ from immutables import Map
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.compilers.haproxy.abilities import ABILITIES
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import Certificate, Frontend, Server
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Server
 from fairlead.dataplane.haproxy_words import read_line
 from fairlead.model.abilities import Feature
 from fairlead.model.addresses import parse_address, parse_network
@@ -21,7 +21,7 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
-from fairlead.model.port_ranges import PortRange
+from fairlead.model.port_ranges import PortRange, one_port
 from fairlead.model.sizes import CIDRS, MEMBERS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
@@ -117,3 +117,67 @@ def test_a_thousand_members_are_compiled_in_small_steps() -> None:
     snapshot = view([listener("l", 2000, its)], [its])
     _, longest = longest_between_yields(HAPROXY.compile_in_steps(snapshot, WEB))
     assert longest < MAX_STEPS["reconciler"]
+
+
+HTTPS = {"protocol": ListenerProtocol.TERMINATED_HTTPS, "tls": ListenerTls(container_ref="ref")}
+
+
+def backends_of(snapshot: Snapshot) -> list[str]:
+    return sorted(row.name for row in rows_of(snapshot).values() if isinstance(row, Backend))
+
+
+def test_listeners_share_the_servers_of_a_pool() -> None:
+    """A configuration has as many servers as the pool has members, however many listeners lead to it."""
+    its = pool("p", *(member(f"m{number}", 80) for number in range(10)))
+    rows = rows_of(view([listener(f"l{number}", 2000 + number, its) for number in range(30)], [its])).values()
+    assert (10, 1, 30) == tuple(sum(isinstance(row, kind) for row in rows) for kind in (Server, Backend, Frontend))
+
+
+def test_listeners_have_backends_of_their_own_where_these_would_differ() -> None:
+    its = pool("p", member("m1", 90))
+    slow = Timeouts(member_data=1)
+    listeners = [
+        listener("http", 2000, its),
+        listener("terminated", 2001, its, **HTTPS),
+        listener("tcp", 2002, its, protocol=ListenerProtocol.TCP),
+        listener("slow", 2003, its, timeouts=slow),
+        listener("off", 2004, its, admin_state_up=False),
+    ]
+    shared, of_tcp, of_slow = "p:http:5000:50000", "p:tcp:5000:50000", "p:http:5000:1"
+    assert sorted([shared, of_tcp, of_slow]) == backends_of(view(listeners, [its]))
+    found = rows_of(view(listeners, [its])).values()
+    led = {row.name: row.backends for row in found if isinstance(row, Frontend)}
+    assert led == {"http": (shared,), "terminated": (shared,), "tcp": (of_tcp,), "slow": (of_slow,)}
+
+
+@pytest.mark.parametrize("known", [{"protocol": PoolProtocol.PROXYV2}, {"tls": PoolTls(enabled=True)}])
+def test_members_that_learn_of_the_clients_tls_have_a_backend_of_their_own(known: dict[str, object]) -> None:
+    """The PROXY header has the client's certificate, and the name that the client asked for goes to the member."""
+    its = pool("p", member("m1", 90), **known)
+    listeners = [listener("http", 2000, its), listener("terminated", 2001, its, **HTTPS)]
+    assert ["p:http:5000:50000", "p:https:5000:50000"] == backends_of(view(listeners, [its]))
+
+
+def test_members_without_a_port_have_a_backend_for_each_port_of_listeners() -> None:
+    its = pool("p", replace(member("m1", 1), port=None))
+    listeners = [listener("l1", 2000, its), listener("l2", 2001, its, ports=one_port(81))]
+    assert ["p:http:5000:50000:80", "p:http:5000:50000:81"] == backends_of(view(listeners, [its]))
+
+
+def test_a_backend_of_a_disabled_listener_is_checked_and_left_out() -> None:
+    """A disabled listener comes before an enabled one by its place, and shares its backend."""
+    its = pool("p", member("m1", 90))
+    off, on = listener("a", 2000, its, admin_state_up=False), listener("b", 2001, its)
+    assert ["p:http:5000:50000"] == backends_of(view([off, on], [its]))
+    assert [] == backends_of(view([off], [its]))
+    unsound = replace(its, persistence=SourceIpPersistence(granularity=parse_address("255.255.255.0")))
+    with pytest.raises(Unsupported):
+        rows_of(view([off], [unsound]))
+
+
+def test_a_pool_has_one_stick_table() -> None:
+    its = pool("p", member("m1", 90), persistence=SourceIpPersistence())
+    listeners = [listener("l1", 2000, its), listener("l2", 2001, its, protocol=ListenerProtocol.TCP)]
+    rows = [row for row in rows_of(view(listeners, [its])).values() if isinstance(row, Backend)]
+    assert [("table", "p", "type", "ipv6", "size", "10k")] * 2 == [row.table for row in rows]
+    assert all(("stick", "on", "src", "table", "kept/p") in row.lines for row in rows)

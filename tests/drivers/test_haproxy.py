@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Frontend, Server
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
+from fairlead.model.loadbalancer import SourceIpPersistence, Timeouts
 from harness.haproxy_site import (
     NET,
     NETWORK,
@@ -27,7 +29,7 @@ from harness.haproxy_site import (
     sockets_at,
 )
 from harness.ports import free_port
-from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
 pytestmark = [needs_haproxy]
@@ -213,3 +215,22 @@ async def test_without_the_program_or_its_user_the_owner_is_told(site: Site):
 
 def _ours(found: Rows) -> list[Any]:
     return list(found.values())
+
+
+async def test_a_client_keeps_its_member_across_listeners_and_reloads(site: Site, machines: tuple[int, int]):
+    """The stick table belongs to the pool: listeners with other timeouts, whose backends differ, use the same one."""
+    one, two = free_port(), free_port()
+    web = pool("web", *(member(f"m{n}", port) for n, port in enumerate(machines, 1)), persistence=SourceIpPersistence())
+
+    def with_timeout(milliseconds: int) -> Rows:
+        slow = listener("two", two, web, timeouts=Timeouts(member_data=milliseconds))
+        return HAPROXY.compile(view([listener("one", one, web), slow], [web]), WEB)
+
+    await site.put(NET, NETWORK)
+    await site.put(WEB, with_timeout(20_000))
+    first, kept = site.pid, await asyncio.to_thread(get, one)
+    assert {kept} == {await asyncio.to_thread(get, port) for port in (two, one, two, two, one)}
+    site.allow_replacement()
+    await site.put(WEB, with_timeout(30_000))
+    assert site.pid != first
+    assert {kept} == {await asyncio.to_thread(get, port) for port in (two, two, one, one, two)}

@@ -119,3 +119,27 @@ async def test_who_finds_no_member_is_an_error(site: Site):
     await site.put(WEB, limited(port, 100))
     got = await asyncio.to_thread(ask, port)
     await looked(site, of(1, got, errors=1))
+
+
+async def test_errors_of_a_shared_backend_are_those_of_one_listener_over_reloads(site: Site):
+    """HAProxy counts them for the backend. The sum of a load balancer is exact, also while a listener comes that is
+    the first one by id."""
+    ports = {name: free_port() for name in ("a", "b", "c")}
+    web = pool("web")
+
+    async def serve(*names: str) -> None:
+        site.allow_replacement()
+        await site.put(WEB, HAPROXY.compile(view([listener(name, ports[name], web) for name in names], [web]), WEB))
+
+    async def errors() -> dict[str, int]:
+        await site.driver.look()
+        return {name: counted(site, name).errors for name in ports}
+
+    await site.put(NET, NETWORK)
+    await serve("b", "c")
+    for name in ("b", "c", "c"):
+        await asyncio.to_thread(ask, ports[name])
+    await eventually_equal(errors, {"a": 0, "b": 3, "c": 0})
+    await serve("a", "b", "c")
+    await asyncio.to_thread(ask, ports["c"])
+    await eventually_equal(errors, {"a": 1, "b": 3, "c": 0})

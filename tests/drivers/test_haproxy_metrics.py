@@ -68,9 +68,9 @@ async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines:
     for asked in (port, port, port, others):
         await asyncio.to_thread(get, asked)
     text = await scraped(at, ONE, 3)
-    assert value(text, 'octavia_pool_http_responses_total{pool="web:one",code="2xx"}') == 3
-    assert value(text, 'octavia_member_sessions_total{pool="web:one",member="m1"}') == 3
-    assert value(text, 'octavia_member_status{pool="web:one",member="m1",state="UP"}') == 1
+    assert value(text, 'octavia_pool_http_responses_total{pool="web:http:5000:50000",code="2xx"}') == 3
+    assert value(text, 'octavia_member_sessions_total{pool="web:http:5000:50000",member="m1"}') == 3
+    assert value(text, 'octavia_member_status{pool="web:http:5000:50000",member="m1",state="UP"}') == 1
     assert value(text, "octavia_loadbalancer_listeners") == 2
     assert value(text, "octavia_loadbalancer_requests_total") == 4  # this one too
     assert not re.search('two|theirs|m2|exporter|"metrics|haproxy_', text)

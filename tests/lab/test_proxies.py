@@ -387,7 +387,7 @@ def test_a_prometheus_finds_octavias_names_of_one_load_balancer(site: Site, vers
         assert seen == sorted(seen)  # beside others' work another node's proxy may have answered some of them
         wait_until(lambda: serves(site, "near", balancer.vip) and scraped() >= seen[0] + 8, "all is counted")
         told = scrape(site, "near", balancer.vip)
-        assert f'octavia_pool_status{{pool="{balancer.pool}:{balancer.listener}",state="UP"}} 1' in told
+        assert f'octavia_pool_status{{pool="{balancer.pool}:http:5000:50000",state="UP"}} 1' in told
         assert f'member="{site.member(balancer, "w1")}"' in told
         assert listener.id in told
         assert not {each for each in (other.listener, other.pool, "haproxy_") if each in told}

@@ -119,11 +119,13 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A pool, as one listener leads to it."""
+    """A pool, with the settings of the listeners that lead to it."""
 
     name: str
     process: str
     lines: tuple[Line, ...]
+    table: Line = ()
+    """The stick table that its lines name, in the words of the `peers` section; backends of one pool share it."""
     secrets: tuple[Secret, ...] = ()
     """What has to be read before it can have a server."""
 
@@ -136,7 +138,8 @@ class Backend:
         return ("backend", name(self.name)), *self.lines
 
     def __str__(self) -> str:
-        return f"Backend {name(self.name)} process={self.process}: {_joined(self.lines)}"
+        table = f" {render_line(self.table)}" if self.table else ""
+        return f"Backend {name(self.name)} process={self.process}{table}: {_joined(self.lines)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

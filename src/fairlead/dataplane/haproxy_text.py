@@ -109,14 +109,15 @@ def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
 def _configuration(
     process: AnyProcess,
     frontends: Collection[Frontend],
-    backends: Iterable[Backend],
+    backends: Collection[Backend],
     servers: Mapping[str, list[Server]],
     sockets: Sockets,
 ) -> Iterator[tuple[Line, ...]]:
     """Its sections."""
     yield _global(process, sockets)
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
-    yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF)
+    tables = sorted({backend.table for backend in backends if backend.table})
+    yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables
     yield from (each.section for each in sorted(frontends, key=lambda row: row.name))
     if any(("default_backend", METRICS) in each.lines for each in frontends):
         yield from _metrics(sockets)

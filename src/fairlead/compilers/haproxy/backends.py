@@ -1,4 +1,9 @@
-"""A pool as a backend of one listener, and its members as servers.
+"""A pool as a backend, and its members as servers.
+
+Listeners share the backend of a pool unless their own settings make it another one: timeouts, whether HAProxy speaks
+HTTP, and the port of members that have none of their own. So a configuration grows with listeners plus members, not
+with their product. The stick table belongs to the pool and is shared by all of its backends: a server has the same name
+in each, so a client keeps its member whichever listener it uses, and also when a listener's timeouts change.
 
 A server's number is its member's ordinal: every node counts alike, so a hash leads a client to the same member on each,
 and a member that comes or goes moves no other's clients.
@@ -11,7 +16,7 @@ from fairlead.compilers.haproxy import tls
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, HAProxyRow, Server
 from fairlead.dataplane.haproxy_text import PEERS
-from fairlead.dataplane.haproxy_words import Line, Unwritable
+from fairlead.dataplane.haproxy_words import Line, Unwritable, name
 from fairlead.model.behind import nowhere
 from fairlead.model.loadbalancer import (
     Algorithm,
@@ -50,16 +55,36 @@ _TLS_GREETING: dict[PoolProtocol, Line] = {**_GREETING, PoolProtocol.PROXYV2: ("
 
 
 def backend_name(pool: Pool, listener: Listener) -> str:
-    """As Octavia calls it."""
-    return f"{pool.id}:{listener.id}"
+    """The pool's id, as in Octavia, and the settings of the listener that its backend depends on."""
+    return ":".join((pool.id, *_settings(pool, listener)))
+
+
+def _settings(pool: Pool, listener: Listener) -> tuple[str, ...]:
+    """Equal settings of two listeners mean that they share a backend: `backend_rows` reads nothing else of a listener.
+
+    The kind of traffic, the timeouts for connecting to a member and for its answers in milliseconds, and the
+    listener's port if a member has none of its own.
+    """
+    knows_client_tls = pool.protocol is PoolProtocol.PROXYV2 or (pool.tls is not None and pool.tls.enabled)
+    kind = "http" if _is_http(listener) else "tcp"
+    if listener.protocol is ListenerProtocol.TERMINATED_HTTPS and knows_client_tls:
+        kind = "https"
+    timeouts = str(listener.timeouts.member_connect), str(listener.timeouts.member_data)
+    has_own_ports = all(isinstance(member.port, int) for member in pool.members)
+    return kind, *timeouts, *(() if has_own_ports else (str(listener.port),))
+
+
+def _is_http(listener: Listener) -> bool:
+    return listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
 
 
 def backend_rows(
     view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool, chassis: str
 ) -> Iterator[HAProxyRow]:
-    """`chassis` is the one of the proxy; nothing where it has none yet."""
-    name = backend_name(pool, listener)
-    inside = listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
+    """The backend of the pool with the settings of this listener. `chassis` is the one of the proxy; empty if it has
+    none yet."""
+    backend = backend_name(pool, listener)
+    inside = _is_http(listener)
     lines = (
         ("mode", "http" if inside else "tcp"),
         *_BALANCE[pool.algorithm],
@@ -68,7 +93,13 @@ def backend_rows(
         ("timeout", "connect", str(listener.timeouts.member_connect)),
         ("timeout", "server", str(listener.timeouts.member_data)),
     )
-    yield Backend(name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=member_secrets(pool))
+    yield Backend(
+        name=backend,
+        process=proxy_name(view, place_of(balancer)),
+        lines=lines,
+        table=_table(pool),
+        secrets=member_secrets(pool),
+    )
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
     greetings = _TLS_GREETING if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else _GREETING
     options = (*greetings.get(pool.protocol, ()), *tls.member_words(balancer, listener, pool, inside=inside))
@@ -80,7 +111,7 @@ def backend_rows(
     near = _near(view, balancer, pool, failed, chassis)
     for member in pool.members:
         yield Server(
-            backend=name,
+            backend=backend,
             name=member.id,
             number=_number(member),
             address=member.address,
@@ -111,26 +142,39 @@ def _number(member: Member) -> int:
     return member.ordinal + 1
 
 
+def _table(pool: Pool) -> Line:
+    """The stick table of the pool, in the words of a `peers` section; empty if it needs none.
+
+    A process that replaces another receives the entries of its tables.
+    """
+    match pool.persistence:
+        case SourceIpPersistence(granularity=None):
+            return "table", name(pool.id), "type", "ipv6", "size", TABLE
+        case AppCookiePersistence():
+            return "table", name(pool.id), "type", "string", "len", "64", "size", TABLE
+        case _:
+            return ()
+
+
 def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[Line, ...]:
-    """A table stands where an algorithm does not say the same of a client again. A process that follows another gets
-    its tables."""
+    """A stick table is used where the algorithm alone does not lead a client to the same member again."""
+    table = "table", f"{PEERS}/{name(pool.id)}"
     match pool.persistence:
         case None:
             return ()
         case SourceIpPersistence(granularity=None):
-            return ("stick-table", "type", "ipv6", "size", TABLE, "peers", PEERS), ("stick", "on", "src")
+            return (("stick", "on", "src", *table),)
         case SourceIpPersistence():
             raise Unsupported("a granularity of persistence through a proxy", balancer.provider)
         case HttpCookiePersistence() | AppCookiePersistence() if not inside:
             raise Unsupported(f"{pool.persistence.type} persistence where HTTP is not looked at", balancer.provider)
         case HttpCookiePersistence():
             return ("cookie", COOKIE, "insert", "indirect", "nocache", "dynamic"), ("dynamic-cookie-key", pool.id)
-        case AppCookiePersistence(cookie_name=name):
-            cookie = argument(name)
+        case AppCookiePersistence(cookie_name=cookie_name):
+            cookie = argument(cookie_name)
             return (
-                ("stick-table", "type", "string", "len", "64", "size", TABLE, "peers", PEERS),
-                ("stick", "store-response", f"res.cook({cookie})"),
-                ("stick", "match", f"req.cook({cookie})"),
+                ("stick", "store-response", f"res.cook({cookie})", *table),
+                ("stick", "match", f"req.cook({cookie})", *table),
             )
         case unknown:
             assert_never(unknown)

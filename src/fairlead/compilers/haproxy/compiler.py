@@ -5,9 +5,11 @@ Asked for the whole model, as a change is checked, it says what it refuses, whet
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from fairlead.compilers.haproxy.abilities import ABILITIES
-from fairlead.compilers.haproxy.frontends import frontend_rows
+from fairlead.compilers.haproxy.backends import backend_name, backend_rows
+from fairlead.compilers.haproxy.frontends import frontend_rows, pools_in_force
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
 from fairlead.dataplane.haproxy_words import Unwritable
@@ -66,15 +68,31 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
     addresses = tuple(vip.address for vip in balancer.vips) if on_host else _addresses(balancer, port)
     chassis = proxy_chassis(port) if port is not None else ""
     wanted = (port is not None or on_host) and balancer.admin_state_up and not is_prepared(balancer)
-    for listener in proxied_listeners(balancer):
+    compiled = set[str]()
+    # enabled listeners come first, so a backend that they share with disabled ones is among the rows
+    for listener in sorted(proxied_listeners(balancer), key=lambda each: not each.admin_state_up):
         _refuse(balancer, listener)
         try:
-            for row in frontend_rows(view, balancer, listener, addresses, chassis):
-                str(row)  # it can be written, or the change is refused
+            for row in chain(
+                frontend_rows(view, balancer, listener, addresses),
+                _new_backends(view, balancer, listener, chassis, compiled),
+            ):
+                str(row)  # raises Unwritable, so that the change is refused
                 if wanted and listener.admin_state_up:
                     yield row
         except Unwritable as refused:
             raise Unsupported(f"{refused}, which listener {listener.id} asks for", balancer.provider) from None
+
+
+def _new_backends(
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, chassis: str, compiled: set[str]
+) -> Iterator[HAProxyRow]:
+    """The backends that no listener before this one leads to; their names are added to `compiled`."""
+    for pool in pools_in_force(balancer, listener):
+        name = backend_name(pool, listener)
+        if name not in compiled:
+            compiled.add(name)
+            yield from backend_rows(view, balancer, listener, pool, chassis)
 
 
 def _refuse(balancer: LoadBalancer, listener: Listener) -> None:

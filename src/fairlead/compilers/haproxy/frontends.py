@@ -1,4 +1,4 @@
-"""A listener as a frontend, with a backend for each pool that it leads to.
+"""A listener as a frontend, which leads to the backends of its pools.
 
 What is added to requests and answers is Octavia's: the names of the headers, and what is in them. The port that members
 are told is the listener's, as the client knows it, and not the proxy's own.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
-from fairlead.compilers.haproxy.backends import backend_name, backend_rows
+from fairlead.compilers.haproxy.backends import backend_name
 from fairlead.compilers.haproxy.policies import led_pools, policy_lines
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
@@ -48,15 +48,18 @@ _CLIENT_HEADERS = {
 _NO_HTTP = Http()
 
 
-def frontend_rows(
-    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], chassis: str
-) -> Iterator[HAProxyRow]:
-    """Of the proxy with these addresses, on this chassis. Raises Unsupported and Unwritable."""
+def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+    """The enabled pools that the listener leads to, each once."""
     default = _enabled(balancer, listener.default_pool_id)
-    pools = {pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}
-    _refuse(balancer, listener, pools.values())
-    for pool in pools.values():
-        yield from backend_rows(view, balancer, listener, pool, chassis)
+    return tuple({pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}.values())
+
+
+def frontend_rows(
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...]
+) -> Iterator[HAProxyRow]:
+    """Rows of the listener in the proxy with these addresses, without its backends. Raises Unsupported, Unwritable."""
+    default, pools = _enabled(balancer, listener.default_pool_id), pools_in_force(balancer, listener)
+    _refuse(balancer, listener, pools)
     own = frozenset(vip.address for vip in balancer.vips)
     lines = [*_lines(listener, addresses, own), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
     if default is not None:
@@ -67,7 +70,7 @@ def frontend_rows(
         process=proxy_name(view, place_of(balancer)),
         connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
         lines=tuple(lines),
-        backends=tuple(sorted(backend_name(pool, listener) for pool in pools.values())),
+        backends=tuple(sorted(backend_name(pool, listener) for pool in pools)),
         secrets=client_secrets(listener),
     )
     yield from tls.certificates(listener)

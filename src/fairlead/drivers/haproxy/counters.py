@@ -4,9 +4,11 @@ A process counts for itself, from nothing, and its runtime API answers until ano
 about to be replaced is asked over a connection that stays open: it goes on answering, and waits for that connection as
 for any other before it ends (management guide, 9.3, `prompt`). Whoever holds it lets go when nobody else is left.
 
-Each figure is that of the frontend of the listener, `errors` besides that of its backends: whom no member took, or none
-lived for. Bytes are those of TCP, as clients send and get them. Of HTTP the frontend counts its own form of heads, and
-HTTP/1 has the bytes beside it; a listener that has met HTTP/2 has the former alone.
+Each figure is that of the frontend of the listener, `errors` besides that of its backends: connections that no member
+accepted. HAProxy does not count these by listener, so those of a backend that listeners share are added to the first
+of these by id: the sum of a load balancer is exact. Bytes are those of TCP, as clients send and get them. Of HTTP the
+frontend counts its own form of heads, and HTTP/1 has the bytes beside it; a listener that has met HTTP/2 has the former
+alone.
 """
 
 import asyncio
@@ -62,6 +64,7 @@ class _Held:
     running: Running
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    counted_for: Mapping[str, str]
 
 
 class Counters:
@@ -69,37 +72,40 @@ class Counters:
         self._counted = counted
         self._last_words = set["asyncio.Task[None]"]()
 
-    async def look(self, running: Running, control: Path) -> None:
-        """Who does not answer is asked the next time: nothing is lost while it lives."""
+    async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> None:
+        """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
+        backend of this process to a listener (`network.counted_for`)."""
         with contextlib.suppress(Unavailable):
             reader, writer = await _connect(control)
             try:
-                self._take(running, await _ask(reader, writer, QUESTION))
+                self._take(running, await _ask(reader, writer, QUESTION, counted_for))
             finally:
                 writer.close()
 
     @contextlib.asynccontextmanager
-    async def carried_over(self, running: Running | None, control: Path) -> AsyncIterator[None]:
-        """While another process takes its place, and until it has nobody left."""
-        held = await self._hold(running, control) if running is not None else None
+    async def carried_over(
+        self, running: Running | None, control: Path, counted_for: Mapping[str, str]
+    ) -> AsyncIterator[None]:
+        """Go on counting while another process replaces this one, until its last connection ends."""
+        held = await self._hold(running, control, counted_for) if running is not None else None
         try:
             yield
         finally:
             self._let_go(held)
 
-    async def _hold(self, running: Running, control: Path) -> _Held | None:
+    async def _hold(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> _Held | None:
         """None when it does not answer any more."""
         try:
             reader, writer = await _connect(control)
         except Unavailable:
             return None
         try:
-            answer = await _ask(reader, writer, HELD)
+            answer = await _ask(reader, writer, HELD, counted_for)
         except Unavailable:
             writer.close()
             return None
         self._take(running, answer)
-        return _Held(running, reader, writer)
+        return _Held(running, reader, writer, counted_for)
 
     def _let_go(self, held: _Held | None) -> None:
         if held is not None:
@@ -118,7 +124,7 @@ class Counters:
         try:
             while unmoved < UNMOVED:
                 await asyncio.sleep(pause)
-                answer = await _ask(held.reader, held.writer, QUESTION)
+                answer = await _ask(held.reader, held.writer, QUESTION, held.counted_for)
                 self._take(held.running, answer)
                 if answer.is_over:
                     return
@@ -146,18 +152,20 @@ async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
         raise Unavailable(f"{control}: {error}") from None
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Answer:
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str, counted_for: Mapping[str, str]
+) -> _Answer:
     """Raises Unavailable."""
     try:
         async with asyncio.timeout(PATIENCE):
             writer.write(question.encode())
             await writer.drain()
-            return await _read(reader)
+            return await _read(reader, counted_for)
     except (OSError, EOFError, ValueError, TimeoutError) as error:
         raise Unavailable(f"a proxy does not tell what it counts: {error}") from None
 
 
-async def _read(reader: asyncio.StreamReader) -> _Answer:
+async def _read(reader: asyncio.StreamReader, counted_for: Mapping[str, str]) -> _Answer:
     """Line by line, until the empty one after the table. Raises OSError, EOFError, ValueError."""
     info, figures = dict[str, str](), dict[str, Figures]()
     columns, number = list[str](), 0
@@ -168,7 +176,7 @@ async def _read(reader: asyncio.StreamReader) -> _Answer:
         elif columns and not text:
             return _Answer(info=info, figures=figures)
         elif columns:
-            _add(figures, dict(zip(columns, next(csv.reader([text])), strict=False)))
+            _add(figures, dict(zip(columns, next(csv.reader([text])), strict=False)), counted_for)
         elif ": " in text:
             name, _, value = text.partition(": ")
             info[name] = value
@@ -177,18 +185,18 @@ async def _read(reader: asyncio.StreamReader) -> _Answer:
     raise EOFError("it has ended")
 
 
-def _add(figures: dict[str, Figures], row: Mapping[str, str]) -> None:
-    """A line of the table: a frontend is called after its listener, a backend after its pool and its listener. Raises
-    ValueError."""
+def _add(figures: dict[str, Figures], row: Mapping[str, str], counted_for: Mapping[str, str]) -> None:
+    """A line of the table; a frontend has the id of its listener as its name. Raises ValueError."""
 
     def value(name: str) -> int:
         return int(row.get(name) or 0)
 
     if row["pxname"] in {METRICS, EXPORTER}:
         return
-    listener = row["pxname"].rpartition(":")[2]
-    found = Figures(errors=value("econ"))
-    if row["svname"] == "FRONTEND":
+    if row["svname"] != "FRONTEND":
+        listener, found = counted_for.get(row["pxname"], ""), Figures(errors=value("econ"))
+    else:
+        listener = row["pxname"]
         found = Figures(
             connections=value("stot"),
             errors=value("ereq"),
@@ -196,7 +204,8 @@ def _add(figures: dict[str, Figures], row: Mapping[str, str]) -> None:
             bytes_out=_bytes(value("bout"), value("h1_bytes_out"), value("h2_total_connections")),
             active=value("scur"),
         )
-    figures[listener] = figures.get(listener, Figures()) + found
+    if listener:
+        figures[listener] = figures.get(listener, Figures()) + found
 
 
 def _bytes(all_: int, of_http1: int, http2_connections: int) -> int:

@@ -22,7 +22,7 @@ from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.keeping import Keeper, Serving
 from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.metrics import Metrics
-from fairlead.drivers.haproxy.network import Network, device_of, folder_name, network_of, ours, with_change
+from fairlead.drivers.haproxy.network import Network, counted_for, device_of, folder_name, network_of, ours, with_change
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import CONTROL, Program, read_running
 from fairlead.drivers.haproxy.rights import Rights
@@ -99,6 +99,7 @@ class HAProxy:
                 continue
             running = read_running(each) if kept.settled else None
             network = self._networks[kept.process.network] = Network(kept, running=running)
+            network.counted_for = counted_for(kept.rows)
             network.missing = self._secrets.missing(kept)
             network.mending = asyncio.ensure_future(self._keeper.resume(network))
         if resuming := [each.mending for each in self._networks.values() if each.mending is not None]:
@@ -122,7 +123,7 @@ class HAProxy:
         self._upgrading.look(self._networks.values())
         for network in tuple(self._networks.values()):
             if network.running is not None and not network.is_silent:
-                await self._counters.look(network.running, network.kept.folder / CONTROL)
+                await self._counters.look(network.running, network.kept.folder / CONTROL, network.counted_for)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
         found = defaultdict[Owner, dict[Key, HAProxyRow]](dict)

@@ -20,7 +20,7 @@ from fairlead.drivers.haproxy.answering import look_after
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.kept import Kept
 from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
-from fairlead.drivers.haproxy.network import Network, place_of, ports_of
+from fairlead.drivers.haproxy.network import Network, counted_for, place_of, ports_of
 from fairlead.drivers.haproxy.pace import FIRST_PAUSE, MANY, STEADY
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
@@ -122,7 +122,7 @@ class Keeper:
         await self.metrics.keep(network)
         network.leaving = before
         try:
-            async with self.counters.carried_over(before, kept.folder / CONTROL):
+            async with self.counters.carried_over(before, kept.folder / CONTROL, network.counted_for):
                 network.running = await start(kept.folder, self.program, network.inside, before)
         finally:
             network.leaving = None
@@ -144,6 +144,7 @@ class Keeper:
     def _serves(self, network: Network) -> None:
         """The process that runs has the rows that are kept."""
         network.ports = ports_of(network.served(network.kept.rows))
+        network.counted_for = counted_for(network.kept.rows)
         self._watch(network)
         self.say(network)
         if network.restarts.ends < MANY:
@@ -190,7 +191,7 @@ class Keeper:
                 task.cancel()
         network.watch = network.mending = None
         if network.running is not None:
-            await self.counters.look(network.running, network.kept.folder / CONTROL)
+            await self.counters.look(network.running, network.kept.folder / CONTROL, network.counted_for)
         for each in await asyncio.to_thread(all_running, network.kept.folder):
             await stop(each)
         if network.running is not None:

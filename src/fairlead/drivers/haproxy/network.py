@@ -36,6 +36,8 @@ class Network:
     """While another one takes its place: its end is none of the proxy's."""
     ports: frozenset[int] = frozenset()
     """At which the process that runs takes connections."""
+    counted_for: Mapping[str, str] = field(default_factory=dict)
+    """Each backend of the process that runs, and the listener to which its errors are added (`counters.py`)."""
     watch: "asyncio.Task[None] | None" = None
     """Sees that it ends."""
     mending: "asyncio.Task[None] | None" = None
@@ -107,6 +109,12 @@ def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:
     """At which the frontends among them take connections."""
     binds = (line[1] for row in rows if isinstance(row, Frontend) for line in row.lines if line[0] == "bind")
     return frozenset(int(place.rpartition(":")[2]) for place in binds)
+
+
+def counted_for(rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
+    """Maps each backend to the first listener, by id, that leads to it."""
+    frontends = sorted((row for row in rows if isinstance(row, Frontend)), key=lambda row: row.name, reverse=True)
+    return {backend: row.name for row in frontends for backend in row.backends}
 
 
 def folder_name(network_id: str) -> str:
