@@ -11,13 +11,15 @@ from immutables import Map
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names, without_proxies
 from fairlead.config import BadConfiguration
+from fairlead.model.proxy_place import ProxyPlace
+from fairlead.model.quota import UNLIMITED
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.options import Configuration, OvnOptions
 from fairlead.server.central import CentralDataplane
 from fairlead.server.listening import open_socket
 from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
-from fairlead.server.process import refuse_strangers
+from fairlead.server.process import MAX_LOGGED, log_large_proxies, refuse_strangers
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -168,3 +170,18 @@ async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_p
         await eventually(lambda: model.reads >= 2)
     await store.close()
     assert first_hears == 1
+
+
+def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """The largest first, and of many the number of the rest."""
+    servers = {ProxyPlace(f"net{number}", "demo"): 10 + number for number in range(MAX_LOGGED + 5)}
+    snapshot = Snapshot(proxy_servers=Map(servers))
+    log_large_proxies(snapshot, 12)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == MAX_LOGGED + 1
+    assert said[0].startswith(f"the HAProxies of project demo at net{MAX_LOGGED + 4} have {MAX_LOGGED + 14} servers")
+    assert said[-1] == "2 more places have HAProxies with more servers than that"
+    caplog.clear()
+    for most in (100, UNLIMITED):
+        log_large_proxies(snapshot, most)
+    assert caplog.records == []

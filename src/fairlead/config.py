@@ -232,7 +232,7 @@ def _check(configuration: Configuration) -> None:
         parse_names(configuration.providers.names, configuration.providers.default)
     except ValueError as error:
         raise BadConfiguration(f"providers: {error}") from None
-    host_proxy_ports(configuration)
+    _check_providers(configuration)
     _check_agent(configuration.agent)
     try:
         check_url(configuration.store.where, configuration.store.access)
@@ -252,6 +252,12 @@ def _check_probes(options: ProbeOptions) -> None:
     for name in ("per_second", "per_second_of_port"):
         if not UNLIMITED <= getattr(options, name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"probes.{name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+
+
+def _check_providers(configuration: Configuration) -> None:
+    if not UNLIMITED <= configuration.providers.proxy_servers <= LARGEST_QUOTA:
+        raise BadConfiguration(f"providers.proxy_servers: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+    host_proxy_ports(configuration)
 
 
 def _check_nodes(nodes: NodesOptions) -> None:

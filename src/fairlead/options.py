@@ -13,6 +13,7 @@ from fairlead.changes.proxy_places import MOST_OF_GUESTS as MOST_GUEST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.port_ranges import HOST_PROXY_PORTS
+from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
 from fairlead.store.etcd_access import Access
 
@@ -364,6 +365,12 @@ class ProviderOptions:
         MOST_GUEST_PROXIES,
         "Of a project on a network of another one, where its listeners need some, for each network: they take addresses"
         " of that network. Clients on other nodes go to the nearest of them.",
+    )
+    proxy_servers: int = _option(
+        MAX_PROXY_SERVERS,
+        "Servers of one HAProxy at most: members of all pools to which its listeners lead, once for each different"
+        " setting of these (protocol, timeouts towards members); -1 is any number. A load balancer that has more"
+        " already keeps them and cannot grow.",
     )
     host_proxy_ports: str = _option(
         str(HOST_PROXY_PORTS),

@@ -23,6 +23,7 @@ from fairlead.api.nodes import Nodes
 from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
 from fairlead.changes.probe_limits import check_probes
+from fairlead.changes.proxy_limits import check_proxy_servers
 from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.compilers import providers
@@ -30,6 +31,7 @@ from fairlead.compilers.providers import Names
 from fairlead.model.domain import Places
 from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
+from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.statistics import CountingPlace
@@ -107,6 +109,8 @@ class Services:
     """Of projects that have no quota of their own."""
     probes: ProbeLimits = PROBE_LIMITS
     """Of every project."""
+    proxy_servers: int = MAX_PROXY_SERVERS
+    """At most, in one HAProxy."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
     keys: Keys = field(default_factory=Keys)
@@ -177,7 +181,8 @@ class Services:
         await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
         changes = within_quota(self.limits, snapshot, _bounded(changes))
         trial.check(snapshot, changes)
-        return check_probes(self.probes, snapshot, changes)
+        changes = check_probes(self.probes, snapshot, changes)
+        return check_proxy_servers(self.proxy_servers, snapshot, changes)
 
 
 class ApiError(Exception):

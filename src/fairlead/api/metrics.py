@@ -19,6 +19,7 @@ from fairlead.api.keystone.figures import Asked, Known
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.api.loop_lag import LoopLag
 from fairlead.api.nodes import Nodes
+from fairlead.changes.proxy_limits import large_proxies
 from fairlead.model.health import Health
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
@@ -178,6 +179,11 @@ class _State(Collector):
             "fairlead_unreadable_keys",
             "Keys, certificates and lists that nodes ask for and that cannot be read any more; the log says which.",
             self._services.keys.unreadable(self._services.model.snapshot),
+        )
+        yield GaugeMetricFamily(
+            "fairlead_proxies_above_limit",
+            "Places whose HAProxies have more servers than providers.proxy_servers; the log says which at the start.",
+            len(large_proxies(self._services.proxy_servers, self._services.model.snapshot)),
         )
         yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
         yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)

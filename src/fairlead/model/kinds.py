@@ -23,6 +23,7 @@ from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_p
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxy_backends import proxy_servers
 from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.silence import SilentNode
@@ -267,6 +268,7 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("zone_users", lambda balancer: [balancer.availability_zone]),
             PROBED,
             PROBING,
+            Summed("proxy_servers", proxy_servers),
         ),
         claims=_claims_of_load_balancer,
         dependents=dependents.of_load_balancer,

@@ -235,6 +235,8 @@ class Snapshot:
     """Where members are probed -> how often, by all who do: millionths of a probe a second."""
     probing: Map[str, int] = Map()
     """Project -> how often its monitors probe, all together, in the same unit."""
+    proxy_servers: Map[ProxyPlace, int] = Map()
+    """Place -> servers that each HAProxy there has."""
 
     def find(self, owner: Owner) -> Aggregate | None:
         """The document of this owner; what VIPs share has none."""

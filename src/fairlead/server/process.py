@@ -22,6 +22,7 @@ from fairlead.api.door import Services
 from fairlead.api.keys import Keys
 from fairlead.api.loop_lag import LoopLag
 from fairlead.api.node_counts import NodeCounts
+from fairlead.changes.proxy_limits import large_proxies
 from fairlead.changes.proxy_places import Bounds
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import (
@@ -104,6 +105,7 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
         await model.read()
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         refuse_strangers(model.snapshot, providers)
+        log_large_proxies(model.snapshot, configuration.providers.proxy_servers)
         remembered = Remembered(store_folder(configuration) / FILE, model)
         if configuration.probes.by == AGENTS:
             await remembered.recall()
@@ -146,6 +148,8 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
     return None if told_to_end else model.newer
 
 
+MAX_LOGGED = 20
+"""Places named in the log."""
 SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
 """What doors ask of it."""
 
@@ -166,6 +170,22 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
             f"{proxied} load balancers lead to proxies, which agents run: set probes.by = 'agents', and providers.names"
             " to lead to 'fairlead'"
         )
+
+
+def log_large_proxies(snapshot: Snapshot, most: int) -> None:
+    """Names the places whose HAProxies have more servers than the limit; the largest ones of many."""
+    found = sorted(large_proxies(most, snapshot).items(), key=lambda each: (-each[1], each[0]))
+    for place, servers in found[:MAX_LOGGED]:
+        LOG.warning(
+            "the HAProxies of project %s at %s have %d servers, more than providers.proxy_servers = %d: they serve, and"
+            " cannot grow",
+            place.project_id,
+            place.at,
+            servers,
+            most,
+        )
+    if len(found) > MAX_LOGGED:
+        LOG.warning("%d more places have HAProxies with more servers than that", len(found) - MAX_LOGGED)
 
 
 def _empty(configuration: Configuration, providers: Names) -> Snapshot:
@@ -213,6 +233,7 @@ def _services(
         providers=providers,
         limits=Limits(**asdict(configuration.quota)),
         probes=configuration.probes.limits,
+        proxy_servers=configuration.providers.proxy_servers,
         keys=keys,
         news=dataplanes.news,
         follow=dataplanes.follow,

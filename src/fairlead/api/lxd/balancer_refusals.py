@@ -23,6 +23,7 @@ from fairlead.changes import (
     pool_checks,
     probe_limits,
     probe_ports,
+    proxy_limits,
     proxy_ports,
     vip_gateways,
 )
@@ -155,6 +156,9 @@ _ANY: Mapping[type[Refusal], Says] = {
     ),
     probe_limits.TooManyProbes: lambda why: ApiError(
         403, f"Project quota for health checks per second ({why.per_second}) is exhausted"
+    ),
+    proxy_limits.TooManyServers: lambda why: ApiError(
+        403, f"Backends behind ports that need a proxy: {why.asked} of {why.most} that the network may have"
     ),
     proxy_ports.NoProxyPort: lambda why: ApiError(
         409, f"The network has as many ports that need a proxy as there may be: {why.most}"

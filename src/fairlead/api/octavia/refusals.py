@@ -34,6 +34,7 @@ from fairlead.changes import (
     pools,
     probe_limits,
     probe_ports,
+    proxy_limits,
     proxy_ports,
     quotas,
     said_again,
@@ -135,6 +136,14 @@ def _met(why: probe_limits.TooManyProbes) -> ApiError:
     return ApiError(403, f"Quota has been met for resources: Probes per second{of} ({why.per_second})")
 
 
+def _too_many_servers(why: proxy_limits.TooManyServers) -> ApiError:
+    return ApiError(
+        403,
+        f"Quota has been met for resources: Members behind proxied listeners of {why.at} ({why.asked} of {why.most})."
+        " Listeners with the same protocol and timeouts share the members of a pool.",
+    )
+
+
 def _data(profile: Profile) -> str:
     """The attribute in which a profile says what it says."""
     return "flavor_data" if isinstance(profile, FlavorProfile) else "availability_zone_data"
@@ -195,6 +204,7 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f"Provider '{why.profile.provider}' does not support a requested option: {_data(why.profile)} {why.name}",
     ),
     probe_limits.TooManyProbes: _met,
+    proxy_limits.TooManyServers: _too_many_servers,
 }
 _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     listener_checks.PortInUse: lambda why: ApiError(

@@ -34,6 +34,7 @@ from fairlead.model.loadbalancer import (
 from fairlead.model.nearby import members_on
 from fairlead.model.port_ranges import targets
 from fairlead.model.proxies import proxy_name
+from fairlead.model.proxy_backends import is_http
 from fairlead.model.proxy_place import place_of
 from fairlead.model.secrets import member_secrets
 from fairlead.model.snapshot import Snapshot
@@ -54,37 +55,12 @@ _TLS_GREETING: dict[PoolProtocol, Line] = {**_GREETING, PoolProtocol.PROXYV2: ("
 """Of what came in TLS: that it did, and the client's name if it showed one. The first version has no words for it."""
 
 
-def backend_name(pool: Pool, listener: Listener) -> str:
-    """The pool's id, as in Octavia, and the settings of the listener that its backend depends on."""
-    return ":".join((pool.id, *_settings(pool, listener)))
-
-
-def _settings(pool: Pool, listener: Listener) -> tuple[str, ...]:
-    """Equal settings of two listeners mean that they share a backend: `backend_rows` reads nothing else of a listener.
-
-    The kind of traffic, the timeouts for connecting to a member and for its answers in milliseconds, and the
-    listener's port if a member has none of its own.
-    """
-    knows_client_tls = pool.protocol is PoolProtocol.PROXYV2 or (pool.tls is not None and pool.tls.enabled)
-    kind = "http" if _is_http(listener) else "tcp"
-    if listener.protocol is ListenerProtocol.TERMINATED_HTTPS and knows_client_tls:
-        kind = "https"
-    timeouts = str(listener.timeouts.member_connect), str(listener.timeouts.member_data)
-    has_own_ports = all(isinstance(member.port, int) for member in pool.members)
-    return kind, *timeouts, *(() if has_own_ports else (str(listener.port),))
-
-
-def _is_http(listener: Listener) -> bool:
-    return listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
-
-
 def backend_rows(
-    view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool, chassis: str
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool, backend: str, chassis: str
 ) -> Iterator[HAProxyRow]:
-    """The backend of the pool with the settings of this listener. `chassis` is the one of the proxy; empty if it has
-    none yet."""
-    backend = backend_name(pool, listener)
-    inside = _is_http(listener)
+    """The pool with the settings of this listener, as `backend` (`BackendNames`). `chassis` is the one of the proxy;
+    empty if it has none yet."""
+    inside = is_http(listener)
     lines = (
         ("mode", "http" if inside else "tcp"),
         *_BALANCE[pool.algorithm],

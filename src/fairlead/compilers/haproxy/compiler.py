@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fairlead.compilers.haproxy.abilities import ABILITIES
-from fairlead.compilers.haproxy.backends import backend_name, backend_rows
+from fairlead.compilers.haproxy.backends import backend_rows
 from fairlead.compilers.haproxy.frontends import frontend_rows, pools_in_force
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
@@ -16,10 +16,11 @@ from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, render_interface
 from fairlead.model.host_proxies import has_own_host_proxy, own_host_places
-from fairlead.model.loadbalancer import Listener, LoadBalancer, find_pool, is_prepared, pools_of
+from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, find_pool, is_prepared, pools_of
 from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.owner import Owner
 from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
+from fairlead.model.proxy_backends import BackendNames
 from fairlead.model.proxy_homes import ways_of
 from fairlead.model.proxy_place import place_of, proxy_chassis, proxy_mac
 from fairlead.model.snapshot import Snapshot
@@ -68,14 +69,17 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
     addresses = tuple(vip.address for vip in balancer.vips) if on_host else _addresses(balancer, port)
     chassis = proxy_chassis(port) if port is not None else ""
     wanted = (port is not None or on_host) and balancer.admin_state_up and not is_prepared(balancer)
-    compiled = set[str]()
+    names, compiled = BackendNames(), set[str]()
     # enabled listeners come first, so a backend that they share with disabled ones is among the rows
     for listener in sorted(proxied_listeners(balancer), key=lambda each: not each.admin_state_up):
         _refuse(balancer, listener)
         try:
             for row in chain(
-                frontend_rows(view, balancer, listener, addresses),
-                _new_backends(view, balancer, listener, chassis, compiled),
+                frontend_rows(view, balancer, listener, addresses, names),
+                *(
+                    backend_rows(view, balancer, listener, pool, name, chassis)
+                    for pool, name in _new_backends(balancer, listener, names, compiled)
+                ),
             ):
                 str(row)  # raises Unwritable, so that the change is refused
                 if wanted and listener.admin_state_up:
@@ -85,14 +89,14 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
 
 
 def _new_backends(
-    view: Snapshot, balancer: LoadBalancer, listener: Listener, chassis: str, compiled: set[str]
-) -> Iterator[HAProxyRow]:
-    """The backends that no listener before this one leads to; their names are added to `compiled`."""
+    balancer: LoadBalancer, listener: Listener, names: BackendNames, compiled: set[str]
+) -> Iterator[tuple[Pool, str]]:
+    """The backends to which no listener before this one leads; their names are added to `compiled`."""
     for pool in pools_in_force(balancer, listener):
-        name = backend_name(pool, listener)
+        name = names.of(pool, listener)
         if name not in compiled:
             compiled.add(name)
-            yield from backend_rows(view, balancer, listener, pool, chassis)
+            yield pool, name
 
 
 def _refuse(balancer: LoadBalancer, listener: Listener) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
-from fairlead.compilers.haproxy.backends import backend_name
 from fairlead.compilers.haproxy.policies import led_pools, policy_lines
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
@@ -18,6 +17,7 @@ from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBa
 from fairlead.model.paths import INSIDE
 from fairlead.model.port_ranges import count
 from fairlead.model.proxies import proxy_name
+from fairlead.model.proxy_backends import BackendNames
 from fairlead.model.proxy_place import place_of
 from fairlead.model.secrets import client_secrets
 from fairlead.model.snapshot import Snapshot
@@ -55,22 +55,26 @@ def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ..
 
 
 def frontend_rows(
-    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...]
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], names: BackendNames
 ) -> Iterator[HAProxyRow]:
     """Rows of the listener in the proxy with these addresses, without its backends. Raises Unsupported, Unwritable."""
     default, pools = _enabled(balancer, listener.default_pool_id), pools_in_force(balancer, listener)
     _refuse(balancer, listener, pools)
     own = frozenset(vip.address for vip in balancer.vips)
-    lines = [*_lines(listener, addresses, own), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
+    lines = [
+        *_lines(listener, addresses, own),
+        *policy_lines(balancer, listener, names),
+        *_after_policies(balancer, listener),
+    ]
     if default is not None:
-        lines.append(("default_backend", backend_name(default, listener)))
+        lines.append(("default_backend", names.of(default, listener)))
     limit = listener.connection_limit
     yield Frontend(
         name=listener.id,
         process=proxy_name(view, place_of(balancer)),
         connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
         lines=tuple(lines),
-        backends=tuple(sorted(backend_name(pool, listener) for pool in pools)),
+        backends=tuple(sorted(names.of(pool, listener) for pool in pools)),
         secrets=client_secrets(listener),
     )
     yield from tls.certificates(listener)

@@ -8,7 +8,7 @@ Position). A policy applies when all of its rules do. One without a rule, or to 
 import re
 from collections.abc import Iterator
 
-from fairlead.compilers.haproxy.backends import argument, backend_name
+from fairlead.compilers.haproxy.backends import argument
 from fairlead.compilers.haproxy.expressions import bounded
 from fairlead.dataplane.haproxy_words import Line, Unwritable, literal, name
 from fairlead.model.l7 import (
@@ -23,6 +23,7 @@ from fairlead.model.l7 import (
     Reject,
 )
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, find_pool
+from fairlead.model.proxy_backends import BackendNames
 
 FOUND = 302
 """Of a redirect that says no code (RFC 9110, section 15.4.3)."""
@@ -46,7 +47,7 @@ def led_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
     return tuple(pool for pool in pools if pool is not None)
 
 
-def policy_lines(balancer: LoadBalancer, listener: Listener) -> Iterator[Line]:
+def policy_lines(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> Iterator[Line]:
     """Raises Unwritable. What is not in force is looked at too: it may be some day."""
     for policy in listener.l7policies:
         for rule in policy.rules:
@@ -58,7 +59,7 @@ def policy_lines(balancer: LoadBalancer, listener: Listener) -> Iterator[Line]:
         condition = ("if", *(f"!{_acl(rule)}" if rule.invert else _acl(rule) for rule in rules))
         pool = _pool(balancer, policy)
         if pool is not None:
-            yield "use_backend", backend_name(pool, listener), *condition
+            yield "use_backend", names.of(pool, listener), *condition
         else:
             yield "http-request", *_target(policy.action), *condition
 

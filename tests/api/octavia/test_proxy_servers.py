@@ -1,0 +1,125 @@
+"""One HAProxy has so many servers and no more, of all load balancers of a project on a network."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from fairlead.api import octavia
+from fairlead.api.door import Services
+from fairlead.model.writing import Changes
+from harness.api import Inside, compile_anything, play
+from harness.front_ends.octavia_probing import LBS, SUBNET, WORLD
+
+Story = Callable[[Inside], Awaitable[None]]
+MOST = 12
+POOLS = "/v2.0/lbaas/pools"
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Callable[[Story], None]:
+    def limited(services: Services) -> Starlette:
+        return octavia.make_door(replace(services, proxy_servers=MOST))
+
+    def run(story: Story) -> None:
+        async def with_world(place: Inside) -> None:
+            place.model.snapshot = replace(place.model.snapshot, proxied_providers=frozenset({"fairlead"}))
+            await place.model.write(lambda _: Changes(puts=WORLD))
+            await place.rest()
+            await story(place)
+
+        play(limited, tmp_path, with_world, "/load-balancer", compile_anything)
+
+    return run
+
+
+def members(number: int) -> list[dict[str, Any]]:
+    return [{"address": f"10.0.0.{50 + each}", "protocol_port": 80, "subnet_id": SUBNET} for each in range(number)]
+
+
+def web(listeners: int, servers: int, *, apart: bool = False, protocol: str = "HTTP") -> dict[str, Any]:
+    """So many listeners that lead to one pool; `apart`: each with a timeout of its own."""
+    ports = [
+        {
+            "protocol": protocol,
+            "protocol_port": 80 + each,
+            "default_pool": {"name": "web"},
+            **({"timeout_member_data": 1000 + each} if apart else {}),
+        }
+        for each in range(listeners)
+    ]
+    pool = {"name": "web", "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": members(servers)}
+    return {"loadbalancer": {"vip_subnet_id": SUBNET, "listeners": ports, "pools": [pool]}}
+
+
+async def refused(place: Inside, method: str, path: str, body: Any, asked: int, most: int = MOST) -> None:
+    before = place.model.snapshot
+    answer = await place.call(method, path, body)
+    words = f"({asked} of {most}). Listeners with the same protocol and timeouts share the members of a pool."
+    assert answer.status_code == 403
+    assert answer.json()["faultstring"].endswith(words)
+    assert answer.json()["faultstring"].startswith("Quota has been met for resources: Members behind proxied listeners")
+    assert place.model.snapshot is before
+
+
+def test_listeners_that_share_a_pool_count_its_members_once(door: Callable[[Story], None]) -> None:
+    async def story(place: Inside) -> None:
+        await place.good("POST", LBS, web(20, MOST))
+        assert sum(place.model.snapshot.proxy_servers.values()) == MOST
+        await refused(place, "POST", LBS, web(1, 1), MOST + 1)
+        await place.good("POST", LBS, web(20, MOST, protocol="TCP"))
+
+    door(story)
+
+
+def test_other_timeouts_are_other_servers(door: Callable[[Story], None]) -> None:
+    async def story(place: Inside) -> None:
+        await refused(place, "POST", LBS, web(3, 5, apart=True), 15)
+        await place.good("POST", LBS, web(2, 5, apart=True))
+
+    door(story)
+
+
+def test_all_load_balancers_of_a_network_count_and_what_goes_makes_room(door: Callable[[Story], None]) -> None:
+    async def story(place: Inside) -> None:
+        first = (await place.good("POST", LBS, web(1, 10)))["loadbalancer"]
+        second = (await place.good("POST", LBS, web(1, 2)))["loadbalancer"]
+        pool = second["pools"][0]["id"]
+        await refused(place, "POST", f"{POOLS}/{pool}/members", {"member": members(3)[2]}, MOST + 1)
+        await place.good("DELETE", f"{LBS}/{first['id']}?cascade=true")
+        await place.good("POST", f"{POOLS}/{pool}/members", {"member": members(3)[2]})
+
+    door(story)
+
+
+def test_what_is_above_the_limit_is_served_and_can_change_and_shrink(tmp_path: Path) -> None:
+    """As where an operator lowers the limit, or an earlier version had none."""
+
+    async def above(place: Inside) -> None:
+        place.model.snapshot = replace(place.model.snapshot, proxied_providers=frozenset({"fairlead"}))
+        await place.model.write(lambda _: Changes(puts=WORLD))
+        made = (await place.good("POST", LBS, web(3, 4, apart=True)))["loadbalancer"]
+        listener, pool = f"/v2.0/lbaas/listeners/{made['listeners'][0]['id']}", made["pools"][0]["id"]
+        most.append(5)  # what the operator sets now
+        await place.good("PUT", listener, {"listener": {"timeout_member_data": 7}})
+        await place.good("DELETE", listener)
+        assert sum(place.model.snapshot.proxy_servers.values()) == 8
+        await refused(place, "POST", f"{POOLS}/{pool}/members", {"member": members(5)[4]}, 10, most[-1])
+        await place.good("DELETE", f"{LBS}/{made['id']}?cascade=true")
+        assert not place.model.snapshot.proxy_servers
+
+    most = [MOST]
+
+    def lowered(services: Services) -> Starlette:
+        front_ends = {each: octavia.make_door(replace(services, proxy_servers=each)) for each in (MOST, 5)}
+
+        class Current(Starlette):
+            async def __call__(self, *call: Any) -> None:
+                await front_ends[most[-1]](*call)
+
+        return Current(routes=front_ends[MOST].routes)
+
+    play(lowered, tmp_path, above, "/load-balancer", compile_anything)
