@@ -57,6 +57,7 @@ BAD = [
     ("[probes]\nleast_delay = 0\n", {}, "probes.least_delay: from 1 to 3600 seconds"),
     ("[probes]\nper_second = -2\n", {}, "probes.per_second: from -1"),
     ("[probes]\nper_second_of_port = -2\n", {}, "probes.per_second_of_port: from -1"),
+    ("[agent]\nhaproxy_memory = 63\n", {}, "agent.haproxy_memory: from 64 to 65536 MB"),
     ("[providers]\nproxy_servers = -2\n", {}, "providers.proxy_servers: from -1"),
     ("", {"FAIRLEAD_QUOTA_POOL": "2000000001"}, "to 2000000000"),
     ("", {"FAIRLEAD_QUOTA_POOL": "1-1"}, "'1-1' is not a number"),

@@ -48,6 +48,7 @@ DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic", "keystone")
 LONGEST_DELAY = LONGEST_PROBE_INTERVAL = LONGEST_RENEWAL = 3600
 MOST_CONNECTIONS = 100_000
+MIN_HAPROXY_MEMORY, MAX_HAPROXY_MEMORY = 64, 65_536  # MB
 OTHERS = 0o007
 """Bits of a file's mode that are about everybody; a group may have a key, as Debian's ssl-cert has."""
 LEVELS = ("debug", "info", "warning", "error")
@@ -386,6 +387,8 @@ def _check_agent(options: AgentOptions) -> None:
         raise BadConfiguration(f"agent.heartbeat: from 1 to {LONGEST_HEARTBEAT // 1000} seconds")
     if not 1 <= options.renewal <= LONGEST_RENEWAL:
         raise BadConfiguration(f"agent.renewal: from 1 to {LONGEST_RENEWAL} seconds")
+    if not MIN_HAPROXY_MEMORY <= options.haproxy_memory <= MAX_HAPROXY_MEMORY:
+        raise BadConfiguration(f"agent.haproxy_memory: from {MIN_HAPROXY_MEMORY} to {MAX_HAPROXY_MEMORY} MB")
     if options.most_connections < 0:
         raise BadConfiguration("agent.most_connections: 0 or more")
     for name in ("password_file", "ca"):

@@ -434,8 +434,8 @@ class AgentOptions:
     host: str = _option(
         "",
         "On a plain Linux host, without Open vSwitch: what `fairlead chassis host` calls it. It serves what announced"
-        " networks have, and of the options below it reads those of HAProxy (proxies, renewal, haproxy) and"
-        " most_connections alone.",
+        " networks have, and of the options below it reads those of HAProxy (proxies, renewal, haproxy, haproxy_memory)"
+        " and most_connections alone.",
     )
     bridge: str = _option("br-int", "The integration bridge.")
     run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
@@ -450,6 +450,11 @@ class AgentOptions:
         60, "Seconds from look to look whether a key or a certificate was renewed that a proxy here serves."
     )
     haproxy: str = _option("/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.")
+    haproxy_memory: int = _option(
+        1024,
+        "MB of memory for each HAProxy: enough for the 10,000 connections that one has at most. One that has filled it"
+        " refuses connections, and its load balancers say why.",
+    )
     most_connections: int = _option(
         200_000, "With more tracked at once those open are not counted: a switch stands still while it lists them."
     )

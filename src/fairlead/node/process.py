@@ -220,7 +220,7 @@ def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tall
     """Raises OSError when the password cannot be read."""
     counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
-    program = Program(path=options.haproxy)
+    program = Program(path=options.haproxy, memory=options.haproxy_memory)
     driver = HAProxy(Path(options.proxies), places, heard.reports.serves, program, borrow, counters)
     return Proxying(heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.renewal)))
 

@@ -1,7 +1,9 @@
 """Whether a process serves that is there: one that stands still takes connections, and answers none of them.
 
-HAProxy ends by itself when it is stuck. One that stands still is not given the processor: somebody has stopped it, or
-its node has no memory. As long as it may come back others serve in its place; then another one takes that.
+HAProxy ends by itself when it is stuck. One that has all the memory that it may have answers nothing new, and goes on
+with the connections that it has: it is not killed. One that stands still is not given the processor: somebody has
+stopped it, or its node has no memory. As long as it may come back others serve in its place; then another one takes
+that.
 """
 
 import asyncio
@@ -20,7 +22,11 @@ LATE = 0.5
 
 
 async def look_after(
-    running: Running, control: Path, is_busy: Callable[[], bool], tell: Callable[[bool], None]
+    running: Running,
+    control: Path,
+    is_busy: Callable[[], bool],
+    has_filled: Callable[[Running], bool],
+    tell: Callable[[bool], None],
 ) -> None:
     """Until it is killed. `tell` is told whether it answers; while somebody is busy with it nothing is said of it."""
     loop, since = asyncio.get_running_loop(), None
@@ -35,7 +41,7 @@ async def look_after(
             since = None
             continue
         since = began if since is None else since
-        if loop.time() - since >= GIVEN_UP:
+        if loop.time() - since >= GIVEN_UP and not has_filled(running):
             kill(running)
         elif loop.time() - since >= SILENT:
             tell(False)

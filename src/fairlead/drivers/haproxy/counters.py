@@ -72,15 +72,21 @@ class Counters:
         self._counted = counted
         self._last_words = set["asyncio.Task[None]"]()
 
-    async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> None:
+    async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> int | None:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
-        backend of this process to a listener (`network.counted_for`)."""
+        backend of this process to a listener (`network.counted_for`).
+
+        Returns how often the process got no memory since its start; None if it does not answer.
+        """
         with contextlib.suppress(Unavailable):
             reader, writer = await _connect(control)
             try:
-                self._take(running, await _ask(reader, writer, QUESTION, counted_for))
+                answer = await _ask(reader, writer, QUESTION, counted_for)
+                self._take(running, answer)
+                return int(answer.info.get("PoolFailed", 0))
             finally:
                 writer.close()
+        return None
 
     @contextlib.asynccontextmanager
     async def carried_over(

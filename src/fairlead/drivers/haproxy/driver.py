@@ -79,10 +79,10 @@ class HAProxy:
         self._settled, self._keeper.failing = settled, failing
 
     def failure_of(self, owner: Owner) -> str | None:
-        """Why the proxy of a load balancer does not come back; None: it is there, or just coming."""
-        return next(
-            (each.failure for each in self._networks.values() if each.failure and owner in each.balancers), None
-        )
+        """Why the proxy of a load balancer does not come back, or refuses connections; None if it serves or is just
+        coming."""
+        failing = (each for each in self._networks.values() if each.failure or each.shortage)
+        return next((each.failure or each.shortage for each in failing if owner in each.balancers), None)
 
     async def open(self) -> None:
         """Find what an earlier agent left, and go on with it; who takes long keeps no other waiting. A node that never
@@ -122,8 +122,12 @@ class HAProxy:
         """At what each process has counted, and whether it runs the program that is there now."""
         self._upgrading.look(self._networks.values())
         for network in tuple(self._networks.values()):
-            if network.running is not None and not network.is_silent:
-                await self._counters.look(network.running, network.kept.folder / CONTROL, network.counted_for)
+            if network.running is not None:
+                refused = None
+                if not network.is_silent:
+                    control = network.kept.folder / CONTROL
+                    refused = await self._counters.look(network.running, control, network.counted_for)
+                self._keeper.note_memory(network, refused)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
         found = defaultdict[Owner, dict[Key, HAProxyRow]](dict)

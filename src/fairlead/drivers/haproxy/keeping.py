@@ -243,7 +243,13 @@ class Keeper:
         if running is None:
             return
         looking = asyncio.ensure_future(
-            look_after(running, control, network.busy.locked, partial(self._hear, network, running))
+            look_after(
+                running,
+                control,
+                network.busy.locked,
+                self.program.has_filled,
+                partial(self._hear, network, running),
+            )
         )
         steady = loop.call_later(STEADY, self._fail, network, "")
         try:
@@ -286,6 +292,29 @@ class Keeper:
             LOG.warning("the proxy of %s: %s; trying again", network.kept.folder.name, why)
         else:
             LOG.warning("the proxy of %s is there again", network.kept.folder.name)
+        self.failing(network.balancers)
+
+    def note_memory(self, network: Network, refused: int | None) -> None:
+        """`refused`: how often the process that runs got no memory since its start; None if it does not answer."""
+        running = network.running
+        if running is None:
+            return
+        before = network.refused_memory.get(str(running), 0)
+        if refused is None:
+            is_short = self.program.has_filled(running)
+        else:
+            is_short, network.refused_memory = refused > before, {str(running): refused}
+        if is_short == bool(network.shortage):
+            return
+        if is_short:
+            limit = self.program.memory
+            network.shortage = (
+                f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory): connections are refused"
+            )
+            LOG.warning("the proxy of %s: %s", network.kept.folder.name, network.shortage)
+        else:
+            network.shortage = ""
+            LOG.warning("the proxy of %s has enough memory again", network.kept.folder.name)
         self.failing(network.balancers)
 
     def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:

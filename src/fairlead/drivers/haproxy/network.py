@@ -45,6 +45,10 @@ class Network:
     restarts: Restarts = field(default_factory=Restarts)
     failure: str = ""
     """Why the proxy does not come back, while it does not."""
+    shortage: str = ""
+    """Why the proxy refuses connections although it runs, while it does."""
+    refused_memory: Mapping[str, int] = field(default_factory=dict)
+    """The process that was looked at last, and how often it had got no memory."""
     turn: Turn = field(default_factory=Turn)
     before: Mapping[Owner, Rows] | None = None
     """While a change is at work: all rows of before. They hold until it is done."""

@@ -25,6 +25,9 @@ from fairlead.model.secrets import FOLDER as SECRETS
 
 READY, POLL = 10.0, 0.02
 """Seconds until a process answers that was started, and between two looks whether it does."""
+MEGABYTE = 2**20
+MARGIN = MEGABYTE
+"""Bytes below its limit at which a process is full: the next allocation may be larger than what is left."""
 GONE = 5.0
 """Seconds until one is killed that was asked to end."""
 DRAFT = "draft"
@@ -46,14 +49,20 @@ class Program:
     """Empty: whoever the agent is."""
     files: int = 65_536
     """File descriptors that a process may have, if the agent may have as many."""
+    memory: int = 1024
+    """MB of data that a process may have (setrlimit(2), RLIMIT_DATA)."""
 
     def words(self, *more: str) -> Sequence[str]:
         """Those that run it with no right that its user has not."""
         files = min(self.files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        limited = ("prlimit", f"--nofile={files}", "--") if self.user else ()
+        limited = ("prlimit", f"--data={self.memory * MEGABYTE}", *((f"--nofile={files}",) if self.user else ()), "--")
         changed = ("setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups") if self.user else ()
         bare = ("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--") if self.user else ()
         return *limited, *changed, *bare, self.path, *more
+
+    def has_filled(self, running: "Running") -> bool:
+        """Whether a process has all the memory that it may have."""
+        return data_of(running.pid) > self.memory * MEGABYTE - MARGIN
 
     @property
     def file(self) -> str:
@@ -63,6 +72,15 @@ class Program:
         except OSError:
             return ""
         return f"{found.st_dev}.{found.st_ino}"
+
+
+def data_of(pid: int) -> int:
+    """Bytes that RLIMIT_DATA counts of a process (proc(5), VmData); 0 if there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""One HAProxy has so much memory and no more: what happens when clients fill it, with the real program."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.drivers.haproxy import answering
+from fairlead.drivers.haproxy.process import Program
+from fairlead.model.loadbalancer import Timeouts
+from harness.haproxy_site import NET, NETWORK, Site, get
+from harness.ports import free_port
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
+from harness.waiting import DEADLINE, eventually_equal, watch_loop
+
+pytestmark = [needs_haproxy]
+MEMORY = 32
+"""MB: HAProxy starts with 20."""
+CLIENTS = 1_200
+"""Connections, each with 17 kB of the process."""
+CLIENT_TIMEOUT = 4_000
+"""Milliseconds after which HAProxy ends what it could not read for want of memory."""
+UNFINISHED = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + 8_000 * b"y"
+
+
+async def test_one_that_is_full_says_so_and_goes_on(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not killed: the connections that it has would end. Its load balancers say why clients are refused."""
+    monkeypatch.setattr(answering, "LOOK", 0.05)
+    monkeypatch.setattr(answering, "SILENT", 0.3)
+    monkeypatch.setattr(answering, "GIVEN_UP", 0.6)
+    site.driver._keeper.program = Program(path=PROGRAM, user="", memory=MEMORY)
+    port = free_port()
+    await site.put(NET, NETWORK)
+    web = pool("web", member("m1", machines[0]))
+    front = listener("one", port, web, timeouts=Timeouts(client_data=CLIENT_TIMEOUT))
+    await site.put(WEB, HAPROXY.compile(view([front], [web]), WEB))
+    first = site.pid
+
+    async def failure() -> str | None:
+        await site.driver.look()
+        return site.driver.failure_of(WEB)
+
+    assert await failure() is None
+    with ExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
+            client.sendall(UNFINISHED)
+        why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory): connections are refused"
+        await eventually_equal(failure, why)
+        assert site.failing[-1] == [WEB]
+        await eventually_equal(lambda: site.said[-1], None)
+        await watch_loop(1.5, lambda: site.pid == first)
+    await eventually_equal(failure, None)
+    assert site.failing[-1] == [WEB]
+    await eventually_equal(lambda: site.said[-1], {port})
+    assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
