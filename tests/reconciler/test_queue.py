@@ -1,5 +1,7 @@
 """The queue: once each, first come first served, and a failure keeps nobody else waiting."""
 
+from functools import partial
+
 import pytest
 
 from fairlead.model.owner import Kind, Owner
@@ -117,3 +119,32 @@ def test_what_came_to_nothing_together_is_next_and_waits_since_then():
     assert (queue.oldest(), queue.unsettled()) == (1.0, 1.0)
     assert [queue.pop(4.0), queue.pop(4.0), queue.pop(4.0)] == [many[1], many[0], many[2]], "few take turns with many"
     assert queue.pop(4.0) == many[3]
+
+
+def test_tenants_take_turns() -> None:
+    """A tenant that comes while another one has a thousand owners waits for one of these at most."""
+    queue = Queue(tenant_of)
+    queue.add([Owner(Kind.LOAD_BALANCER, f"large/{number}") for number in range(1000)], 0.0)
+    for number in range(15):
+        queue.add([Owner(Kind.LOAD_BALANCER, f"busy/{number}")], 0.0)
+    assert queue.pop(1.0) == Owner(Kind.LOAD_BALANCER, "busy/0")
+    queue.add([Owner(Kind.LOAD_BALANCER, f"small/{number}") for number in range(2)], 1.0)
+    order = [tenant_of(owner) for owner in iter(partial(queue.pop, 2.0), None)]
+    assert len(order) == 1016
+    assert order[:5] == ["large", "busy", "large", "small", "large"]
+    assert order.index("small") <= 3, "one owner of each line and of each tenant before it"
+
+
+def test_each_tenants_owners_come_in_their_order() -> None:
+    queue = Queue(tenant_of)
+    owners = [Owner(Kind.LOAD_BALANCER, f"{tenant}/{number}") for tenant in "ab" for number in range(3)]
+    for owner in owners:
+        queue.add([owner], 0.0)
+    assert queue.oldest() == 0.0
+    queue.add([owners[0]], 5.0)  # it keeps its place
+    assert [owner.id for owner in iter(partial(queue.pop, 9.0), None)] == ["a/0", "b/0", "a/1", "b/1", "a/2", "b/2"]
+    assert (len(queue), queue.oldest()) == (0, None)
+
+
+def tenant_of(owner: Owner) -> str:
+    return owner.id.partition("/")[0]

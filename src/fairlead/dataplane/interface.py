@@ -82,6 +82,8 @@ class Dataplane:
     Raises Unsupported."""
     references: Callable[[Any], Iterable[Key]]
     """The rows that must exist before one of its rows can, and as long as it does."""
+    separates_projects: bool = False
+    """Whether no row refers to one of another project, so the order of projects does not matter: they take turns."""
     explain: Explain | None = None
     """Where a flow goes, by the whole model; None for one that is no load balancer's of it. None itself where that
     takes a packet to be known."""

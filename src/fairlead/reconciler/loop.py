@@ -23,6 +23,7 @@ from fairlead.reconciler.memory import Memory, Wanted, Work
 from fairlead.reconciler.outcomes import Outcomes
 from fairlead.reconciler.queue import MANY, Queue
 from fairlead.reconciler.telling import MOST_CAUSES
+from fairlead.reconciler.tenants import Tenants
 from fairlead.resting import Rests, in_steps
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +71,8 @@ class Reconciler:
         self._clock = clock
         self._deleted = deleted
         self._unheard = unheard
-        self._queue, self._memory = Queue(), Memory()
+        self._queue = Queue(Tenants(snapshot).find) if dataplane.separates_projects else Queue()
+        self._memory = Memory()
         self._outcomes = Outcomes(self._memory, self._queue, snapshot, clock, self._logger)
         self._contention = self._outcomes.contention
         self._heard = clock()

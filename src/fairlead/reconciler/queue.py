@@ -1,18 +1,18 @@
 """Which owner is next. Pure: the time is an argument.
 
 * Coalescing: an owner waits once, however often it is named; a burst of changes to it is one apply.
-* Fairness: first come, first served by owner; an owner named again while it waits keeps its place, and one that is
-  named again while it is worked on goes to the end. Owners that are named together with many others (a router joins a
-  network with ten thousand load balancers) have a line of their own, and the two lines take turns: one tenant's change
-  does not wait for all that another one's has brought about.
+* Fairness: where tenants are told apart they take turns, one owner each, so a tenant with a thousand dirty owners
+  delays another one's by one owner. Within a tenant it is first come, first served; an owner named again while it
+  waits keeps its place, and one that is named again while it is worked on goes to the end. Owners that are named
+  together with many others (a router joins a network with ten thousand load balancers) have a line of their own, and
+  the two lines take turns: one tenant's change does not wait for all that another one's has brought about.
 * Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting. While the dataplane
   cannot be reached all of them wait for its return.
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Container, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 from fairlead.model.owner import Owner
 
@@ -26,12 +26,62 @@ UNREACHABLE_PAUSE = 60.0
 """Seconds. Its return is told (`retry_now`); until then ten thousand owners must not be tried over and over."""
 
 
+class Line:
+    """Owners that wait, each with the time since when; tenants take turns."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, OrderedDict[Owner, float]] = OrderedDict()
+        """Tenant -> its owners; the tenant whose turn it is comes first."""
+        self._tenants: dict[Owner, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    def __contains__(self, owner: Owner) -> bool:
+        return owner in self._tenants
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(self._tenants)
+
+    def since(self, owner: Owner) -> float:
+        return self._turns[self._tenants[owner]][owner]
+
+    def add(self, owner: Owner, tenant: str, since: float) -> None:
+        self._tenants[owner] = tenant
+        self._turns.setdefault(tenant, OrderedDict())[owner] = since
+
+    def put_first(self, owner: Owner, tenant: str, since: float) -> None:
+        self.add(owner, tenant, since)
+        self._turns[tenant].move_to_end(owner, last=False)
+        self._turns.move_to_end(tenant, last=False)
+
+    def peek(self) -> Owner | None:
+        """The next one; None if nobody waits."""
+        return next((next(iter(owners)) for owners in self._turns.values()), None)
+
+    def pop(self) -> Owner | None:
+        """Removes the next one; None if nobody waits."""
+        for tenant, owners in self._turns.items():
+            owner, _ = owners.popitem(last=False)
+            del self._tenants[owner]
+            self._turns.move_to_end(tenant)
+            if not owners:
+                del self._turns[tenant]
+            return owner
+        return None
+
+    def oldest(self) -> float | None:
+        """Since when the longest waiting owner waits."""
+        return min((next(iter(owners.values())) for owners in self._turns.values()), default=None)
+
+
 class Queue:
     """All times are seconds of one clock that only moves forward."""
 
-    def __init__(self) -> None:
-        self._few: OrderedDict[Owner, float] = OrderedDict()
-        self._many: OrderedDict[Owner, float] = OrderedDict()
+    def __init__(self, tenant_of: Callable[[Owner], str] = lambda _: "") -> None:
+        """`tenant_of` returns the project that takes a turn for this owner."""
+        self._tenant_of = tenant_of
+        self._few, self._many = Line(), Line()
         self._lines = (self._few, self._many)
         """Whose turn it is comes first."""
         self._line = self._few
@@ -57,7 +107,7 @@ class Queue:
         for owner in owners:
             self._delayed.pop(owner, None)
             if not self._is_ready(owner):
-                line[owner] = now
+                line.add(owner, self._tenant_of(owner), now)
             self._since.setdefault(owner, now)
 
     def failed(self, owner: Owner, now: float) -> None:
@@ -91,7 +141,7 @@ class Queue:
         self._since.pop(owner, None)
         for line in self._lines:
             if owner in line:
-                self._since[owner] = line[owner]
+                self._since[owner] = line.since(owner)
 
     def retry_now(self, now: float) -> None:
         """End every back-off: what all were waiting for has come back."""
@@ -103,28 +153,24 @@ class Queue:
             due, _, owner = heapq.heappop(self._due)
             if self._delayed.get(owner) == due:
                 del self._delayed[owner]
-                self._few[owner] = due
+                self._few.add(owner, self._tenant_of(owner), due)
         first, second = self._lines
-        self._line = first or second
-        if first:
+        self._line = first if len(first) else second
+        if len(first):
             self._lines = second, first
-        return self._line.popitem(last=False)[0] if self._line else None
+        return self._line.pop()
 
     def pop_another(self, apart: Container[Owner]) -> Owner | None:
         """The next one of the same line, to be worked on together; None when none is left there, or it is one of those
         that are to be worked on by themselves."""
-        following = next(iter(self._line), None)
-        if following is None or following in apart:
-            return None
-        del self._line[following]
-        return following
+        following = self._line.peek()
+        return None if following is None or following in apart else self._line.pop()
 
     def again(self, owners: Sequence[Owner], now: float) -> None:
         """These come next in the line of many: what was done for them together came to nothing."""
         for owner in reversed(owners):
             if not self._is_ready(owner):
-                self._many[owner] = self._since.get(owner, now)
-                self._many.move_to_end(owner, last=False)
+                self._many.put_first(owner, self._tenant_of(owner), self._since.get(owner, now))
 
     def next_due(self) -> float | None:
         """When the first of those that wait for a retry is due."""
@@ -142,4 +188,4 @@ class Queue:
 
     def oldest(self) -> float | None:
         """Since when the longest waiting owner is ready."""
-        return min((since for line in self._lines for since in islice(line.values(), 1)), default=None)
+        return min((since for line in self._lines if (since := line.oldest()) is not None), default=None)

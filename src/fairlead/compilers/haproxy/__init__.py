@@ -12,6 +12,7 @@ HAPROXY = Dataplane(
     kinds=frozenset({Kind.NETWORK, Kind.ROUTER, Kind.LOAD_BALANCER}),
     compile_in_steps=row_by_row(rows_of),
     references=references,
+    separates_projects=True,
 )
 
 __all__ = ["HAPROXY"]

@@ -1,0 +1,22 @@
+"""Which project takes a turn for an owner."""
+
+from collections.abc import Callable
+
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+
+
+class Tenants:
+    """The projects of owners, also of those that have just been deleted."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self._known: dict[Owner, str] = {}
+
+    def find(self, owner: Owner) -> str:
+        """The project; of a document that is gone the last one that was found, once, and empty if there was none."""
+        project: str | None = getattr(self._snapshot().find(owner), "project_id", None)
+        if project is None:
+            return self._known.pop(owner, "")
+        self._known[owner] = project
+        return project
