@@ -18,7 +18,7 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping
+from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping, turn
 from fairlead.drivers.haproxy.network import folder_name
 from fairlead.drivers.haproxy.pace import MANY
 from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, NotStarted, Program, Running, all_running
@@ -28,7 +28,7 @@ from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, eventually_answers, get, rows
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
-from harness.waiting import eventually, eventually_equal
+from harness.waiting import DEADLINE, eventually, eventually_equal
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 
@@ -118,6 +118,7 @@ async def test_one_that_is_to_be_replaced_later_is_watched_until_then(
     first = site.pid
     site.hold_replacements()
     monkeypatch.setattr(driver, "tell", refuse)
+    monkeypatch.setattr(turn, "AT_ONCE", DEADLINE)  # a change that goes on by itself would wait for the replacement
     await site.put(WEB, rows(port, member("m2", two)))
     assert site.pid == first
     os.kill(first, signal.SIGKILL)

@@ -79,7 +79,7 @@ def test_what_commands_do_is_done_before_the_rest() -> None:
     before = limited(1024, 100, member("m1", 1), member("m2", 2))
     after = limited(1024, 200, member("m1", 1, weight=3), member("m3", 3))
     part = tellable(diff(after, before), before)
-    assert sorted(map(str, part.creates)) == ["('Server', 'one:one', 'm3')"]
+    assert sorted(map(str, part.creates)) == ["('Server', 'one:http:5000:50000', 'm3')"]
     assert [key[-1] for key in part.updates] == ["m1"]
     assert [key[-1] for key in part.deletes] == ["m2"]
     assert commands(part)

@@ -1,6 +1,6 @@
 """What a process can be told while it runs (management guide, 9.3 "Unix Socket commands"), in place of a reload.
 
-The files are written first, always: a process that starts later has it from there. A command that fails, and need not
+The files follow: a process that starts later has it from there. A command that fails, and need not
 succeed, is forgotten; any other that fails means that the process and the files differ, and a reload makes them one.
 
 A limit of connections is changed by a reload too: `set maxconn frontend` of a frontend that is full ends HAProxy 2.6,

@@ -1,7 +1,8 @@
 """The rows of HAProxy on this node: kept in a folder for each network, and told to its process.
 
 What the runtime API can do it is told; for everything else a new process takes the place of the old one without a lost
-connection (`keeping.py`). The files are written first, always. Networks do not wait for each other (`turn.py`).
+connection (`keeping.py`). What is written HAProxy has loaded before; one owner's sections that it does not load keep no
+other from being served. Networks do not wait for each other (`turn.py`).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +39,21 @@ from fairlead.model.secrets import Secret
 LOG = logging.getLogger(__name__)
 _OURS = re.compile("[0-9a-f]{12}")
 """Names of folders (`folder_name`): somebody may name one in which there are others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    had: Rows
+    """All rows of before."""
+    owners: Collection[Owner]
+    """Whose rows change."""
+    is_new: bool
+    """Whether sections of theirs were left out of the files, so that the process does not have them."""
+
+
+def is_of_servers(change: Diff) -> bool:
+    """Whether only servers change, whose sections HAProxy has loaded."""
+    return all(key[0] == "Server" for key in (*change.creates, *change.updates, *change.deletes))
 
 
 class HAProxy:
@@ -81,8 +98,11 @@ class HAProxy:
     def failure_of(self, owner: Owner) -> str | None:
         """Why the proxy of a load balancer does not come back, or refuses connections; None if it serves or is just
         coming."""
-        failing = (each for each in self._networks.values() if each.failure or each.shortage)
-        return next((each.failure or each.shortage for each in failing if owner in each.balancers), None)
+        for network in self._networks.values():
+            why = network.failure or network.kept.left_out.get(owner) or network.refused.get(owner) or network.shortage
+            if why and owner in network.balancers:
+                return why
+        return None
 
     async def open(self) -> None:
         """Find what an earlier agent left, and go on with it; who takes long keeps no other waiting. A node that never
@@ -99,7 +119,7 @@ class HAProxy:
                 continue
             running = read_running(each) if kept.settled else None
             network = self._networks[kept.process.network] = Network(kept, running=running)
-            network.counted_for = counted_for(kept.rows)
+            network.counted_for = counted_for(kept.loaded)
             network.missing = self._secrets.missing(kept)
             network.mending = asyncio.ensure_future(self._keeper.resume(network))
         if resuming := [each.mending for each in self._networks.values() if each.mending is not None]:
@@ -217,60 +237,71 @@ class HAProxy:
     async def _change(self, network_id: str, network: Network, rows: Mapping[Owner, Rows]) -> None:
         """Of these owners. Raises DriverError; then all is as it was."""
         before, missing = dict(network.kept.owners), network.missing
+        left_out = {owner: why for owner, why in network.kept.left_out.items() if owner in rows}
         network.before = before
+        for owner in left_out:
+            del network.kept.left_out[owner]
         had = {row.key: row for row in network.kept.rows}
         network.kept.owners.update({owner: ours(its) for owner, its in rows.items()})
         for owner in [each for each in rows if not rows[each]]:
             del network.kept.owners[owner]
         try:
-            await self._bring(network_id, network, had)
+            await self._bring(network_id, network, Changed(had, rows.keys(), is_new=bool(left_out)))
             self._secrets.forget(network.kept)
         except (OSError, Unwritable, DriverError) as error:
             network.kept.owners, network.missing = before, missing
+            network.kept.left_out.update(left_out)
             self._secrets.forget(network.kept)
             await self._keeper.hold(network)
             raise DriverError(f"the proxy of network {network_id}: {error}") from None
         finally:
             network.before = None
+        if left_out:
+            self._keeper.failing(list(left_out))
 
-    async def _bring(self, network_id: str, network: Network, had: Rows) -> None:
-        """`had`: the rows of before."""
+    async def _bring(self, network_id: str, network: Network, changed: Changed) -> None:
+        """A file is written when HAProxy has loaded it, or has done what it says of servers."""
         kept = network.kept
-        change = diff({row.key: row for row in kept.rows}, had)
+        change = diff({row.key: row for row in kept.rows}, changed.had)
         process = network.wanted
         if process is None:
             await self._keeper.end(network, network_id)
             if not kept.owners:
                 self._networks.pop(network_id, None)
             return
-        if not change and network.is_there:
+        if not change and network.is_there and not changed.is_new:
             return
         self._rights.make(kept.folder, (kept.folder / CONTROL).parent)
-        missing = await self._bring_secrets(network, process, had)
+        missing = await self._bring_secrets(network, process, changed.had)
         moved = network.placed is None or device_of(network.placed) != device_of(process)
-        anew = moved or not kept.settled or network.running is None or missing != network.missing
+        anew = moved or not kept.settled or network.running is None or missing != network.missing or changed.is_new
         network.missing = missing
         told = None if anew else commands(change)
         if told is None:
-            texts = await self._keeper.check(network, process)
+            network.pace.spend(_now())
+        if told is None or not is_of_servers(change):
+            texts = await self._keeper.check(network, process, changed.owners)
         else:
             texts = await asyncio.to_thread(self._keeper.files, network, process)
         kept.write(settled=False)
-        self._keeper.write(network, texts)
         if told is not None and network.is_there:
             await self._keeper.place(network, process)
             try:
                 await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
             except (CommandFailed, Unavailable) as error:
                 LOG.info("network %s: %s; a new process takes its place", network_id, error)
+                texts = await self._keeper.check(network, process, changed.owners)
                 wait = network.pace.wait(_now())
                 if wait and network.is_there:
+                    self._keeper.write(network, texts)
                     self._keeper.mend(network, wait)
                     return
                 network.pace.spend(_now())
             else:
+                self._keeper.write(network, texts)
                 kept.write(settled=True)
                 return
+        self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=moved)
 
     async def _bring_secrets(self, network: Network, process: AnyProcess, had: Rows) -> frozenset[Secret]:
@@ -307,8 +338,32 @@ class HAProxy:
         """Raises DriverError."""
         news = await self._secrets.ask(network.kept, again=True)
         async with network.busy:
-            if news or self._secrets.missing(network.kept) != network.missing:
+            if not news and self._secrets.missing(network.kept) == network.missing:
+                return
+            try:
                 await self._renew(network, news)
+                self._note_refused(network, {})
+            except DriverError:
+                if len(news) < 2:
+                    raise
+                await self._renew_apart(network, news)
+
+    async def _renew_apart(self, network: Network, news: Mapping[Secret, str]) -> None:
+        """One after the other: those that HAProxy loads are served. Raises DriverError if any is not loaded."""
+        refused = dict[Owner, str]()
+        for secret, text in news.items():
+            try:
+                await self._renew(network, {secret: text})
+            except DriverError as error:
+                refused.update(dict.fromkeys(self._secrets.owners_of(network.kept, secret), str(error)))
+        self._note_refused(network, refused)
+        if refused:
+            raise DriverError(next(iter(refused.values())))
+
+    def _note_refused(self, network: Network, refused: dict[Owner, str]) -> None:
+        changed, network.refused = network.refused.keys() ^ refused.keys(), refused
+        if changed:
+            self._keeper.failing(list(changed))
 
     async def _renew(self, network: Network, news: Mapping[Secret, str]) -> None:
         """Raises DriverError; then all is as it was. The next agent begins anew if this one ends meanwhile."""
@@ -316,22 +371,31 @@ class HAProxy:
         if process is None:
             return
         before = dict[Secret, str]()
+        renewed = {owner for secret in news for owner in self._secrets.owners_of(kept, secret)}
+        left_out = {owner: why for owner, why in kept.left_out.items() if owner in renewed}
         try:
             kept.write(settled=False)
             self._secrets.put(kept, news, before)
-            if not (settled and await self._told(network, before)):
-                await self._replace(network, process)
+            for owner in left_out:
+                del kept.left_out[owner]
+            network.missing = self._secrets.missing(kept)
+            texts = await self._keeper.check_all(network, process)
+            if left_out or not (settled and await self._told(network, before, missing)):
+                await self._replace(network, process, texts)
         except (OSError, Unwritable, DriverError) as error:
             with contextlib.suppress(OSError):
                 self._secrets.put_back(kept, before)
+            kept.left_out.update(left_out)
             network.missing, kept.settled = missing, settled
             await self._keeper.hold(network)
             raise DriverError(f"the proxy of {kept.folder.name}: {error}") from None
+        if left_out:
+            self._keeper.failing(list(left_out))
 
-    async def _told(self, network: Network, renewed: Iterable[Secret]) -> bool:
-        """Whether the process that runs has taken all of it."""
+    async def _told(self, network: Network, renewed: Iterable[Secret], missing: frozenset[Secret]) -> bool:
+        """Whether the process that runs has taken all of it; `missing`: the secrets that it was started without."""
         kept = network.kept
-        if network.running is None or self._secrets.missing(kept) != network.missing:
+        if network.running is None or network.missing != missing:
             return False
         try:
             told = (command for secret in renewed for command in renewal(secret))
@@ -342,10 +406,10 @@ class HAProxy:
         kept.write(settled=True)
         return True
 
-    async def _replace(self, network: Network, process: AnyProcess) -> None:
+    async def _replace(self, network: Network, process: AnyProcess, texts: Mapping[str, str]) -> None:
         """By a new process that reads all of it."""
-        network.missing = self._secrets.missing(network.kept)
-        self._keeper.write(network, await self._keeper.check(network, process))
+        network.pace.spend(_now())
+        self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=network.placed is None)
 
 

@@ -7,13 +7,14 @@ ports connections are taken (`Serving`), and that they are not; and why a proxy 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from fairlead.dataplane.haproxy import AnyProcess, Process
+from fairlead.dataplane.haproxy import AnyProcess, HAProxyRow, Process
 from fairlead.dataplane.haproxy_text import Sockets, files
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.drivers.haproxy.answering import look_after
@@ -27,6 +28,7 @@ from fairlead.drivers.haproxy.process import (
     CONTROL,
     DRAFT,
     PEERS,
+    NotStarted,
     Program,
     Running,
     all_running,
@@ -43,10 +45,15 @@ from fairlead.drivers.haproxy.process import (
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.haproxy.secrets import SecretFiles
+from fairlead.drivers.haproxy.sound import find_unsound
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 
 LOG = logging.getLogger(__name__)
+MAX_STARTS = 8
+"""Starts in a row, each without owners that kept the last one from succeeding."""
+FRONTEND = re.compile(r"for frontend ([\w.:-]+): cannot bind")
+"""In the complaint of a process that does not get an address and port (HAProxy 2.6)."""
 Serving: TypeAlias = Callable[[str, frozenset[int] | None], None]
 """Told of a port's id, and at which ports the proxy behind it takes connections; None where it does not run."""
 
@@ -91,15 +98,76 @@ class Keeper:
                 if network.is_there:
                     network.pace.spend(_now())
                 network.missing = self.secrets.missing(network.kept)
-                self.write(network, await asyncio.to_thread(self.files, network, process))
-                await self.replace(network, process, moved=False)
+                await self._start(network, process)
             except (OSError, Unwritable, DriverError) as error:
                 await self._check_old(network)
                 raise DriverError(str(error)) from None
 
-    async def check(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
-        """Answers the files that the program takes. Raises Unwritable, NotStarted, OSError."""
-        network.pace.spend(_now())
+    async def _start(self, network: Network, process: AnyProcess) -> None:
+        """Where no process serves all of it. What is written has been loaded before, so it is not checked again unless
+        the process does not start: then owners are left out, and the rest is served. Raises DriverError, OSError,
+        Unwritable."""
+        for _ in range(MAX_STARTS):
+            try:
+                self.write(network, await asyncio.to_thread(self.files, network, process))
+                await self.replace(network, process, moved=False)
+            except NotStarted as error:
+                if not await self._leave_out(network, process, error):
+                    raise
+            else:
+                return
+
+    async def _leave_out(self, network: Network, process: AnyProcess, error: NotStarted) -> bool:
+        """Leaves out the owners that keep a process from starting; False if there are none, or no others. A frontend
+        that cannot be bound is named in the complaint, anything else is found by checks."""
+        kept = network.kept
+        found = self._named(network, error) or await self.find_unsound(network, process)
+        if not found or not any(owner not in {**found, **kept.left_out} for owner in network.balancers):
+            return False
+        self.leave_out(network, found)
+        return True
+
+    def _named(self, network: Network, error: NotStarted) -> dict[Owner, str]:
+        """The owner of the frontend in the complaint; empty if it names none."""
+        named = FRONTEND.search(str(error))
+        key = ("Frontend", named[1]) if named is not None else None
+        return {owner: str(error) for owner in network.balancers if key in network.kept.owners[owner]}
+
+    async def find_unsound(self, network: Network, process: AnyProcess) -> dict[Owner, str]:
+        """The owners whose sections HAProxy does not load, and why. Raises OSError and Unwritable."""
+        kept = network.kept
+
+        async def check(owners: Sequence[Owner]) -> None:
+            rows = [row for owner in owners for row in kept.owners[owner].values()]
+            texts = await asyncio.to_thread(self._files_of, network, process, rows)
+            await check_beside(kept.folder, texts, self.rights, self.program)
+
+        return await find_unsound([each for each in network.balancers if each not in kept.left_out], check)
+
+    def leave_out(self, network: Network, found: Mapping[Owner, str]) -> None:
+        """Of these owners nothing is served until their rows or their secrets change."""
+        for owner, why in found.items():
+            LOG.warning("the proxy of %s serves others without %s: %s", network.kept.folder.name, owner, why)
+        network.kept.left_out.update(found)
+        self.failing(list(found))
+
+    async def check(self, network: Network, process: AnyProcess, changed: Collection[Owner] = ()) -> Mapping[str, str]:
+        """Returns the files that the program loads. Owners that keep it from that are left out of them, but for those
+        of this change, which is refused. Raises Unwritable, NotStarted, OSError."""
+        try:
+            return await self.check_all(network, process)
+        except NotStarted as error:
+            found = await self.find_unsound(network, process)
+            if others := {owner: why for owner, why in found.items() if owner not in changed}:
+                self.leave_out(network, others)
+            if refused := [why for owner, why in found.items() if owner in changed]:
+                raise NotStarted(refused[0]) from None
+            if not others or network.wanted is None:
+                raise error from None
+            return await self.check_all(network, process)
+
+    async def check_all(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
+        """Returns the files that the program loads. Raises Unwritable, NotStarted, OSError."""
         texts = await asyncio.to_thread(self.files, network, process)
         await check_beside(network.kept.folder, texts, self.rights, self.program)
         return texts
@@ -143,8 +211,8 @@ class Keeper:
 
     def _serves(self, network: Network) -> None:
         """The process that runs has the rows that are kept."""
-        network.ports = ports_of(network.served(network.kept.rows))
-        network.counted_for = counted_for(network.kept.rows)
+        network.ports = ports_of(network.served(network.kept.loaded))
+        network.counted_for = counted_for(network.kept.loaded)
         self._watch(network)
         self.say(network)
         if network.restarts.ends < MANY:
@@ -319,6 +387,10 @@ class Keeper:
 
     def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
         """Raises Unwritable."""
+        return self._files_of(network, process, network.kept.loaded)
+
+    def _files_of(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
+        """Raises Unwritable."""
         kept = network.kept
         sockets = Sockets(
             control=str(kept.folder / CONTROL),
@@ -326,7 +398,7 @@ class Keeper:
             exporter=str(kept.folder / EXPORTER),
             metrics=str(self.folder / SOCKET),
         )
-        return files(process, kept.rows, sockets, network.missing)
+        return files(process, rows, sockets, network.missing)
 
 
 def _now() -> float:

@@ -37,6 +37,7 @@ class _File(msgspec.Struct):
     settled: bool
     owners: dict[str, list[tuple[str, dict[str, Any]]]]
     """Owner -> its rows: the class, and its fields."""
+    left_out: dict[str, str] = {}
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,6 +48,13 @@ class Kept:
     owners: dict[Owner, dict[Key, HAProxyRow]] = dataclasses.field(default_factory=dict)
     settled: bool = False
     """Whether the process has been told all of it."""
+    left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
+    """Owners whose sections are in no file, and why: HAProxy does not load them (`sound.py`)."""
+
+    @property
+    def loaded(self) -> Iterator[HAProxyRow]:
+        """The rows that are in the files."""
+        return (row for owner, rows in self.owners.items() if owner not in self.left_out for row in rows.values())
 
     @property
     def rows(self) -> Iterator[HAProxyRow]:
@@ -63,7 +71,9 @@ class Kept:
         """Raises OSError."""
         self.settled = self.settled and settled
         owners = {str(owner): [_plain(row) for row in rows.values()] for owner, rows in self.owners.items()}
-        write_whole(self.folder / ROWS, msgspec.json.encode(_File(settled=settled, owners=owners)))
+        left_out = {str(owner): why for owner, why in self.left_out.items()}
+        file = _File(settled=settled, owners=owners, left_out=left_out)
+        write_whole(self.folder / ROWS, msgspec.json.encode(file))
         self.settled = settled
 
     def remove(self) -> None:
@@ -79,6 +89,7 @@ def read_kept(folder: Path) -> Kept:
         for name, rows in file.owners.items():
             made = [_row(kind, fields) for kind, fields in rows]
             kept.owners[Owner.parse(name)] = {row.key: row for row in made}
+        kept.left_out = {Owner.parse(name): why for name, why in file.left_out.items()}
     except (OSError, ValueError, KeyError, TypeError):
         return Kept(folder)
     return kept

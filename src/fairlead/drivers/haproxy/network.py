@@ -45,6 +45,8 @@ class Network:
     restarts: Restarts = field(default_factory=Restarts)
     failure: str = ""
     """Why the proxy does not come back, while it does not."""
+    refused: dict[Owner, str] = field(default_factory=dict)
+    """Owners of which a secret was renewed that HAProxy does not load, and why: the one before is served."""
     shortage: str = ""
     """Why the proxy refuses connections although it runs, while it does."""
     refused_memory: Mapping[str, int] = field(default_factory=dict)
@@ -83,15 +85,15 @@ class Network:
 
     @property
     def wanted(self) -> AnyProcess | None:
-        """What is to run; None while it would have nobody to serve."""
-        return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
+        """What is to run; None while it would have nothing to serve."""
+        return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.loaded) else None
 
     def asks_for_another(self, owner: Owner, rows: Rows) -> bool:
         """Whether these rows need another process, or one where none runs."""
         others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
             return False
-        is_told = self.kept.settled and self.is_there
+        is_told = self.kept.settled and self.is_there and owner not in self.kept.left_out
         return not is_told or commands(diff(rows, self.kept.of(owner))) is None
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:

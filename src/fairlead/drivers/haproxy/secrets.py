@@ -87,6 +87,10 @@ class SecretFiles:
             else:
                 (kept.folder / secret.path).unlink(missing_ok=True)
 
+    def owners_of(self, kept: Kept, secret: Secret) -> list[Owner]:
+        """Those whose rows name it."""
+        return [owner for owner, rows in kept.owners.items() if secret in secrets_of(ours(rows).values())]
+
     def missing(self, kept: Kept) -> frozenset[Secret]:
         return frozenset(secret for secret in _named(kept) if not (kept.folder / secret.path).exists())
 
