@@ -21,6 +21,7 @@ from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, Unreadable
+from fairlead.keystores.material import checked
 from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
@@ -28,6 +29,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from harness.api import ADMIN, inside
 from harness.certificates import Authority
+from harness.odd_certificates import REFUSED
 from harness.proxied import listener, pool, view
 
 CA = Authority()
@@ -105,6 +107,29 @@ def test_what_a_load_balancer_needs_is_what_its_proxies_read():
     }
     led_by_the_switch = replace(balancer(), listeners=(replace(balancer().listeners[0], proxy_port=0),))
     assert () == needed_secrets(led_by_the_switch)
+
+
+async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """As where an earlier version let it be named."""
+    make, why = REFUSED["secp256k1"]
+    odd = make(tmp_path)
+    async with entered(tmp_path / "place") as place:
+        await place.write(balancer())
+        place.store.has["web"] = odd.encode()
+        assert await place.ask("node", wanted()) == [checked(Role.CERTIFICATE, odd.encode())]
+        assert await place.ask("node", wanted()) != [why]
+        keys, snapshot = place.services.keys, place.services.model.snapshot
+        said = [each for each in caplog.messages if why in each]
+        assert said == [f"load balancer web: 'web': {why}; it is in use and stays"]
+        assert (keys.weak(snapshot), keys.unreadable(snapshot)) == (1, 0)
+        with pytest.raises(Refused) as refused:
+            await place.write(replace(balancer(), id="another"))
+        assert refused.value.why == NotRetrieved(references=("web",), why=(why,))
+        place.store.has["web"] = OTHER.whole.encode()
+        assert await place.ask("node", wanted()) == [OTHER.whole]
+        assert keys.weak(snapshot) == 0
 
 
 async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):

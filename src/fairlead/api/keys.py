@@ -15,12 +15,13 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextvars import ContextVar
+from datetime import UTC, datetime
 
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved, new_secrets
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
-from fairlead.keystores.material import checked, has_to_be_opened
+from fairlead.keystores.material import checked, has_to_be_opened, weakness_of
 from fairlead.keystores.opening import Opener
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.secrets import Secret, needed_secrets
@@ -61,6 +62,8 @@ class Keys:
         self._opening = FairSemaphore(at_once=1, of_one=1, waiting=OPENING)
         self._unreadable: dict[tuple[str, Secret], str] = {}
         """Load balancer and secret -> why."""
+        self._weak: dict[tuple[str, Secret], str] = {}
+        """Load balancer and secret -> why no other one may use it now."""
         self._good = OrderedDict[bytes, str]()
         """Digest of a role and a content -> SHA-256 of its PEM."""
         self._key = secrets.token_bytes(32)
@@ -75,14 +78,16 @@ class Keys:
     async def try_out(self, project_id: str, secret: Secret, end: float) -> None:
         """Whether who asks may name it, and it can be served. Raises Unreadable."""
         content = await self._content(project_id, secret, end, ASKER.get())
-        await self._pem(project_id, secret, content, end)
+        pem = await self._pem(project_id, secret, content, end)
+        if why := weakness_of(secret.role, pem, datetime.now(UTC)):
+            raise Unreadable(why)
 
     async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
         """PEM, for a chassis that needs it; None if that has it already, by its SHA-256. Raises Unreadable."""
         balancer_id = balancer.id
         end = asyncio.get_running_loop().time() + self._patience
         try:
-            found = await self._lend(balancer.project_id, secret, has, end)
+            found = await self._lend(balancer, secret, has, end)
         except Unreadable as error:
             if self._unreadable.get((balancer_id, secret)) != str(error):
                 LOG.warning("load balancer %s: %r (%s): %s", balancer_id, secret.reference, secret.role, error)
@@ -92,16 +97,26 @@ class Keys:
             LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
         return found
 
-    async def _lend(self, project_id: str, secret: Secret, has: str, end: float) -> str | None:
+    async def _lend(self, balancer: LoadBalancer, secret: Secret, has: str, end: float) -> str | None:
+        project_id = balancer.project_id
         content = await self._content(project_id, secret, end, None)
         digest = self._digest(secret, content)
         if has and self._good.get(digest) == has:
             return None
         pem = await self._pem(project_id, secret, content, end)
+        self._note_weakness(balancer.id, secret, weakness_of(secret.role, pem, datetime.now(UTC)))
         self._good[digest] = found = digest_of(pem)
         if len(self._good) > REMEMBERED:
             self._good.popitem(last=False)
         return None if found == has else pem
+
+    def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
+        """Logs once what is in use and could not be named any more."""
+        if not why:
+            self._weak.pop((balancer_id, secret), None)
+        elif self._weak.get((balancer_id, secret)) != why:
+            LOG.warning("load balancer %s: %r: %s; it is in use and stays", balancer_id, secret.reference, why)
+            self._weak[balancer_id, secret] = why
 
     def _digest(self, secret: Secret, content: Content) -> bytes:
         phrase = b"" if content.phrase is None else hashlib.sha256(content.phrase).digest()
@@ -128,11 +143,20 @@ class Keys:
 
     def unreadable(self, snapshot: Snapshot) -> int:
         """How many there are of those that load balancers still need."""
-        for balancer_id, secret in list(self._unreadable):
-            balancer = snapshot.load_balancers.get(balancer_id)
-            if balancer is None or secret not in needed_secrets(balancer):
-                del self._unreadable[balancer_id, secret]
-        return len(self._unreadable)
+        return _count_needed(self._unreadable, snapshot)
+
+    def weak(self, snapshot: Snapshot) -> int:
+        """How many load balancers use what no other one may use now."""
+        return _count_needed(self._weak, snapshot)
+
+
+def _count_needed(known: dict[tuple[str, Secret], str], snapshot: Snapshot) -> int:
+    """How many of these load balancers still need; the others are forgotten."""
+    for balancer_id, secret in list(known):
+        balancer = snapshot.load_balancers.get(balancer_id)
+        if balancer is None or secret not in needed_secrets(balancer):
+            del known[balancer_id, secret]
+    return len(known)
 
 
 class Trial:

@@ -181,6 +181,11 @@ class _State(Collector):
             self._services.keys.unreadable(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(
+            "fairlead_weak_keys",
+            "Certificates in use that no new load balancer may use: HAProxy or clients refuse them; see the log.",
+            self._services.keys.weak(self._services.model.snapshot),
+        )
+        yield GaugeMetricFamily(
             "fairlead_proxies_above_limit",
             "Places whose HAProxies have more servers than providers.proxy_servers; the log says which at the start.",
             len(large_proxies(self._services.proxy_servers, self._services.model.snapshot)),

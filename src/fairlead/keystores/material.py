@@ -10,11 +10,12 @@ tested (of 8192 bits that takes seconds, and holds the interpreter), but that th
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import PublicKeyAlgorithmOID
 
 from fairlead.keystores.interface import Content, Unreadable
 from fairlead.model.secrets import Role
@@ -31,6 +33,10 @@ LEAST_RSA, MOST_RSA = 2048, 8192
 """Bits: OpenSSL of today serves no smaller key, and who signs with a larger one does nothing else."""
 LEAST_EC = 224
 """Bits, likewise."""
+MIN_DSA = 2048
+"""Bits, likewise."""
+UNOFFERED = frozenset({"secp256k1"})
+"""Curves that no client offers by default, so that no handshake succeeds."""
 BROKEN = frozenset({"md5", "sha1"})
 """Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
 not matter."""
@@ -48,6 +54,56 @@ def has_to_be_opened(role: Role, content: Content) -> bool:
 def checked(role: Role, content: bytes) -> str:
     """PEM, of PEM. Raises Unreadable."""
     return _READ[role](content)
+
+
+def weakness_of(role: Role, pem: str, now: datetime) -> str:
+    """Why no new load balancer may use what `checked` returned: HAProxy does not load it, or no client can use it.
+    Empty if both can. An expired list of revoked certificates is an error for HAProxy, so each client is refused.
+
+    What is in use already is served as long as HAProxy loads it.
+    """
+    if role is Role.REVOCATIONS:
+        lists = map(x509.load_pem_x509_crl, (text for _, text in _blocks(pem.encode())))
+        ends = [each.next_update_utc for each in lists if each.next_update_utc is not None]
+        end = min(ends, default=now)
+        return (
+            "" if end >= now else f"a list of revoked certificates has expired on {end:%Y-%m-%d}: it lets no client in"
+        )
+    if role is not Role.CERTIFICATE:
+        return ""
+    own, *_ = chain = _read_certificates(pem.encode())
+    key = own.public_key()
+    if own.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
+        return "the certificate has an RSA-PSS key, which HAProxy does not load; an RSA key (rsaEncryption) is served"
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in UNOFFERED:
+        return f"the key is of curve {key.curve.name}, which no client offers by default; secp256r1 is served"
+    return next(filter(None, map(_weakness_in_chain, chain)), "")
+
+
+def _weakness_in_chain(certificate: x509.Certificate) -> str:
+    key, signed = certificate.public_key(), certificate.signature_hash_algorithm
+    if isinstance(key, dsa.DSAPublicKey) and key.key_size < MIN_DSA:
+        return f"a certificate has a DSA key of {key.key_size} bits, and {MIN_DSA} at least are served"
+    if signed is not None and signed.name in BROKEN and not _signs_itself(certificate):
+        return f"a certificate is signed with {signed.name} by another key; sha256 is served"
+    return ""
+
+
+def _signs_itself(certificate: x509.Certificate) -> bool:
+    """Not by `verify_directly_issued_by`, which refuses these hashes."""
+    key, signed = certificate.public_key(), certificate.signature_hash_algorithm
+    if certificate.issuer != certificate.subject or signed is None:
+        return False
+    try:
+        if isinstance(key, rsa.RSAPublicKey):
+            key.verify(certificate.signature, certificate.tbs_certificate_bytes, padding.PKCS1v15(), signed)
+        elif isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(certificate.signature, certificate.tbs_certificate_bytes, ec.ECDSA(signed))
+        else:
+            return False
+    except (*_WRONG, InvalidSignature):
+        return False
+    return True
 
 
 def _certificate(content: bytes) -> str:

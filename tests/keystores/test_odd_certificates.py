@@ -1,0 +1,59 @@
+"""What the check of keys says of certificates, beside what the real HAProxy says."""
+
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fairlead.keystores.material import checked, weakness_of
+from fairlead.model.secrets import Role
+from harness.certificates import Authority
+from harness.odd_certificates import REFUSED, SERVED
+from harness.proxied import PROGRAM, needs_haproxy
+
+pytestmark = [needs_haproxy]
+CONFIGURATION = """
+defaults
+    timeout client 1s
+    timeout server 1s
+    timeout connect 1s
+frontend f
+    bind 127.0.0.1:1 ssl crt one.pem
+"""
+NOW = datetime.now(UTC)
+LOADED = {"secp256k1"}
+"""HAProxy loads it, and no client can use it."""
+
+
+def is_loaded(folder: Path, pem: str) -> bool:
+    (folder / "one.pem").write_text(pem)
+    (folder / "haproxy.cfg").write_text(CONFIGURATION)
+    words = [PROGRAM, "-c", "-q", "-C", str(folder), "-f", "haproxy.cfg"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("make", SERVED.values(), ids=SERVED)
+def test_what_is_served(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    pem = checked(Role.CERTIFICATE, make(tmp_path).encode())
+    assert weakness_of(Role.CERTIFICATE, pem, NOW) == ""
+    assert is_loaded(tmp_path, pem)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+    """It can be read: what is in use already is served if HAProxy loads it."""
+    make, why = REFUSED[name]
+    pem = checked(Role.CERTIFICATE, make(tmp_path).encode())
+    assert weakness_of(Role.CERTIFICATE, pem, NOW) == why
+    assert is_loaded(tmp_path, pem) is (name in LOADED)
+
+
+def test_an_expired_list_of_revoked_certificates_is_refused() -> None:
+    """HAProxy takes it for an error of each client's certificate."""
+    authority = Authority()
+    pem = checked(Role.REVOCATIONS, authority.revoke(authority.issue("client")).encode())
+    end = NOW + timedelta(days=2)
+    assert weakness_of(Role.REVOCATIONS, pem, NOW) == ""
+    assert weakness_of(Role.REVOCATIONS, pem, end).startswith("a list of revoked certificates has expired on ")
