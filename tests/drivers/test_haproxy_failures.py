@@ -18,7 +18,7 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping, turn
+from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping, process, turn
 from fairlead.drivers.haproxy.network import folder_name
 from fairlead.drivers.haproxy.pace import MANY
 from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, NotStarted, Program, Running, all_running
@@ -333,3 +333,29 @@ async def test_one_tenant_s_that_does_not_start_keeps_none_of_another_on_the_sam
     await eventually_equal(lambda: site.driver.read(NET), NETWORK)  # it serves a moment before that
     for guest in guests:
         await site.put(Owner(Kind.LOAD_BALANCER, guest), {})
+
+
+async def test_a_configuration_that_takes_too_long_to_read_is_its_owners_error(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """What was served before is served, and others can change."""
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    slow = tmp_path / "haproxy"
+    slow.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) exec sleep 60 ;; esac\nexec {PROGRAM} "$@"\n')
+    slow.chmod(0o755)
+    quick = site.driver._keeper.program
+    site.driver._keeper.program = replace(quick, path=str(slow))
+    monkeypatch.setattr(process, "READY", 0.3)
+    site.allow_replacement()
+    more = [listener("two", free_port(), pool("web"))]
+    with pytest.raises(DriverError, match="has not read the configuration after 0 s"):
+        await site.put(WEB, rows(port, member("m1", one), more=more))
+    assert site.driver.failure_of(WEB) is None
+    await eventually_answers("m1", port)
+    site.driver._keeper.program = quick
+    monkeypatch.undo()
+    site.allow_replacement()
+    await site.put(WEB, rows(port, member("m2", two), more=more))
+    await eventually_answers("m2", port)
