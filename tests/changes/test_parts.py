@@ -103,7 +103,7 @@ def test_a_pool_that_a_policy_leads_to_is_in_use():
         ),
         ({"persistence": SourceIpPersistence(timeout=7)}, TimeoutOfStreams()),
         ({"persistence": AppCookiePersistence(cookie_name="a b")}, BadCookieName(name="a b")),
-        ({"tls": PoolTls(crl_container_ref="x")}, NoMemberCa(was_there=False)),
+        ({"tls": PoolTls(crl_container_ref="x")}, NoMemberCa(was_there=None)),
         ({"tls": PoolTls(versions=("SSLv3", "TLSv1.3"))}, OldTlsVersions(versions=("SSLv3",))),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_listener_that_ends_tls_needs_a_certificate_and_gets_versions_and_ciph
 
 def test_what_nobody_says_about_tls():
     secure = listener("tls", 443, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=ListenerTls(container_ref="x"))
-    made = complete_listener_tls(secure).tls
+    made = complete_listener_tls(None, secure).tls
     assert made == ListenerTls(
         container_ref="x",
         ciphers=DEFAULT_CIPHERS,

@@ -41,11 +41,13 @@ def reads(schema: Schema) -> Callable[[Callable[[object], _T]], Parser[_T]]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An attribute with its parser. One that is `required` may be neither missing nor null."""
+    """An attribute with its parser. One that is `required` may be neither missing nor null; but a null in one that
+    `names_parent` is read, since the parent is looked up next, and nothing has that id."""
 
     parse: Parser[Any]
     required: bool = False
     nullable: bool = True
+    names_parent: bool = False
 
     @property
     def schema(self) -> Schema:
@@ -109,7 +111,7 @@ def read_fields(spec: Spec, body: Mapping[str, object]) -> Values:
     values: dict[str, Any] = {}
     for name, field in spec.items():
         if body.get(name) is None:
-            if field.required:
+            if field.required and not (field.names_parent and name in body):
                 raise MissingField(name)
             if name in body:
                 if not field.nullable:

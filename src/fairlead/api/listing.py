@@ -22,14 +22,21 @@ class BadQuery(Exception):
 
 class Lazy(Item):
     """An item that is encoded when somebody asks for more than its `plain` attributes: of ten thousand in a list most
-    are only sorted, and not shown."""
+    are only sorted, and not shown. `omitted` has the values of attributes that the encoded item leaves out."""
 
-    __slots__ = ("_encode", "_item", "_plain", "_resource")
+    __slots__ = ("_encode", "_item", "_omitted", "_plain", "_resource")
 
-    def __init__(self, resource: object, plain: Mapping[str, Callable[[Any], Any]], encode: Callable[[], Item]) -> None:
+    def __init__(
+        self,
+        resource: object,
+        plain: Mapping[str, Callable[[Any], Any]],
+        encode: Callable[[], Item],
+        omitted: Mapping[str, object],
+    ) -> None:
         self._resource = resource
         self._plain = plain
         self._encode = encode
+        self._omitted = omitted
         self._item: Item | None = None
 
     @property
@@ -40,10 +47,12 @@ class Lazy(Item):
 
     def __getitem__(self, name: str) -> Any:
         plain = self._plain.get(name)
-        return self.item[name] if plain is None else plain(self._resource)
+        if plain is not None:
+            return plain(self._resource)
+        return self.item[name] if name in self.item else self._omitted[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._plain or name in self.item
+        return name in self._plain or name in self._omitted or name in self.item
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.item)

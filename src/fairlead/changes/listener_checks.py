@@ -64,14 +64,16 @@ def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Li
         old = old_policies.get(policy.id)
         if policy is not old:
             check_policy(old, policy)
-    return complete_listener_tls(listener)
+    return complete_listener_tls(known, listener)
 
 
 def check_listener(
     balancer: lb.LoadBalancer, listener: lb.Listener, ports: dict[tuple[lb.Transport, int], lb.Listener]
 ) -> None:
-    """`ports` are those that listeners have which were looked at before; this one's come to them. Raises Refused."""
+    """`ports` are those that listeners have which were looked at before; this one's come to them. Raises Refused: for
+    the pools before the ports, as Octavia does."""
     _check_ports(listener)
+    _check_pools_of(balancer, listener)
     transport = lb.transport(listener.protocol)
     numbers = tuple(expand(listener.ports)) if listener.ports else (0,)
     for port in numbers:
@@ -79,7 +81,6 @@ def check_listener(
         if other is not None:
             raise Refused(PortInUse(protocol=other.protocol, port=port))
         ports[transport, port] = listener
-    _check_pools_of(balancer, listener)
     if listener.raw is not None and listener.protocol is not lb.ListenerProtocol.TCP:
         raise Refused(RawOfOther(protocol=listener.protocol))
     for cidr in listener.allowed_cidrs:

@@ -90,7 +90,11 @@ class BadHeaderSwitch(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOfDatagrams(Refusal):
+    """A listener of datagrams ends no TLS. One that `is_there` already is not given headers to insert, either: a new
+    one with such headers is refused by `HeadersNotInserted`."""
+
     protocol: ListenerProtocol
+    is_there: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +120,10 @@ class NoClientCa(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMemberCa(Refusal):
-    """A pool that has a list of revoked certificates says who has given them; `was_there` until this change."""
+    """A pool that has a list of revoked certificates says who has given them. `was_there`: the pool said it until this
+    change; None for a new pool."""
 
-    was_there: bool
+    was_there: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +147,17 @@ class OldTlsVersions(Refusal):
     least: str = LEAST_VERSION
 
 
-def complete_listener_tls(listener: Listener) -> Listener:
-    """Raises Refused for what does not fit together."""
+def complete_listener_tls(known: Listener | None, listener: Listener) -> Listener:
+    """`known` is the listener before this change. Raises Refused for what does not fit together."""
     ends_tls = listener.protocol is ListenerProtocol.TERMINATED_HTTPS
     if listener.tls is None and listener.http is None and not ends_tls:
         return listener
     tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
     _check_choice(tls)
+    if known is not None and http.insert_headers and listener.protocol in _DATAGRAMS:
+        raise Refused(TlsOfDatagrams(protocol=listener.protocol, is_there=True))
     _check_headers(listener.protocol, http)
-    _check_references(listener.protocol, tls)
+    _check_references(listener.protocol, tls, is_there=known is not None)
     _check_hsts(listener.protocol, http)
     return replace(listener, tls=_with_defaults(tls)) if ends_tls else listener
 
@@ -161,9 +168,12 @@ def complete_pool_tls(known: Pool | None, pool: Pool) -> Pool:
         return pool
     _check_choice(pool.tls)
     if pool.tls.crl_container_ref and not pool.tls.ca_container_ref:
-        old = known.tls if known else None
-        raise Refused(NoMemberCa(was_there=old is not None and bool(old.ca_container_ref)))
+        raise Refused(NoMemberCa(was_there=None if known is None else _has_ca(known)))
     return replace(pool, tls=_with_defaults(pool.tls)) if pool.tls.enabled else pool
+
+
+def _has_ca(pool: Pool) -> bool:
+    return pool.tls is not None and bool(pool.tls.ca_container_ref)
 
 
 def _with_defaults(tls: _T) -> _T:
@@ -180,11 +190,11 @@ def _check_choice(tls: ListenerTls | PoolTls) -> None:
         raise Refused(OldTlsVersions(versions=old))
 
 
-def _check_references(protocol: ListenerProtocol, tls: ListenerTls) -> None:
+def _check_references(protocol: ListenerProtocol, tls: ListenerTls, *, is_there: bool) -> None:
     ends_tls = protocol is ListenerProtocol.TERMINATED_HTTPS
     certificate = tls.container_ref or tls.sni_container_refs
     if protocol in _DATAGRAMS and (certificate or tls.client_ca_container_ref):
-        raise Refused(TlsOfDatagrams(protocol=protocol))
+        raise Refused(TlsOfDatagrams(protocol=protocol, is_there=is_there))
     if not ends_tls and certificate:
         raise Refused(CertificateNotUsed(protocol=protocol))
     if not certificate and (tls.client_ca_container_ref or ends_tls):

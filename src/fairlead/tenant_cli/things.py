@@ -1,7 +1,7 @@
 """What a tenant names, at the door that has it: found by id or by name, shown, changed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +23,8 @@ class Sort:
     """What people are shown of it."""
     parts: str = ""
     """What its door has below it, and is shown with it."""
+    omitted: Mapping[str, Any] = field(default_factory=dict)
+    """Attribute -> its value where the door shows none."""
 
 
 POOL = Sort(
@@ -43,6 +45,7 @@ POOL = Sort(
         "loadbalancers",
         "members",
     ),
+    omitted={"locality": "NONE", "down_member": "KEEP"},
 )
 LISTENER = Sort(
     service="load_balancer",
@@ -61,6 +64,7 @@ LISTENER = Sort(
         "operating_status",
         "loadbalancers",
     ),
+    omitted={"raw": None},
 )
 LOCAL_IP = Sort(
     service="network",
@@ -112,7 +116,7 @@ def change(door: Server, sort: Sort, wanted: str, attributes: Mapping[str, Any])
 
 def _with_parts(door: Server, sort: Sort, thing: Mapping[str, Any]) -> Mapping[str, Any]:
     if not sort.parts:
-        return thing
+        return {**sort.omitted, **thing}
     return {**thing, **door.ask("GET", f"{sort.path}/{quote(thing['id'], safe='')}/{sort.parts}")}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
+from fairlead.api.octavia.catalog import NIL
 from fairlead.api.octavia.providers import provider_routes
 from fairlead.compilers import providers
 from fairlead.compilers.providers import IMPLEMENTATIONS, parse_names
@@ -102,6 +103,9 @@ def test_every_wrong_input_is_told_why_and_writes_nothing(tmp_path: Path, names:
             ("PUT", f"{profiles}/{profile['id']}", {"name": None}, 400, "None is not a valid option for name"),
             ("PUT", f"{profiles}/{NOBODY}", {"name": "x"}, 404, f"{names.words} Profile {NOBODY} not found."),
             ("DELETE", f"{profiles}/{NOBODY}", None, 404, f"{names.in_use} {NOBODY} not found."),
+            ("GET", f"{profiles}/{NIL}", None, 404, f"{names.in_use} {NIL} not found."),
+            ("PUT", f"{profiles}/{NIL}", {"name": "x"}, 404, f"{names.in_use} {NIL} not found."),
+            ("DELETE", f"{profiles}/{NIL}", None, 404, f"{names.in_use} {NIL} not found."),
             ("POST", names.path, {**offer, names.profile_id: NOBODY}, 400, f"Profile {NOBODY} not found."),
             ("POST", names.path, {**offer, names.profile_id: "x"}, 400, "Value should be UUID format"),
             ("POST", names.path, {**offer, "name": "gold"}, 409,

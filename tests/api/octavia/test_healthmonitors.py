@@ -28,8 +28,6 @@ def test_from_create_to_delete(door: Door):
         "name": "",
         "type": "TCP",
         "delay": 5,
-        "delay_ms": None,
-        "probed_by": "dataplane",
         "timeout": 3,
         "max_retries": 2,
         "max_retries_down": 3,

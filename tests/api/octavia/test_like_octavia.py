@@ -16,6 +16,8 @@ FIELD = "Invalid input for field/attribute"
 COOKIE = "^[^\\s,;\\\\]+$"
 HSTS = "The HSTS feature can only be used for listeners using the TERMINATED_HTTPS protocol."
 CLIENT_CA = "An SNI or default certificate container reference must be provided with a client CA container reference."
+NO_TLS = "UDP protocol listener does not support TLS or header insertion."
+TAKEN = {"protocol_port": 80}
 POOL = {"loadbalancer_id": LB, "lb_algorithm": "ROUND_ROBIN", **WEB}
 LISTENER = {"loadbalancer_id": LB, "protocol": "TCP", "protocol_port": 82}
 POLICY = {"listener_id": "{front}"}
@@ -56,6 +58,8 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
      f"{FIELD} alpn_protocols. Value: '['x']'. Value should be a valid ALPN protocol ID"),
     ("POST", "pool", {**POOL, "colour": "red", "size": 1}, 400,
      "Unknown attributes for argument pool_.pool: colour, size"),
+    ("PUT", "pool/{app}", {"crl_container_ref": "a"}, 400,
+     f"{FAILURE}A CA reference is required to specify a certificate revocation list."),
     ("PUT", "pool/{app}", kept(), 400, f"{FAILURE}Invalid session_persistence provided."),
     ("POST", "pool", {"listener_id": "{front}", "lb_algorithm": "ROUND_ROBIN", **WEB, **kept("APP_COOKIE")}, 400,
      f'{FAILURE}Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.'),
@@ -73,6 +77,8 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
      rf"^(\d{{3}}-\d{{3}})$"),
     ("POST", "healthmonitor", {"pool_id": "{app}", **MONITOR, "url_path": "a"}, 400,
      f"{FIELD} url_path. Value: 'a'. Value must be a valid URL Path string"),
+    ("POST", "healthmonitor", {"pool_id": None, **MONITOR}, 404, "Pool None not found."),
+    ("POST", "healthmonitor", MONITOR, 400, f"{FIELD} pool_id. Value: 'None'. Mandatory field missing."),
     ("PUT", "healthmonitor/{monitor}", {"expected_codes": None}, 400,
      "expected_codes is not a valid option for health monitors of type TCP"),
     ("PUT", f"healthmonitor/{NOBODY}", {}, 404, f"Health Monitor {NOBODY} not found."),
@@ -88,6 +94,25 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "listener", {**LISTENER, "name": 1}, 400, f"{FIELD} name. Value: '1'. Value should be string"),
     ("POST", "listener", {**LISTENER, "protocol_port": 80}, 409,
      "Another Listener on this Load Balancer is already using protocol HTTP and protocol_port 80"),
+    ("POST", "listener", {**LISTENER, "protocol": "UDP", "insert_headers": {"X-Forwarded-For": "true"}}, 400,
+     "insert-headers is not a valid option for a UDP protocol listener."),
+    ("PUT", "listener/{datagrams}", {"insert_headers": {"X-Forwarded-For": "true"}}, 400, FAILURE + NO_TLS),
+    ("PUT", "listener/{datagrams}", {"insert_headers": {"X-Bad": "true"}}, 400, FAILURE + NO_TLS),
+    ("PUT", "listener/{datagrams}", {"default_tls_container_ref": "a"}, 400, FAILURE + NO_TLS),
+    ("PUT", "listener/{datagrams}", {"sni_container_refs": ["a"]}, 400, FAILURE + NO_TLS),
+    ("PUT", "listener/{front}", {"insert_headers": {"X-Bad": "true"}}, 400,
+     "['X-Bad'] is not a valid option for insert_headers"),
+    ("POST", "listener", {**LISTENER, **TAKEN, "protocol": "HTTPS", "default_pool_id": "{app}"}, 400,
+     f"{FAILURE}The pool protocol 'HTTP' is invalid while the listener protocol is 'HTTPS'."),
+    ("POST", "listener", {**LISTENER, **TAKEN, "default_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
+    ("POST", "listener", {**LISTENER, **TAKEN, "protocol": "PROMETHEUS", "default_pool_id": "{app}"}, 400,
+     "Protocol PROMETHEUS listeners cannot have child objects."),
+    ("POST", "listener", {**LISTENER, **TAKEN, "allowed_cidrs": ["2001:db8::/64"]}, 409,
+     "Another Listener on this Load Balancer is already using protocol HTTP and protocol_port 80"),
+    ("POST", "listener", {**LISTENER, "loadbalancer_id": None}, 404, "Load Balancer None not found."),
+    ("POST", "l7policy", {"listener_id": None, "action": "REJECT"}, 404, "Listener None not found."),
+    ("POST", "pool", {**POOL, "loadbalancer_id": None}, 400,
+     f"{FAILURE}Must provide at least one of: loadbalancer_id, listener_id"),
     ("POST", "l7policy", URL, 400, "Invalid L7 Policy arguments: redirect_url must not be None"),
     ("POST", "l7policy", {**URL, "redirect_url": "x"}, 400,
      f"{FIELD} redirect_url. Value: 'x'. Value must be a valid URL string"),
@@ -108,6 +133,39 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
 ]  # fmt: skip
 PATHS = {"l7policy": "l7policies"}
 REFERENCES = ("{lb}", "{front}", "{metrics}", "{app}")
+_COMMON = (
+    *("admin_state_up", "created_at", "id", "operating_status", "project_id", "provisioning_status", "tags"),
+    *("tenant_id", "updated_at"),
+)
+_TLS = ("alpn_protocols", "tls_ciphers", "tls_versions")
+ATTRIBUTES = {
+    "listener": {
+        *_COMMON,
+        *_TLS,
+        *("allowed_cidrs", "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref"),
+        *("connection_limit", "default_pool_id", "default_tls_container_ref", "description", "hsts_include_subdomains"),
+        *("hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "loadbalancers", "name", "protocol"),
+        *("protocol_port", "sni_container_refs", "timeout_client_data", "timeout_member_connect"),
+        *("timeout_member_data", "timeout_tcp_inspect"),
+    },
+    "pool": {
+        *_COMMON,
+        *_TLS,
+        *("ca_tls_container_ref", "crl_container_ref", "description", "healthmonitor_id", "lb_algorithm", "listeners"),
+        *("loadbalancers", "members", "name", "protocol", "session_persistence", "tls_container_ref", "tls_enabled"),
+    },
+    "member": {
+        *_COMMON,
+        *("address", "backup", "monitor_address", "monitor_port", "name", "protocol_port", "subnet_id", "vnic_type"),
+        "weight",
+    },
+    "healthmonitor": {
+        *_COMMON,
+        *("delay", "domain_name", "expected_codes", "http_method", "http_version", "max_retries", "max_retries_down"),
+        *("name", "pools", "timeout", "type", "url_path"),
+    },
+}
+"""What octavia.api.v2.types of Octavia 19.0.0 shows of each, alone."""
 
 
 def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[int, str]:
@@ -121,11 +179,12 @@ def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[i
 
 @pytest.fixture
 def door(anything: Door) -> Door:
-    """The tree, at rest, and a listener for metrics."""
+    """The tree, at rest, a listener for metrics and one of datagrams."""
     anything.build()
     anything.rest()
-    metrics = {"protocol": "PROMETHEUS", "protocol_port": 90}
-    anything.ids["metrics"] = anything.make("listener", loadbalancer_id=anything.ids["lb"], **metrics)["id"]
+    for name, protocol, port in (("metrics", "PROMETHEUS", 90), ("datagrams", "UDP", 91)):
+        values = {"loadbalancer_id": anything.ids["lb"], "protocol": protocol, "protocol_port": port}
+        anything.ids[name] = anything.make("listener", **values)["id"]
     return anything
 
 
@@ -143,6 +202,25 @@ def test_what_is_wrong_is_told_before_what_has_to_wait(door: Door):
     waiting = [(method, where, values) for method, where, values, code, _ in ANSWERS if code == 400]
     assert {call(door, *each)[0] for each in waiting} == {400}
     assert door.bad("PUT", "/pools/{app}", {"pool": {"name": "x"}})[0] == 409
+
+
+def test_answers_have_octavias_attributes_and_no_others(anything: Door):
+    """What Octavia does not have is shown where somebody has set it, and there alone."""
+    tree = anything.build()
+    anything.rest()
+    pool, in_tree = tree["pools"][0], {"loadbalancers", "healthmonitor_id", "pools"}
+    parts = {"listener": tree["listeners"][0], "pool": pool, "member": pool["members"][0]}
+    parts["healthmonitor"] = pool["healthmonitor"]
+    assert {name: set(part) - {"healthmonitor"} for name, part in parts.items()} == {
+        name: attributes - in_tree for name, attributes in ATTRIBUTES.items()
+    }
+    paths = {
+        "listener": "/listeners/{front}",
+        "pool": "/pools/{app}",
+        "member": "/pools/{app}/members/{a}",
+        "healthmonitor": "/healthmonitors/{monitor}",
+    }
+    assert {name: set(anything.good("GET", path)[name]) for name, path in paths.items()} == ATTRIBUTES
 
 
 def test_a_persistence_keeps_its_type(anything: Door):

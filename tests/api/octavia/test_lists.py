@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.front_ends.octavia_world import NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import MONITOR, NOBODY, SUBNET, Door
 
 NAMES = ("b", "a", "c")
 
@@ -52,6 +52,51 @@ def test_a_list_is_sorted_and_limited_as_octavia_reads_it(three: Door, query: st
 def test_what_is_wrong_is_said_in_octavias_words(three: Door, query: str, words: str):
     status, said = three.bad("GET", f"/loadbalancers?{query}")
     assert (status, said[: len(words)]) == (400, words)
+
+
+OMITTED = [
+    ("pools", "locality=CHASSIS", ["near"]),
+    ("pools", "locality=NONE", ["far"]),
+    ("pools", "locality=NONE&locality=CHASSIS&sort=locality:desc", ["far", "near"]),
+    ("pools", "sort=locality", ["near", "far"]),
+    ("pools", "down_member=KEEP&name=far", ["far"]),
+    ("pools", "down_member=RESET", []),
+    ("pools", "sort=healthmonitor_id", ["near", "far"]),
+    ("listeners", "raw=None", ["web"]),
+    ("listeners", "raw=value", ["ssh"]),
+    ("listeners", "sort=raw", ["web", "ssh"]),
+    ("healthmonitors", "probed_by=dataplane&delay_ms=", ["often"]),
+    ("healthmonitors", "probed_by=agents", []),
+]
+
+
+@pytest.mark.parametrize(("plural", "query", "names"), OMITTED)
+def test_what_answers_omit_is_filtered_and_sorted_by(tree: Door, plural: str, query: str, names: list[str]):
+    found = tree.good("GET", f"/{plural}?{query}")[plural]
+    assert [each["name"] for each in found] == names
+    cut = tree.good("GET", f"/{plural}?{query}&fields=name&fields=locality&fields=raw&fields=probed_by")[plural]
+    shown = {"near": {"locality": "CHASSIS"}, "ssh": {"raw": {"location": 0, "value": "5353482d"}}}
+    assert cut == [{"name": name, **shown.get(name, {})} for name in names]
+
+
+@pytest.mark.parametrize("query", ["listeners?locality=NONE", "pools?sort=raw", "pools?probed_by=dataplane"])
+def test_a_list_knows_what_answers_of_its_own_kind_omit(tree: Door, query: str):
+    assert tree.bad("GET", f"/{query}")[0] == 400
+
+
+@pytest.fixture
+def tree(anything: Door) -> Door:
+    """Of each kind that has attributes of ours, one at its defaults, and one that is not."""
+    balancer = anything.make("lb", vip_subnet_id=SUBNET)["id"]
+    common = {"loadbalancer_id": balancer, "protocol": "TCP"}
+    near = anything.make("pool", name="near", lb_algorithm="ROUND_ROBIN", locality="CHASSIS", **common)
+    far = anything.make("pool", name="far", lb_algorithm="ROUND_ROBIN", locality="NONE", **common)
+    anything.make("monitor", name="often", pool_id=far["id"], **MONITOR)
+    assert (near["locality"], "locality" in far) == ("CHASSIS", False)
+    ssh = {"raw": {"location": 0, "value": "5353482d"}}
+    anything.make("listener", name="ssh", protocol_port=22, **ssh, **common)
+    anything.make("listener", name="web", protocol_port=80, raw=None, **common)
+    return anything
 
 
 def test_fields_cut_one_object_too(three: Door):

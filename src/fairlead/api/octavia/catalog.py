@@ -33,6 +33,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
+NIL = "00000000-0000-0000-0000-000000000000"
+"""Octavia keeps rows of its own under this id, and answers for them before it looks anything up."""
 _NAME = text(limits.LONGEST_TEXT)
 
 
@@ -54,6 +56,8 @@ class Family:
     words: str
     """In errors; Octavia is not of one mind about capital letters."""
     profile_words: str
+    nil_profile_words: str
+    """Of the profile with the id `NIL`."""
     key: str
     """The attribute that is in the path."""
     name: Field
@@ -97,6 +101,7 @@ FLAVORS = Family(
     profile_root="flavorprofile",
     words="Flavor",
     profile_words="Flavor Profile",
+    nil_profile_words="Flavor profile",
     key="id",
     name=Field(_NAME),
     kind=Kind.FLAVOR,
@@ -110,6 +115,7 @@ ZONES = Family(
     profile_root="availability_zone_profile",
     words="Availability Zone",
     profile_words="Availability Zone Profile",
+    nil_profile_words="Availability Zone Profile",
     key="name",
     name=Field(zone_name),
     kind=Kind.AVAILABILITY_ZONE,
@@ -306,7 +312,7 @@ class _Profiles(_Views):
         key = request.path_params["id"]
         profile = self._family.profiles(snapshot).get(key)
         if profile is None:
-            raise not_found(self._family.profile_words, key)
+            raise not_found(self._family.nil_profile_words if key == NIL else self._family.profile_words, key)
         return profile
 
     def _attributes(self, values: Values) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from fairlead.model.figures import Figures
 from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
 from fairlead.model.loadbalancer import (
     AppCookiePersistence,
+    DownMember,
     HealthMonitor,
     HttpMonitor,
     Listener,
     LoadBalancer,
+    Locality,
     Member,
     Pool,
     SessionPersistence,
@@ -46,10 +48,35 @@ _NO_TARGET = dict.fromkeys(("redirect_pool_id", "redirect_url", "redirect_prefix
 _V = TypeVar("_V")
 Shown: TypeAlias = Mapping[str, Schema]
 """The attributes of an answer: those that a body may have, and those that are only ever read."""
+BY_AGENTS, BY_DATAPLANE = "agents", "dataplane"
+OMITTED: Mapping[str, object] = {
+    "healthmonitor_id": None,
+    "raw": None,
+    "locality": Locality.NONE.value,
+    "down_member": DownMember.KEEP.value,
+    "delay_ms": None,
+    "probed_by": BY_DATAPLANE,
+}
+"""Attribute -> the value with which answers omit it: that of a pool without a monitor, as in Octavia, and the defaults
+of what Octavia does not have. Lists filter and sort by it all the same."""
+
+
+def omitted_of(shown: Shown) -> Mapping[str, object]:
+    """Those that answers with these attributes may omit."""
+    return {name: value for name, value in OMITTED.items() if name in shown}
+
+
+def _unless_omitted(**values: object) -> JsonObject:
+    return {name: value for name, value in values.items() if value != OMITTED[name]}
 
 
 def _shown(spec: Spec, *hidden: str, **only_read: Schema) -> Shown:
-    given = {name: or_null(field.parse.schema) for name, field in spec.items() if name not in hidden}
+    """An attribute that answers may omit is never null."""
+    given = {
+        name: field.parse.schema if name in OMITTED else or_null(field.parse.schema)
+        for name, field in spec.items()
+        if name not in hidden
+    }
     return {
         **given,
         "id": IDENTITY,
@@ -67,7 +94,7 @@ def _ids_of(most: int) -> Schema:
 
 _ONE = _ids_of(1)
 MEMBER = _shown(specs.MEMBER_POST, "request_sriov", vnic_type=TEXT)
-_MORE = {"http_version": or_null({"enum": [1.0, 1.1]}), "probed_by": {"enum": ["agents", "dataplane"]}}
+_MORE = {"http_version": or_null({"enum": [1.0, 1.1]}), "probed_by": {"const": BY_AGENTS}}
 HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, **_MORE)
 L7_RULE = _shown(specs.L7_RULE_POST)
 L7_POLICY = _shown(
@@ -93,8 +120,6 @@ LOAD_BALANCER = _shown(
     listeners=_ids_of(sizes.LISTENERS),
     pools=_ids_of(sizes.POOLS),
 )
-ABSENT = frozenset({"healthmonitor_id"})
-"""Attributes that are not there when there is nothing to show."""
 _NAMED_BY_PLACE = frozenset({"healthmonitor_id", "loadbalancers"})
 """Attributes that listeners and pools do not have inside the answer to a single-call create: their place tells it. The
 same holds for `pools` of a health monitor."""
@@ -105,9 +130,9 @@ def _without(shown: Mapping[str, _V], names: Set[str]) -> dict[str, _V]:
 
 
 def whole(shown: Shown, **nested: Schema) -> Schema:
-    """An answer with all of these attributes."""
+    """An answer with all of these attributes but what it may omit."""
     attributes = {**shown, **nested}
-    return object_schema(attributes, attributes.keys() - ABSENT)
+    return object_schema(attributes, attributes.keys() - OMITTED.keys())
 
 
 _POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), sizes.RULES))
@@ -205,26 +230,28 @@ def encode_listener(where: BalancerStatus, listener: Listener) -> JsonObject:
         "timeout_member_connect": listener.timeouts.member_connect,
         "timeout_member_data": listener.timeouts.member_data,
         "timeout_tcp_inspect": listener.timeouts.tcp_inspect,
-        "raw": encode_raw(listener.raw),
+        **_unless_omitted(raw=encode_raw(listener.raw)),
         "allowed_cidrs": [str(cidr) for cidr in listener.allowed_cidrs] or None,
         **encode_listener_tls(listener),
     }
 
 
 def encode_pool(where: BalancerStatus, pool: Pool) -> JsonObject:
-    """`healthmonitor_id` is not there while there is no monitor, as in Octavia."""
+    monitor = pool.health_monitor
     return {
         **_resource(where, pool, where.of_pool(pool)),
         "admin_state_up": pool.admin_state_up,
         "protocol": pool.protocol.value,
         "lb_algorithm": pool.algorithm.value,
-        "locality": pool.locality.value,
-        "down_member": pool.down_member.value,
         "session_persistence": _persistence(pool.persistence),
         "loadbalancers": _ids([where.balancer.id]),
         "listeners": _ids(listener.id for listener in listeners_of(where.balancer, pool.id)),
         "members": _ids(member.id for member in pool.members),
-        **({"healthmonitor_id": pool.health_monitor.id} if pool.health_monitor else {}),
+        **_unless_omitted(
+            healthmonitor_id=monitor.id if monitor else None,
+            locality=pool.locality.value,
+            down_member=pool.down_member.value,
+        ),
         **encode_pool_tls(pool),
     }
 
@@ -256,7 +283,6 @@ def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) ->
         "admin_state_up": monitor.admin_state_up,
         "type": monitor.type.value,
         "delay": monitor.delay,
-        "delay_ms": monitor.delay_ms,
         "timeout": monitor.timeout,
         "max_retries": monitor.max_retries,
         "max_retries_down": monitor.max_retries_down,
@@ -265,7 +291,7 @@ def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) ->
         "expected_codes": http.expected_codes if http else None,
         "http_version": float(monitor.http_version) if monitor.http_version else None,
         "domain_name": monitor.domain_name,
-        "probed_by": "agents" if where.agents_probe else "dataplane",
+        **_unless_omitted(delay_ms=monitor.delay_ms, probed_by=BY_AGENTS if where.agents_probe else BY_DATAPLANE),
         "pools": _ids([pool.id]),
     }
     del body["description"]

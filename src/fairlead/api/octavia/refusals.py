@@ -88,6 +88,13 @@ _RULE: Mapping[RuleProblem, str] = {
 }
 
 
+_NO_MEMBER_CA: Mapping[bool | None, str] = {
+    None: "A CA certificate reference is required to specify a revocation list.",
+    False: "A CA reference is required to specify a certificate revocation list.",
+    True: "A CA reference cannot be removed when a certificate revocation list is present.",
+}
+
+
 def say(why: Refusal) -> ApiError:
     """Raises TypeError for a refusal without words."""
     words = WORDS.get(type(why))
@@ -294,7 +301,9 @@ _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     tls_checks.BadHeaderSwitch: lambda why: ApiError(
         400, f"{why.value} is not a valid option for insert_headers {why.name}; it is true or false."
     ),
-    tls_checks.TlsOfDatagrams: lambda why: bad_request(f"{why.protocol.value} protocol listener does not support TLS."),
+    tls_checks.TlsOfDatagrams: lambda why: bad_request(
+        f"{why.protocol.value} protocol listener does not support TLS{' or header insertion' if why.is_there else ''}."
+    ),
     tls_checks.CertificateNotUsed: lambda why: bad_request(
         f"Certificate container references are not allowed on {why.protocol.value} protocol listeners."
     ),
@@ -303,11 +312,7 @@ _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         + ("with a client CA container reference." if why.for_clients else "for TERMINATED_HTTPS protocol listeners.")
     ),
     tls_checks.NoClientCa: _no_client_ca,
-    tls_checks.NoMemberCa: lambda why: bad_request(
-        "A CA reference cannot be removed when a certificate revocation list is present."
-        if why.was_there
-        else "A CA certificate reference is required to specify a revocation list."
-    ),
+    tls_checks.NoMemberCa: lambda why: bad_request(_NO_MEMBER_CA[why.was_there]),
     tls_checks.HstsWithoutAge: lambda _: bad_request(
         "HSTS configuration options hsts_include_subdomains and hsts_preload only make sense if hsts_max_age is set as"
         " well."

@@ -164,7 +164,7 @@ HEALTH_MONITOR_IN_TREE: Spec = {
     "timeout": Field(integer(0, limits.LARGEST_NUMBER), required=True),
     "type": Field(word_of(MonitorType), required=True),
 }
-HEALTH_MONITOR_POST: Spec = {**HEALTH_MONITOR_IN_TREE, "pool_id": Field(uuid, required=True)}
+HEALTH_MONITOR_POST: Spec = {**HEALTH_MONITOR_IN_TREE, "pool_id": Field(uuid, required=True, names_parent=True)}
 
 SESSION_PERSISTENCE_PUT: Spec = {
     "type": Field(word_of(PersistenceType)),
@@ -235,7 +235,7 @@ L7_POLICY_IN_TREE: Spec = {
 }
 L7_POLICY_POST: Spec = {
     **{name: field for name, field in L7_POLICY_IN_TREE.items() if name != "redirect_pool"},
-    "listener_id": Field(uuid, required=True),
+    "listener_id": Field(uuid, required=True, names_parent=True),
 }
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
@@ -262,7 +262,7 @@ LISTENER_IN_TREE: Spec = {
     "protocol": Field(word_of(ListenerProtocol, but={ListenerProtocol.ANY}), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
-LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, required=True)}
+LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, required=True, names_parent=True)}
 
 LOAD_BALANCER_PUT: Spec = {
     **_DESCRIBED,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from starlette.requests import Request
@@ -83,12 +84,15 @@ class Views:
         return encoder(self._status(balancer), *chain)
 
     def _later(
-        self, balancer: LoadBalancer, resource: Resource, encoder: Callable[..., JsonObject], *chain: Any
+        self,
+        resource: Resource,
+        encoder: Callable[[], JsonObject],
+        omitted: Mapping[str, object] = MappingProxyType({}),
     ) -> Item:
         """The load balancer, or a part of it, for a list: encoded when it is shown.
 
         There are few objects for each: the collector looks at those of twenty thousand."""
-        return Lazy(resource, encode.PLAIN, partial(self._encode, encoder, balancer, *chain))
+        return Lazy(resource, encode.PLAIN, encoder, omitted)
 
     # load balancers
 
@@ -99,7 +103,7 @@ class Views:
         items = self._visible(identity(request), self._narrowed(request))
         if wanted := set(request.query_params.getlist("name")):
             items = (item for item in items if item.name in wanted)
-        return (self._later(item, item, encode.encode_load_balancer) for item in items)
+        return (self._later(item, partial(self._encode, encode.encode_load_balancer, item)) for item in items)
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
@@ -173,16 +177,17 @@ class Views:
         return show_all
 
     def parts(self, part: Part, request: Request) -> Iterator[Item]:
-        who = identity(request)
+        who, omitted = identity(request), encode.omitted_of(part.shown)
+
+        def item(balancer: LoadBalancer, chain: Chain) -> Item:
+            return self._later(chain[-1], partial(self._encode, part.encode, balancer, *chain), omitted)
+
         if part.index is None:
             found = part.parent(self._snapshot, request.path_params, who)
-            yield from (self._item(part, found[0], chain) for chain in part.below(found))
+            yield from (item(found[0], chain) for chain in part.below(found))
             return
         for balancer in self._visible(who, self._narrowed(request, part.index(self._snapshot))):
-            yield from (self._item(part, balancer, chain) for chain in part.within(balancer))
-
-    def _item(self, part: Part, balancer: LoadBalancer, chain: Chain) -> Item:
-        return self._later(balancer, chain[-1], part.encode, *chain)
+            yield from (item(balancer, chain) for chain in part.within(balancer))
 
     def create_part(self, part: Part) -> Handler:
         async def create(request: Request) -> Response:
