@@ -108,7 +108,7 @@ def test_proxies_of_many_hosts_are_told_and_heard_without_holding_anybody_up():
         agents=Map({name: seen(name) for name in hosts}),
         proxies=Map({f"{place}/{name}": everywhere for place in places for name in hosts}),
     )
-    pieces, telling = longest_between_yields(Texts().host_proxies(snapshot, hosts))
+    pieces, telling = longest_between_yields(Texts(lambda: snapshot).host_proxies(snapshot, hosts))
     slice_ = Slice("host1")
     told = [list_line(snapshot), *(line for piece in pieces for line in piece.splitlines())]
     for text in told:

@@ -198,6 +198,7 @@ async def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
         del place.store.has["web"]
         await place.ask("node", wanted())
         await place.services.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))
+        assert {} == keys._unreadable  # whether anybody asks how many there are or not
         assert 0 == keys.unreadable(model.snapshot)
         assert "BEGIN" not in caplog.text
 

@@ -386,6 +386,18 @@ async def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails
     assert reconciler.applied(NET).error == "refused"
 
 
+async def test_who_stops_waiting_for_an_owner_leaves_nothing():
+    """A deleted owner has no more news, and a request may have begun to wait for it a moment later."""
+    reconciler = make(FakeDriver(references), STATE.snapshot())
+    for number in range(100):
+        waiting = [asyncio.create_task(reconciler.news(Owner(Kind.NETWORK, f"gone{number}"), 1)) for _ in range(2)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    assert {} == reconciler._outcomes._news
+
+
 async def test_an_owner_that_nothing_comes_of_is_stalled():
     now = 0.0
     snapshot = STATE.snapshot()

@@ -68,7 +68,7 @@ class Channel:
         self._logged = 0
         self._forgotten = 0
         """The last message of which something is kept no more."""
-        self._texts = Texts()
+        self._texts = Texts(lambda: model.snapshot)
         self._moved: set[str] = set()
         """Chassis of which it has to be looked up again what they reach."""
         self._wanted = asyncio.Event()
@@ -150,6 +150,7 @@ class Channel:
     # what changes
 
     def _take(self, news: Published) -> None:
+        self._texts.forget(news.news if news.fact is FOREIGN else news.documents)
         if not self._followed:
             return
         lines: list[tuple[frozenset[str], bytes]] = []

@@ -21,6 +21,7 @@ from fairlead.api.openapi import TEXT, read_body
 from fairlead.api.pace import Pace
 from fairlead.keystores.interface import Silent, Unreadable
 from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Found, Role, Secret, Wanted, lent_to
 
 MOST_ASKED = 50
@@ -106,6 +107,8 @@ class Lending:
         except Silent as error:
             raise ApiError(503, f"{error}: ask another server, or again later") from None
         except Unreadable as error:
+            owner = Owner(Kind.LOAD_BALANCER, balancer.id)
+            self._services.keys.forget_deleted(self._services.model.snapshot, [owner])  # it may be, by now
             return {"pem": None, "refused": str(error)}
         return {"pem": pem, "refused": None}
 

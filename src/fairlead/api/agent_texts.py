@@ -1,6 +1,6 @@
 """Documents of slices as text: each is written once, whoever hears of it, and lists of many are shared."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -9,7 +9,7 @@ from immutables import Map
 from fairlead.api.agent_lines import addresses_line, health_line, proxies_line, put_line
 from fairlead.model.host_proxies import proxies_by_host
 from fairlead.model.observed_proxy import Proxy
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.slices import owners_at_any
 from fairlead.model.snapshot import Aggregate, Snapshot
 
@@ -51,7 +51,11 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Texts:
-    def __init__(self) -> None:
+    """`newest` is the snapshot by which documents are the ones that there are. An owner's line goes with its document:
+    `forget` has to be called for every change of it."""
+
+    def __init__(self, newest: Callable[[], Snapshot]) -> None:
+        self._newest = newest
         self._texts: dict[Owner, tuple[Aggregate, int | None, bytes]] = {}
         """Owner -> its document, the generation of that, and both as a line."""
         self._cached = 0
@@ -63,6 +67,29 @@ class Texts:
         """Those by their hosts."""
         self._proxies_lines: dict[str, tuple[Mapping[str, Proxy], bytes]] = {}
         """Host -> what its proxies serve, and that as a line."""
+
+    def __len__(self) -> int:
+        """The documents of which a line is kept."""
+        return len(self._texts)
+
+    def forget(self, changed: Iterable[Owner]) -> None:
+        """Drops the lines of documents that have changed or are deleted, and lists of a snapshot that is not the newest
+        one: the next agent gets other ones."""
+        if self._shared_of is not self._newest():
+            self._shared_of, self._shared = None, {}
+        for owner in changed:
+            self._drop(owner)
+            if owner.kind is Kind.HOST:
+                self._proxies_lines.pop(owner.id, None)
+
+    def _is_newest(self, owner: Owner, document: Aggregate) -> bool:
+        """A list that is sent in pieces has documents that have changed or are deleted by now."""
+        return self._newest().documents(owner.kind).get(owner.id) is document
+
+    def _drop(self, owner: Owner) -> None:
+        known = self._texts.pop(owner, None)
+        if known is not None:
+            self._cached -= len(known[2])
 
     def documents_at(self, snapshot: Snapshot, reach: frozenset[str]) -> Iterator[bytes]:
         """Chassis that reach the same share the pieces: after a server's restart all of them ask at once."""
@@ -112,11 +139,12 @@ class Texts:
         if known is not None and known[0] is document and known[1] == generation:
             return known[2]
         line = put_line(owner, generation, document)
-        self._cached += len(line) - (len(known[2]) if known else 0)
-        self._texts.pop(owner, None)
-        self._texts[owner] = document, generation, line
-        while self._cached > LARGEST_CACHE:
-            self._cached -= len(self._texts.pop(next(iter(self._texts)))[2])
+        if self._is_newest(owner, document):
+            self._drop(owner)
+            self._cached += len(line)
+            self._texts[owner] = document, generation, line
+            while self._cached > LARGEST_CACHE:
+                self._drop(next(iter(self._texts)))
         return line
 
 

@@ -136,6 +136,7 @@ class Services:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.model))
+        self.model.watch(lambda news: self.keys.forget_deleted(news.after, news.documents))
 
     async def knows_newest(self) -> bool:
         """Once it has asked whether others have stored something: it may be they who know who calls here."""

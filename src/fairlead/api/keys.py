@@ -24,6 +24,7 @@ from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unrea
 from fairlead.keystores.material import checked, has_to_be_opened, weakness_of
 from fairlead.keystores.opening import Opener
 from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Secret, needed_secrets
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -60,10 +61,10 @@ class Keys:
         self._patience = patience
         self._opener = Opener()
         self._opening = FairSemaphore(at_once=1, of_one=1, waiting=OPENING)
-        self._unreadable: dict[tuple[str, Secret], str] = {}
-        """Load balancer and secret -> why."""
-        self._weak: dict[tuple[str, Secret], str] = {}
-        """Load balancer and secret -> why no other one may use it now."""
+        self._unreadable: dict[str, dict[Secret, str]] = {}
+        """Load balancer -> its secrets that cannot be read -> why."""
+        self._weak: dict[str, dict[Secret, str]] = {}
+        """Load balancer -> its secrets that no other one may use now -> why."""
         self._good = OrderedDict[bytes, str]()
         """Digest of a role and a content -> SHA-256 of its PEM."""
         self._key = secrets.token_bytes(32)
@@ -84,16 +85,16 @@ class Keys:
 
     async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
         """PEM, for a chassis that needs it; None if that has it already, by its SHA-256. Raises Unreadable."""
-        balancer_id = balancer.id
-        end = asyncio.get_running_loop().time() + self._patience
+        balancer_id, end = balancer.id, asyncio.get_running_loop().time() + self._patience
         try:
             found = await self._lend(balancer, secret, has, end)
         except Unreadable as error:
-            if self._unreadable.get((balancer_id, secret)) != str(error):
+            of_balancer = self._unreadable.setdefault(balancer_id, {})
+            if of_balancer.get(secret) != str(error):
                 LOG.warning("load balancer %s: %r (%s): %s", balancer_id, secret.reference, secret.role, error)
-            self._unreadable[balancer_id, secret] = str(error)
+            of_balancer[secret] = str(error)
             raise
-        if self._unreadable.pop((balancer_id, secret), None) is not None:
+        if self._unreadable.get(balancer_id, {}).pop(secret, None) is not None:
             LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
         return found
 
@@ -112,11 +113,12 @@ class Keys:
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
         """Logs once what is in use and could not be named any more."""
+        known = self._weak.setdefault(balancer_id, {}) if why else self._weak.get(balancer_id, {})
         if not why:
-            self._weak.pop((balancer_id, secret), None)
-        elif self._weak.get((balancer_id, secret)) != why:
+            known.pop(secret, None)
+        elif known.get(secret) != why:
             LOG.warning("load balancer %s: %r: %s; it is in use and stays", balancer_id, secret.reference, why)
-            self._weak[balancer_id, secret] = why
+            known[secret] = why
 
     def _digest(self, secret: Secret, content: Content) -> bytes:
         phrase = b"" if content.phrase is None else hashlib.sha256(content.phrase).digest()
@@ -149,14 +151,23 @@ class Keys:
         """How many load balancers use what no other one may use now."""
         return _count_needed(self._weak, snapshot)
 
+    def forget_deleted(self, snapshot: Snapshot, owners: Iterable[Owner]) -> None:
+        """Drops what is remembered of those of these that the snapshot has no more."""
+        for owner in owners:
+            if owner.kind is Kind.LOAD_BALANCER and owner.id not in snapshot.load_balancers:
+                self._unreadable.pop(owner.id, None)
+                self._weak.pop(owner.id, None)
 
-def _count_needed(known: dict[tuple[str, Secret], str], snapshot: Snapshot) -> int:
-    """How many of these load balancers still need; the others are forgotten."""
-    for balancer_id, secret in list(known):
+
+def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) -> int:
+    """How many of these secrets their load balancers still need; the others are forgotten."""
+    for balancer_id, known in list(remembered.items()):
         balancer = snapshot.load_balancers.get(balancer_id)
-        if balancer is None or secret not in needed_secrets(balancer):
-            del known[balancer_id, secret]
-    return len(known)
+        needed = frozenset(needed_secrets(balancer)) if balancer is not None else frozenset()
+        remembered[balancer_id] = left = {each: why for each, why in known.items() if each in needed}
+        if not left:
+            del remembered[balancer_id]
+    return sum(map(len, remembered.values()))
 
 
 class Trial:

@@ -35,18 +35,32 @@ class Outcomes:
         self.last_success = clock()
         self.stood_by = asyncio.Event()
         self._memory, self._queue, self._snapshot, self._clock, self._logger = memory, queue, snapshot, clock, logger
-        self._news: dict[Owner, asyncio.Event] = {}
+        self._news: dict[Owner, set[asyncio.Future[None]]] = {}
+        """Owner -> the requests that wait for news of it."""
 
     async def news(self, owner: Owner, generation: int) -> None:
         """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
         known = self._memory.applied.get(owner, NEVER_APPLIED)
         if known.generation < generation and known.error is None:
-            await self._news.setdefault(owner, asyncio.Event()).wait()
+            await self._next_news(owner)
+
+    async def _next_news(self, owner: Owner) -> None:
+        """Of an owner that has been deleted there is no more news, so a request that stops waiting leaves nothing."""
+        news = asyncio.get_running_loop().create_future()
+        waiting = self._news.setdefault(owner, set())
+        waiting.add(news)
+        try:
+            await news
+        finally:
+            waiting.discard(news)
+            if not waiting and self._news.get(owner) is waiting:
+                del self._news[owner]
 
     def know(self, owner: Owner, applied: Applied) -> None:
         self._memory.applied[owner] = applied
-        if heard := self._news.pop(owner, None):
-            heard.set()
+        for waiting in self._news.pop(owner, ()):
+            if not waiting.done():
+                waiting.set_result(None)
         for follower in self.followers:
             follower(owner)
 

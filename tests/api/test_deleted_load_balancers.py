@@ -1,0 +1,97 @@
+"""A server through which load balancers go one after the other remembers none of those that are deleted."""
+
+import gc
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from immutables import Map
+
+from fairlead.api import octavia
+from fairlead.api.agent_lines import Slice
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import CHASSIS
+from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes
+from harness.api import Inside, inside
+from harness.front_ends import agent_channel
+from harness.front_ends.octavia_world import MONITOR, ROOT, SUBNET, machine, machines, network
+from harness.waiting import eventually
+
+CYCLES = 20
+POOL = {"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "healthmonitor": MONITOR}
+TREE = {
+    "vip_subnet_id": SUBNET,
+    "listeners": [{"protocol": "TCP", "protocol_port": 80, "default_pool": {"name": "p"}}],
+    "pools": [{**POOL, "members": [{"address": "10.0.0.11", "protocol_port": 80}]}],
+}
+
+
+async def test_nothing_is_kept_of_a_load_balancer_that_was_deleted(tmp_path: Path):
+    async with inside(octavia.make_door, tmp_path, "/load-balancer") as place:
+        await place.model.write(lambda _: Changes(puts=(network(), *machines())))
+        await place.rest()
+        agent = listening(place)
+        gone = [await live_and_die(place, agent) for _ in range(CYCLES)]
+        agent.concerned.clear()
+        await eventually(lambda: not place.services.nodes.channel.writing)
+        parts = in_memory(LoadBalancer, Listener, Pool, Member)
+        assert [] == [each for each in parts if any(each.id in names for names in gone)]
+        assert [] == remembering(gone)
+
+
+def listening(place: Inside) -> agent_channel.Listener:
+    """The agent of a chassis that has a machine on the network."""
+    channel = place.services.nodes.channel
+    channel._frame = bytes
+    one = Chassis(name="one", host="one.example", ports=Map({machine(11): True}))
+    at_once(place.model.observe(CHASSIS, {"one": one}))
+    agent = agent_channel.Listener(channel, Slice("one"))
+    agent.listen()
+    return agent
+
+
+async def live_and_die(place: Inside, agent: agent_channel.Listener) -> frozenset[str]:
+    """The ids of a load balancer that was made, told to the agent, changed and deleted, and of its parts."""
+    made = (await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": TREE}))["loadbalancer"]
+    at_once(place.services.nodes.channel.looking())
+    agent.hang_up()
+    agent.slice.cursor = ""  # it has forgotten all, and is told all
+    agent.listen()
+    await place.good("PUT", f"{ROOT}/pools/{made['pools'][0]['id']}", {"pool": {"name": "q"}})
+    await place.good("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
+    assert Owner(Kind.LOAD_BALANCER, made["id"]) not in agent.slice.snapshot.generations
+    pool = made["pools"][0]
+    parts = (made, made["listeners"][0], pool, pool["members"][0], pool["healthmonitor"])
+    return frozenset({made["vip_port_id"], *(each["id"] for each in parts)})
+
+
+def in_memory(*types: type) -> list[Any]:
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, types)]
+
+
+def remembering(gone: list[frozenset[str]]) -> list[str]:
+    """The containers, of whatever there is in this process, that name parts of more than half of these."""
+    numbers = {name: number for number, names in enumerate(gone) for name in names}
+    found = list[str]()
+    for each in in_memory(dict, list, set, frozenset, tuple, deque):
+        if each is not gone and each is not numbers:
+            named = {numbers[name] for name in names_in(each) if name in numbers}
+            if len(named) > len(gone) / 2:
+                found.append(f"{type(each).__name__} of {len(each)}: {str(each)[:200]}")
+    return found
+
+
+def names_in(container: Any) -> Iterator[str]:
+    """Ids, also of owners, and those in keys of several words."""
+    items = (*container, *container.values()) if isinstance(container, Mapping) else tuple(container)
+    for item in items:
+        for part in item if isinstance(item, tuple) else (item,):
+            if isinstance(part, str):
+                yield part
+            elif isinstance(part, Owner):
+                yield part.id
