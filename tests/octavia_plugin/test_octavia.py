@@ -178,6 +178,30 @@ def test_a_quota_of_fairleads_is_an_error_of_octavias_and_nothing_is_stored_or_w
         assert (answer.status_code, answer.json()["faultstring"]) == (500, said)
     assert place.everything() == before == place.truth()
     door.delete(quota).raise_for_status()
+    assert place.sync("--delete-ports", "--at-once")[0] == 0
+
+
+def test_ports_that_octavia_left_are_named_and_deleted_on_request(place: Cloud, cli: Shell, web: str):
+    """Octavia makes the VIP's port, and then Fairlead refuses the load balancer."""
+    place.settle()
+    balancer = place.ask("GET", f"loadbalancers/{web}")["loadbalancer"]
+    listener = {"protocol": "HTTP", "protocol_port": 80}
+    body = {"name": "more", "vip_subnet_id": balancer["vip_subnet_id"], "provider": "fairlead", "listeners": [listener]}
+    assert place.octavia.post("/v2/lbaas/loadbalancers", json={"loadbalancer": body}).status_code == 501
+    ports = cli.good("port list --device-owner Octavia --long -f json")
+    (left,) = {each["ID"] for each in ports} - {balancer["vip_port_id"]}
+    code, told = place.sync("--dry-run", "--delete-ports")
+    (found,) = told["differences"]
+    assert (code, found["what"], found["id"]) == (3, "orphan port", left)
+    code, told = place.sync("--at-once")
+    assert (code, [(each["what"], each["id"]) for each in told["differences"]]) == (1, [("kept orphan port", left)])
+    cli.good(f"port show {left} -f json")
+    assert place.sync("web", "--at-once") == (0, {"load_balancers": 1, "dry_run": False, "differences": []})
+    code, told = place.sync("--delete-ports", "--at-once")
+    assert (code, [(each["what"], each["id"]) for each in told["differences"]]) == (0, [("orphan port", left)])
+    cli.bad(f"port show {left} -f json", "No Port found")
+    cli.good(f"port show {balancer['vip_port_id']} -f json")
+    assert place.sync("--at-once") == (0, {"load_balancers": 1, "dry_run": False, "differences": []})
 
 
 def test_while_the_agent_is_dead_octavia_waits_and_after_that_nothing_does(place: Cloud, web: str):

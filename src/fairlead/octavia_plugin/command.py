@@ -17,11 +17,14 @@ from fairlead.octavia_plugin.door import Door
 FAILED, DIFFERENT = 1, 3
 DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
 Fairlead has, statuses and values, and put right what differs: Octavia is told statuses, and
-Fairlead is told all else. octavia-driver-agent does the same all the time.
+Fairlead is told all else. octavia-driver-agent does the same all the time. Besides, name ports
+that Octavia has left in Neutron: it makes the port of a VIP before it calls the provider, and
+does not delete it if the provider refuses the load balancer or cannot be reached.
 
   fairlead octavia sync --dry-run            what differs; nothing is written on either side
   fairlead octavia sync                      the same, and put it right
-  fairlead octavia sync web 3fc8f0a2-...     these load balancers alone
+  fairlead octavia sync web 3fc8f0a2-...     these load balancers alone, and no ports
+  fairlead octavia sync --delete-ports       and delete ports whose load balancer Octavia does not have
 """
 EPILOG = """What differs may be a request on its way, so it has to last for `patience` seconds ([fairlead] in
 octavia.conf) before it counts. Run it as a user who may read octavia.conf, where octavia-driver-agent
@@ -70,6 +73,11 @@ def _add_sync(commands: Any) -> None:
         action="store_true",
         help="delete what Octavia does not know though it is older than an hour: its database is no old copy",
     )
+    sync.add_argument(
+        "--delete-ports",
+        action="store_true",
+        help="delete ports in Neutron that Octavia made for VIPs of load balancers that it does not have",
+    )
     add_configuration_files(sync)
     sync.set_defaults(run=_sync)
 
@@ -113,6 +121,9 @@ def _open_door(arguments: argparse.Namespace) -> Door:
 
 
 def _sync(arguments: argparse.Namespace) -> int:
+    """Raises Failure."""
+    if arguments.delete_ports and arguments.balancers:
+        raise Failure("--delete-ports is about all ports that Octavia has left: name no load balancer")
     section = read_octavia(arguments)
     from fairlead.octavia_plugin import syncing
     from fairlead.octavia_plugin.agent import Conduct
@@ -130,10 +141,10 @@ def _sync(arguments: argparse.Namespace) -> int:
     doubt = 0.0 if arguments.at_once else float(section.patience)
     conduct = Conduct(doubt=doubt, hear=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old)
     try:
-        looked = syncing.sync(section, arguments.balancers, conduct)
+        looked = syncing.sync(section, arguments.balancers, conduct, deletes_ports=arguments.delete_ports)
     except syncing.Failed as error:
         raise Failure(str(error)) from None
-    left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER)]
+    left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER, What.KEPT_ORPHAN)]
     if arguments.json:
         records = [each.record for each in heard]
         print(json.dumps({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records}))

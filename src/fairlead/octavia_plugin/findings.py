@@ -15,6 +15,7 @@ _NAMES = {
     "healthmonitors": "health monitor",
     "l7policies": "L7 policy",
     "l7rules": "L7 rule",
+    "ports": "port",
 }
 
 
@@ -31,6 +32,10 @@ class What(StrEnum):
     """The same, of what is so old that Octavia's database may be a copy: nothing is done."""
     REFUSED = "refused"
     """Fairlead does not take what Octavia has; `fairlead` is its sentence."""
+    ORPHAN = "orphan port"
+    """Octavia made it in Neutron for the VIP of a load balancer that it does not have: it is deleted there."""
+    KEPT_ORPHAN = "kept orphan port"
+    """The same, where nobody has asked for it to be deleted: nothing is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,14 @@ def sentence(found: Finding) -> str:
             return f"{found.id} is not in Octavia, and too old to be deleted by itself"
         case What.REFUSED:
             return f"{where}: Fairlead does not take what Octavia has of it: {found.fairlead}"
+        case What.ORPHAN:
+            return f"{where}, which Octavia does not have, {_at(found.octavia)}: it is deleted in Neutron"
+        case What.KEPT_ORPHAN:
+            return f"{where}, which Octavia does not have, {_at(found.octavia)}: --delete-ports deletes it in Neutron"
+
+
+def _at(seen: Mapping[str, Any]) -> str:
+    return f"has {', '.join(seen['addresses']) or 'no address'} on network {seen['network']}"
 
 
 def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known: Known) -> Iterator[Finding]:

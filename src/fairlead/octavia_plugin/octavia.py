@@ -5,7 +5,7 @@ that nothing stays so. The agent is a process of octavia-driver-agent, which has
 octavia-lib's socket, behind which Octavia itself writes them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from fairlead.octavia_plugin import stored
 from fairlead.octavia_plugin.differences import PENDING, Known, Standing
 
 DELETED = "DELETED"
+_NAMED_AT_ONCE = 500
+"""Ids in one query: databases take so many parameters."""
 
 
 class OctaviaDatabase:
@@ -36,6 +38,16 @@ class OctaviaDatabase:
         row = models.LoadBalancer
         there = row.provisioning_status != DELETED
         return self._ids(there & (row.id == name)) or self._ids(there & (row.name == name))
+
+    def having(self, ids: Collection[str]) -> set[str]:
+        """Those of these that are not deleted, whatever their provider."""
+        found, wanted = set[str](), sorted(ids)
+        with _session() as session:
+            for first in range(0, len(wanted), _NAMED_AT_ONCE):
+                some = models.LoadBalancer.id.in_(wanted[first : first + _NAMED_AT_ONCE])
+                there = models.LoadBalancer.provisioning_status != DELETED
+                found |= {row.id for row in session.query(models.LoadBalancer.id).filter(some & there)}
+        return found
 
     def look(self, balancer_id: str) -> Known | None:
         """None for what is not there, is deleted, or is another provider's."""

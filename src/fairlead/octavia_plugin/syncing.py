@@ -1,4 +1,5 @@
-"""The agent's looks, once, at load balancers that somebody names or at all, until each of them is as it should be."""
+"""The agent's looks, once, at load balancers that somebody names or at all, until each of them is as it should be; and
+one at ports that Octavia has left in Neutron."""
 
 import os
 import time
@@ -10,10 +11,13 @@ from octavia_lib.api.drivers.exceptions import DriverAgentNotFound
 from oslo_config import cfg
 from oslo_db.exception import DBError
 
+from fairlead.octavia_plugin.adoption import NotAnswered
 from fairlead.octavia_plugin.agent import Agent, Conduct, Library
 from fairlead.octavia_plugin.door import Door
 from fairlead.octavia_plugin.octavia import OctaviaDatabase
+from fairlead.octavia_plugin.octavia_ports import OctaviaPorts
 from fairlead.octavia_plugin.options import PROVIDER, make_door, sockets_of
+from fairlead.octavia_plugin.orphans import Orphans, TooMany
 
 BESIDE = 120.0
 """Seconds that it may take besides the wait for requests that may be on their way."""
@@ -44,17 +48,36 @@ class _Silent:
     def update_listener_statistics(self, _: Any) -> None: ...
 
 
-def sync(section: Any, names: Sequence[str], conduct: Conduct) -> int:
-    """How many were looked at. Raises Failed, ServerError."""
+def sync(section: Any, names: Sequence[str], conduct: Conduct, *, deletes_ports: bool) -> int:
+    """How many were looked at. Without names orphan ports are looked for too. Raises Failed, ServerError."""
     door, database = make_door(section), OctaviaDatabase(PROVIDER)
     try:
         ids = _ids(door, database, names)
+        orphans = Orphans(ports=OctaviaPorts(), octavia=database, in_fairlead=lambda each: _has(door, each))
+        began, suspects = time.monotonic(), frozenset[str]() if names else orphans.suspects()
         agent = Agent(door, _Chosen(database), _Silent() if conduct.is_dry else _library(), conduct=conduct)
         agent.name(ids)
         _until_nobody_waits(agent, 2 * conduct.doubt + BESIDE)
+        if suspects:
+            time.sleep(max(0.0, began + conduct.doubt - time.monotonic()))
+            _settle_ports(orphans, suspects, conduct, deletes=deletes_ports)
     except DBError as error:
         raise Failed(f"Octavia's database: {error}") from None
+    except (NotAnswered, TooMany) as error:
+        raise Failed(str(error)) from None
     return len(ids)
+
+
+def _settle_ports(orphans: Orphans, suspects: frozenset[str], conduct: Conduct, *, deletes: bool) -> None:
+    """Raises NotAnswered, and TooMany before anything is deleted."""
+    found = orphans.find(suspects)
+    if deletes and not conduct.deletes_old:
+        orphans.check_share(found)
+    orphans.settle(found, conduct.hear, deletes=deletes, is_dry=conduct.is_dry)
+
+
+def _has(door: Door, balancer_id: str) -> bool:
+    return door.statuses(balancer_id) is not None
 
 
 def _ids(door: Door, database: OctaviaDatabase, names: Iterable[str]) -> Sequence[str]:

@@ -1,0 +1,35 @@
+"""The ports that Octavia makes in Neutron for VIPs, by its own client."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from octavia.common import constants
+
+from fairlead.octavia_plugin.neutron import answered, neutron
+from fairlead.octavia_plugin.orphans import VipPort
+
+_DEVICE = re.compile("lb-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""`device_id` of such a port (octavia.network.drivers.neutron, `allocate_vip`). Ports of amphorae have another one."""
+
+
+class OctaviaPorts:
+    """All raise NotAnswered."""
+
+    def made(self) -> Sequence[VipPort]:
+        with answered():
+            found = [(each, _DEVICE.fullmatch(each.device_id or "")) for each in _all()]
+            return [_vip_port(each, named[1]) for each, named in found if named is not None]
+
+    def delete(self, port_id: str) -> None:
+        with answered():
+            neutron().delete_port(port_id, ignore_missing=True)
+
+
+def _all() -> Sequence[Any]:
+    return list(neutron().ports(device_owner=constants.OCTAVIA_OWNER))
+
+
+def _vip_port(port: Any, balancer_id: str) -> VipPort:
+    addresses = tuple(sorted(each["ip_address"] for each in port.fixed_ips))
+    return VipPort(id=port.id, balancer=balancer_id, network=port.network_id, addresses=addresses)
