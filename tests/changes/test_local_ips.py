@@ -45,6 +45,7 @@ from fairlead.changes.ports import (
     AddressIsLocalIP,
     PortChange,
     PortHasLocalIP,
+    PortHoldsLocalIP,
     PortInUse,
     delete_port,
     update_port,
@@ -357,15 +358,36 @@ def test_there_are_quotas_of_them():
 def test_the_port_that_has_the_address_stays():
     assert refusal(delete_port, world(LOCAL), GUEST, PORT) == PortHasLocalIP(port_id="port")
     moved = PortChange(port=PORT, fixed_ips=(AskedAddress(subnet_id="six"),))
-    why = AddressIsLocalIP(port_id="port", address=ip_address("10.0.0.7"))
+    why = AddressIsLocalIP(port_id="port", address=ip_address("10.0.0.7"), local_ip_id="local")
     assert refusal(update_port, world(LOCAL), GUEST, PORT, moved, NOON) == why
     more = PortChange(port=PORT, fixed_ips=(AskedAddress(subnet_id="four"), AskedAddress(subnet_id="six")))
     assert update_port(world(LOCAL), GUEST, PORT, more, NOON).puts
     there = apply_changes(world(), create_local_ip(world(), GUEST, new(network_id="net")), 2)
     port = there.ports["made"]
     assert refusal(delete_port, there, GUEST, port) == PortHasLocalIP(port_id="made")
-    why = PortInUse(port_id="made", network_id="net", device_id="new")
+    why = PortHoldsLocalIP(port_id="made", local_ip_id="new", field="fixed_ips")
     assert refusal(update_port, there, GUEST, port, PortChange(port=port, fixed_ips=()), NOON) == why
+
+
+@pytest.mark.parametrize("field", ["device_id", "device_owner"])
+def test_a_port_that_was_made_for_it_stays_known_as_such(field: str):
+    """By these the port is found and deleted with it."""
+    there = apply_changes(world(), create_local_ip(world(), GUEST, new(network_id="net")), 2)
+    port = there.ports["made"]
+    change = PortChange(port=replace(port, **{field: "other"}))
+    why = PortHoldsLocalIP(port_id="made", local_ip_id="new", field=field)
+    assert refusal(update_port, there, GUEST, port, change, NOON) == why
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["machine's", "made"])
+def test_what_else_changes_of_its_port_is_no_change_of_it(given: bool):
+    there = apply_changes(world(), create_local_ip(world(), GUEST, new(network_id="net")), 2)
+    port = there.ports["port" if given else "made"]
+    there = having(*there.networks.values(), *there.ports.values(), LOCAL, *there.local_ips.values())
+    own = {"device_id": "vm", "device_owner": "compute:az"} if given else {}
+    changed = replace(port, name="n", description="d", tags=("t",), admin_state_up=False, **own)
+    (put,) = update_port(there, GUEST, port, PortChange(port=changed), NOON).puts
+    assert replace(changed, updated_at=put.updated_at) == put
 
 
 def test_a_replica_that_goes_or_loses_its_address_is_none_any_more():

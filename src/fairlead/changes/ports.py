@@ -118,10 +118,20 @@ class PortHasLocalIP(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressIsLocalIP(Refusal):
-    """It cannot be taken from its port."""
+    """Its port keeps it while there is the Local IP: another port could get it, and two would answer for it."""
 
     port_id: str
     address: IPAddress
+    local_ip_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortHoldsLocalIP(Refusal):
+    """The port was made for the address of a Local IP, which is found and deleted by this field."""
+
+    port_id: str
+    local_ip_id: str
+    field: str
 
 
 # What is done
@@ -230,7 +240,7 @@ def _check_local_ips(snapshot: Snapshot, port: Port) -> None:
     for local_ip_id in sorted(snapshot.port_local_ips.get(port.id, NO_IDS)):
         address = snapshot.local_ips[local_ip_id].address
         if address not in addresses:
-            raise Refused(AddressIsLocalIP(port_id=port.id, address=address))
+            raise Refused(AddressIsLocalIP(port_id=port.id, address=address, local_ip_id=local_ip_id))
 
 
 def _check_reserved(
@@ -275,5 +285,9 @@ def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
     """For a change that the router or the load balancer would not know of. Raises Refused."""
     if old.use not in {*OF_NETWORK, *UNASKED} and vip_holder(snapshot, old) is None:
         return
-    if any(getattr(old, name) != getattr(new, name) for name in _SERVING):
-        raise Refused(PortInUse(port_id=old.id, network_id=old.network_id, device_id=old.device_id))
+    differs = next((name for name in _SERVING if getattr(old, name) != getattr(new, name)), None)
+    if differs is None:
+        return
+    if old.use is PortUse.LOCAL_IP:
+        raise Refused(PortHoldsLocalIP(port_id=old.id, local_ip_id=old.device_id, field=differs))
+    raise Refused(PortInUse(port_id=old.id, network_id=old.network_id, device_id=old.device_id))

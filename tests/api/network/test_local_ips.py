@@ -104,6 +104,15 @@ def test_a_port_is_made_for_an_address_of_a_network(world: World):
     assert port["fixed_ips"] == [{"subnet_id": world.four, "ip_address": made["local_ip_address"]}]
     shown = ("device_owner", "device_id", "status", "port_security_enabled", "security_groups", "project_id")
     assert [port[name] for name in shown] == ["network:local_ip", made["id"], "N/A", False, [], "one"]
+    for field, value in (("fixed_ips", []), ("device_id", "vm"), ("device_owner", "compute:az")):
+        assert world.door.refused("PUT", f"/ports/{port['id']}", {"port": {field: value}}, "ann") == (
+            *(409, "PortInUse"),
+            f"Port {port['id']} holds the address of Local IP {made['id']}: {field} cannot be changed before that is"
+            " deleted.",
+        )
+    renamed = {"port": {"name": "n", "device_id": made["id"]}}
+    assert world.door.good("PUT", f"/ports/{port['id']}", renamed, "ann")["port"]["name"] == "n"
+    assert world.door.good("GET", f"/local_ips/{made['id']}", caller="ann")["local_ip"] == made
     assert world.door.call("DELETE", f"/local_ips/{made['id']}", caller="ann")[0] == 204
     assert world.door.call("GET", f"/ports/{port['id']}")[0] == 404
     named = world.local_ip(network_id=world.net, local_ip_address="FD00::0053", ip_mode="passthrough", fallback="drop")
@@ -120,8 +129,13 @@ def test_the_port_of_a_machine_stays(world: World):
     moved = {"port": {"fixed_ips": [{"subnet_id": world.six}]}}
     assert world.door.refused("PUT", f"/ports/{port_id}", moved, "ann") == (
         *(409, "PortInUse"),
-        f"IP address 10.0.0.7 cannot be taken from port {port_id}: it is a Local IP.",
+        f"IP address 10.0.0.7 cannot be taken from port {port_id} before Local IP {made['id']} is deleted.",
     )
+    plugged = {"port": {"device_id": "vm", "device_owner": "compute:az", "name": "n"}}
+    assert world.door.good("PUT", f"/ports/{port_id}", plugged, "ann")["port"]["device_owner"] == "compute:az"
+    both = {"port": {"fixed_ips": [{"ip_address": "10.0.0.7"}, {"subnet_id": world.six}]}}
+    assert len(world.door.good("PUT", f"/ports/{port_id}", both)["port"]["fixed_ips"]) == 2
+    assert world.door.good("GET", f"/local_ips/{made['id']}", caller="ann")["local_ip"] == made
     world.door.good("DELETE", f"/local_ips/{made['id']}", caller="ann")
     world.door.good("DELETE", f"/ports/{port_id}", caller="ann")
 

@@ -118,6 +118,7 @@ _PORTS: Mapping[type[Refusal], Says] = {
             ports.PortServesBalancer,
             ports.PortHasLocalIP,
             ports.AddressIsLocalIP,
+            ports.PortHoldsLocalIP,
         ),
         IN_USE,
     ),

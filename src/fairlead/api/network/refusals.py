@@ -244,7 +244,16 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     ports.PortServesBalancer: serves("still used by load balancer {why.load_balancer_id}"),
     ports.PortHasLocalIP: serves("still referenced by Local IPs"),
     ports.AddressIsLocalIP: Words(
-        409, "PortInUse", "IP address {why.address} cannot be taken from port {why.port_id}: it is a Local IP."
+        409,
+        "PortInUse",
+        "IP address {why.address} cannot be taken from port {why.port_id} before Local IP {why.local_ip_id} is "
+        "deleted.",
+    ),
+    ports.PortHoldsLocalIP: Words(
+        409,
+        "PortInUse",
+        "Port {why.port_id} holds the address of Local IP {why.local_ip_id}: {why.field} cannot be changed before that "
+        "is deleted.",
     ),
     monitor_checks.ProbesTooOften: lambda why: bad_attribute(
         "health_monitor", f"delay '{why.delay}' is too small for {why.type} - must be at least '{why.least}'"
