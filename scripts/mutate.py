@@ -1010,6 +1010,20 @@ MUTANTS = (
         "",
         ("tests/node/test_doubtful_prober.py",),
     ),
+    Mutant(
+        "a monitor speaks the pool's protocol at a port of its own",
+        "model/probes.py",
+        "opening if is_served else PLAIN",
+        "opening",
+        ("tests/model/test_targets.py",),
+    ),
+    Mutant(
+        "a monitor of a pool with TLS speaks none",
+        "model/checks.py",
+        "is_tls=opening.is_tls or ",
+        "is_tls=",
+        ("tests/model/test_targets.py",),
+    ),
     Mutant("any node may have the port of covers", "compilers/ovn/ports.py", "options=where", "options=()"),
     Mutant(
         "networks of others are covered without an address",

@@ -208,3 +208,23 @@ def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice
     with pytest.raises(Unsupported) as refused:
         at_once(check(snapshot, WEB))
     assert (refused.value.provider, refused.value.advice) == (provider, advice)
+
+
+@pytest.mark.parametrize("asked", [{"protocol": PoolProtocol.PROXY}, {"tls": PoolTls(enabled=True)}], ids=str)
+@pytest.mark.parametrize("provider", ["fairlead", "ovn"])
+def test_ovns_own_probes_never_meet_a_pool_whose_protocol_they_do_not_speak(provider: str, asked: dict[str, Any]):
+    """Without agents the pool is refused with its monitor, whether a listener leads to it or not."""
+    balancer = DOCUMENTS[WEB]
+    assert isinstance(balancer, LoadBalancer)
+    pool = replace(balancer.pools[0], health_monitor=monitor(MonitorType.TCP), **asked)
+    check = with_advice(checked_by(dataplanes_of(DEFAULT)), DEFAULT)
+    for listeners in (balancer.listeners, ()):
+        web = replace(balancer, provider=provider, listeners=listeners, pools=(pool,))
+        snapshot = apply_changes(
+            replace(EMPTY, proxied_providers=frozenset()), Changes(puts=(*{**DOCUMENTS, WEB: web}.values(),)), 1
+        )
+        with pytest.raises(Unsupported) as refused:
+            at_once(check(snapshot, WEB))
+        assert (refused.value.provider, refused.value.advice) == (provider, ADVICE if provider == "fairlead" else "")
+        wanted = Feature("pool.protocol", "PROXY") if "protocol" in asked else Feature("pool.tls.enabled")
+        assert refused.value.asked == wanted

@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from fairlead.model.addresses import link_local, parse_address, parse_network
-from fairlead.model.checks import HttpCheck, PlainCheck, Rhythm, Target, check_of, expected, rhythm_of
+from fairlead.model.checks import (
+    Check,
+    HttpCheck,
+    PlainCheck,
+    ProxyHeader,
+    Rhythm,
+    Target,
+    check_of,
+    expected,
+    rhythm_of,
+)
 from fairlead.model.health import ASKED_OVER, Endpoint, Health
 from fairlead.model.loadbalancer import HttpMonitor, MonitorType, PlainMonitor, Transport
 from fairlead.model.local_ip import ReplicaMonitor
@@ -109,6 +119,57 @@ def test_a_request_says_for_whom_it_is():
     named = check_of(replace(monitor, http_version="1.1", domain_name="web.example"), parse_address("10.0.0.1"))
     assert isinstance(named, HttpCheck)
     assert (named.version, named.host) == ("1.1", "web.example")
+
+
+GREETED = """
+network net1 10.0.0.0/24 10.0.2.0/24 fd00::/64
+network net2 10.1.0.0/24
+port vm1 net1 10.0.0.11 fd00::11
+port vm2 net1 10.0.2.12
+web vip=10.0.0.10,fd00::10 on=net1 provider=fairlead tcp:80{proxy=2000,%s}=%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("pool", "members", "wanted"),
+    [
+        ("pool=PROXY", "a/10.0.0.11:80,six/[fd00::11]:80", {("10.0.0.11", 80): True, ("fd00::11", 80): True}),
+        ("pool=PROXYV2", "a/10.0.0.11:80@10.0.0.11:81", {("10.0.0.11", 81): False}),
+        ("pool=PROXYV2", "six/[fd00::11]:80@[fd00::11]:81", {("fd00::11", 81): False}),
+        ("pool=PROXY", "a/10.0.0.11:80@10.0.2.12:80", {("10.0.2.12", 80): False}),
+        ("pool=PROXY", "a/10.0.0.11:80@10.0.0.11:80", {("10.0.0.11", 80): True}),
+        ("pool=PROXY", "a/10.0.0.11:80,b/10.0.2.12:81@10.0.0.11:80", {("10.0.0.11", 80): True}),
+        ("pool=PROXY", "off/10.0.0.11:80!,b/10.0.2.12:81@10.0.0.11:80", {("10.0.0.11", 80): True}),
+        ("pool=TCP,limit=1", "a/10.0.0.11:80", {("10.0.0.11", 80): False}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["TCP", "HTTP", "HTTPS", "TLS-HELLO"])
+def test_a_probe_begins_as_the_pools_connections_do_where_a_member_of_it_takes_them(
+    kind: str, pool: str, members: str, wanted: dict[tuple[str, int], bool]
+):
+    """At a port that several members name it is one question."""
+    snapshot = snapshot_of(GREETED % (f"monitor={kind},{pool}", members))
+    header = ProxyHeader.V2 if "V2" in pool else ProxyHeader.V1
+    found = {(str(each.endpoint.address), each.endpoint.number): each.check.header for each in asked(snapshot, "web")}
+    assert found == {place: header if greeted else None for place, greeted in wanted.items()}
+
+
+def checks(pool: str, members: str = "a/10.0.0.11:80") -> list[Check]:
+    return [each.check for each in asked(snapshot_of(GREETED % (pool, members)), "web")]
+
+
+def test_where_members_speak_tls_monitors_do():
+    assert checks("monitor=TCP,members-tls") == [PlainCheck(type=MonitorType.TLS_HELLO)]
+    assert [each.is_tls for each in checks("monitor=HTTP,members-tls") if isinstance(each, HttpCheck)] == [True]
+    at_its_own = "a/10.0.0.11:80@10.0.0.11:81"
+    assert checks("monitor=TCP,members-tls", at_its_own) == [PlainCheck(type=MonitorType.TCP)]
+    assert [each.is_tls for each in checks("monitor=HTTP,members-tls", at_its_own) if isinstance(each, HttpCheck)] == [
+        False
+    ]
+
+
+def test_a_ping_has_no_header():
+    assert checks("monitor=PING,pool=PROXY") == [PlainCheck(type=MonitorType.PING)]
 
 
 def test_a_network_has_one_device_with_an_address_of_each_subnet_in_which_anybody_is_probed():

@@ -1,5 +1,9 @@
 """What a node probes of one member, how often, and when the answers make it up or down.
 
+A check speaks what the pool speaks where members take connections: the PROXY protocol's header, then TLS. At a port or
+an address that is the monitor's own it speaks what the monitor's type says, as HAProxy's checks do (configuration
+manual, `check-send-proxy` and `check-ssl`).
+
 Octavia's words: `max_retries` successes in a row make a member ONLINE, `max_retries_down` failures in a row ERROR (API
 reference, "Create Health Monitor").
 """
@@ -9,8 +13,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from fairlead.model.addresses import IPAddress
-from fairlead.model.health import Endpoint
-from fairlead.model.loadbalancer import HealthMonitor, HttpMonitor, MonitorType
+from fairlead.model.health import ASKED_OVER, Endpoint
+from fairlead.model.loadbalancer import HealthMonitor, HttpMonitor, MonitorType, Pool, PoolProtocol, Transport
 from fairlead.model.local_ip import ReplicaMonitor
 
 SHORTLY = 0.25
@@ -44,11 +48,34 @@ class Rhythm:
         return min(self.timeout, self.delay - min(SHORTLY, self.delay / 4))
 
 
+class ProxyHeader(StrEnum):
+    """Versions of the PROXY protocol."""
+
+    V1 = "PROXY"
+    V2 = "PROXYV2"
+
+
+_HEADERS = {PoolProtocol.PROXY: ProxyHeader.V1, PoolProtocol.PROXYV2: ProxyHeader.V2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How each connection begins."""
+
+    header: ProxyHeader | None = None
+    is_tls: bool = False
+
+
+PLAIN = Opening()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainCheck:
     """Whether anything answers at all."""
 
     type: MonitorType
+    header: ProxyHeader | None = None
+    """What is sent first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +90,7 @@ class HttpCheck:
     host: str
     """What the request says that it is for."""
     codes: frozenset[int]
+    header: ProxyHeader | None = None
 
 
 Check: TypeAlias = PlainCheck | HttpCheck
@@ -91,16 +119,25 @@ def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:
     )
 
 
-def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress) -> Check:
+def opening_of(pool: Pool) -> Opening:
+    """Of a connection that the pool's members take."""
+    return Opening(header=_HEADERS.get(pool.protocol), is_tls=pool.tls is not None and pool.tls.enabled)
+
+
+def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, opening: Opening = PLAIN) -> Check:
+    """`opening` is what is spoken there, whatever the monitor asks."""
     if not isinstance(monitor, HttpMonitor):
-        return PlainCheck(type=monitor.type)
+        is_stream = ASKED_OVER[monitor.type] is Transport.TCP
+        kind = MonitorType.TLS_HELLO if opening.is_tls and monitor.type is MonitorType.TCP else monitor.type
+        return PlainCheck(type=kind, header=opening.header if is_stream else None)
     return HttpCheck(
-        is_tls=monitor.type is MonitorType.HTTPS,
+        is_tls=opening.is_tls or monitor.type is MonitorType.HTTPS,
         method=monitor.http_method,
         path=monitor.url_path,
         version=monitor.http_version or "1.0",  # what HAProxy says if it is told none, and so Octavia
         host=monitor.domain_name or (f"[{address}]" if address.version == 6 else str(address)),
         codes=expected(monitor.expected_codes),
+        header=opening.header,
     )
 
 

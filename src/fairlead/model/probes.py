@@ -13,7 +13,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.behind import may_be_behind
-from fairlead.model.checks import Target, check_of, rhythm_of
+from fairlead.model.checks import PLAIN, Opening, Target, check_of, opening_of, rhythm_of
 from fairlead.model.covering import known_of
 from fairlead.model.derived_ids import id_of_name
 from fairlead.model.foreign import ForeignNetwork, is_foreign
@@ -31,6 +31,7 @@ from fairlead.model.loadbalancer import (
     listeners_of,
     probed_address,
     probed_ports,
+    target_ports,
 )
 from fairlead.model.local_ip import LocalIP, ReplicaMonitor
 from fairlead.model.network import Network, Port, PortUse
@@ -198,45 +199,63 @@ def _endpoints_of_pool(
 def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
     match probing:
         case LoadBalancer():
-            for _, found in _endpoints_by_pool(snapshot, probing):
-                yield from found
+            for pool, monitor, listeners in _monitored(probing):
+                yield from _endpoints_of_pool(snapshot, probing, monitor, pool, listeners)
         case LocalIP():
             yield from replica_endpoints(snapshot, probing)
         case unknown:
             assert_never(unknown)
 
 
-def _endpoints_by_pool(
-    snapshot: Snapshot, balancer: LoadBalancer
-) -> Iterator[tuple[HealthMonitor, Iterator[Endpoint]]]:
-    """The endpoints of each pool that is monitored, with the monitor."""
+def _monitored(balancer: LoadBalancer) -> Iterator[tuple[Pool, HealthMonitor, Sequence[Listener]]]:
+    """Each pool that is monitored, with its monitor, and the listeners that lead to it."""
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is not None:
-            yield monitor, _endpoints_of_pool(snapshot, balancer, monitor, pool, listeners.get(pool.id, ()))
+            yield pool, monitor, listeners.get(pool.id, ())
 
 
 def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
     """What agents have to probe for this document, wherever it is. An endpoint that several members share is one."""
     match probing:
         case LoadBalancer():
-            for monitor, endpoints_of_pool in _endpoints_by_pool(snapshot, probing):
-                yield from _asked_by(monitor, dict.fromkeys(endpoints_of_pool), probing.project_id)
+            for pool, monitor, listeners in _monitored(probing):
+                yield from _targets_of_pool(snapshot, probing, monitor, pool, listeners)
         case LocalIP():
             if probing.health_monitor is not None:
-                found = dict.fromkeys(replica_endpoints(snapshot, probing))
-                yield from _asked_by(probing.health_monitor, found, probing.project_id)
+                found = (each for each in dict.fromkeys(replica_endpoints(snapshot, probing)) if each.asker)
+                yield from (_target(probing.health_monitor, each, probing.project_id) for each in found)
         case unknown:
             assert_never(unknown)
 
 
-def _asked_by(monitor: HealthMonitor | ReplicaMonitor, found: Iterable[Endpoint], project_id: str) -> Iterator[Target]:
-    rhythm = rhythm_of(monitor)
-    for endpoint in found:
+def _targets_of_pool(
+    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool, listeners: Sequence[Listener]
+) -> Iterator[Target]:
+    """Where a member takes connections the pool's own protocol is spoken, whichever member is probed there."""
+    opening = opening_of(pool)
+    served = frozenset(_served_at(snapshot, balancer, pool, listeners)) if opening != PLAIN else frozenset()
+    for endpoint in dict.fromkeys(_endpoints_of_pool(snapshot, balancer, monitor, pool, listeners)):
         if endpoint.asker:
-            check = check_of(monitor, endpoint.address)
-            yield Target(endpoint=endpoint, check=check, rhythm=rhythm, project_id=project_id)
+            is_served = (endpoint.network_id, endpoint.address, endpoint.number) in served
+            yield _target(monitor, endpoint, balancer.project_id, opening if is_served else PLAIN)
+
+
+def _served_at(
+    snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, listeners: Sequence[Listener]
+) -> Iterator[tuple[str, IPAddress, int]]:
+    """Where members of the pool take connections: network, address and port."""
+    for member in pool.members:
+        network_id = member_network(snapshot, balancer, member)
+        yield from ((network_id, member.address, number) for number in target_ports(listeners, member))
+
+
+def _target(
+    monitor: HealthMonitor | ReplicaMonitor, endpoint: Endpoint, project_id: str, opening: Opening = PLAIN
+) -> Target:
+    check = check_of(monitor, endpoint.address, opening)
+    return Target(endpoint=endpoint, check=check, rhythm=rhythm_of(monitor), project_id=project_id)
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:

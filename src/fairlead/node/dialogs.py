@@ -37,8 +37,15 @@ class Wrong:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What is sent before the connection is closed. The answer is right, whatever becomes of it."""
+
+    octets: bytes
+
+
 Judgement: TypeAlias = Right | Wrong
-Reply: TypeAlias = bytes | Judgement
+Reply: TypeAlias = bytes | Judgement | Last
 """What is said next, which may be nothing; or what has come of it."""
 RIGHT = Right()
 
@@ -279,6 +286,26 @@ class SecureRequest:
         return self.request.ended() if self._tls.is_open else Wrong("it ended the connection before it spoke TLS")
 
 
+@dataclass(slots=True)
+class Introduced:
+    """Any of those over TCP, after a header of the PROXY protocol. A member that answers nothing gets the header too:
+    one that waits for it would log each probe as a failure."""
+
+    dialog: Dialog
+    header: bytes
+    silence: None = None
+
+    def connected(self) -> Reply:
+        reply = self.dialog.connected()
+        return self.header + reply if isinstance(reply, bytes) else Last(self.header)
+
+    def heard(self, octets: bytes) -> Reply:
+        return self.dialog.heard(octets)
+
+    def ended(self) -> Judgement:
+        return self.dialog.ended()
+
+
 def _is_address(host: str) -> bool:
     return host.startswith("[") or host.replace(".", "").isdigit()
 
@@ -296,8 +323,14 @@ def _make_context() -> ssl.SSLContext:
 CONTEXT = _make_context()
 
 
-def dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False) -> Dialog:
-    """`nonce` is of 48 bits that nobody can guess: who answers shows that they have heard the question."""
+def dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False, header: bytes = b"") -> Dialog:
+    """`nonce` is of 48 bits that nobody can guess: who answers shows that they have heard the question. `header` is
+    the one that the check asks for."""
+    asked = _dialog(check, endpoint, nonce, by_raw_socket=by_raw_socket)
+    return Introduced(asked, header) if header else asked
+
+
+def _dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool) -> Dialog:
     version = endpoint.address.version
     if isinstance(check, HttpCheck):
         request = Request(check)

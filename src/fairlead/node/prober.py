@@ -13,6 +13,7 @@
 """
 
 import asyncio
+import contextlib
 import errno
 import heapq
 import os
@@ -25,10 +26,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
+from fairlead.model.addresses import parse_address
 from fairlead.model.checks import PlainCheck, Target
 from fairlead.model.health import Endpoint
 from fairlead.model.loadbalancer import MonitorType
-from fairlead.node.dialogs import Dialog, Judgement, Reply, Right, Wrong, dialog
+from fairlead.node.dialogs import RIGHT, Dialog, Judgement, Last, Reply, Right, Wrong, dialog
+from fairlead.node.proxy_header import proxy_header
 from fairlead.node.tracker import PENDING, Answered, Failed, Missed, Outcome, Tracker
 
 MOST_AT_ONCE = 2_000
@@ -180,7 +183,8 @@ class Prober:
                 self.tracker.conclude(target, self._failure(target, error), now)
             else:
                 raw = made.type == socket.SOCK_RAW
-                said = dialog(target.check, target.endpoint, secrets.randbits(48), by_raw_socket=raw)
+                header = _header(target, made)
+                said = dialog(target.check, target.endpoint, secrets.randbits(48), by_raw_socket=raw, header=header)
                 self._begin(_Flight(target, made, said, now, self.lost))
 
     def _open(self, target: Target) -> socket.socket:
@@ -241,6 +245,10 @@ class Prober:
             flight.unsent = reply
             if reply or first:
                 self._send(flight)
+        elif isinstance(reply, Last):
+            with contextlib.suppress(OSError):  # a connection that has just been opened has room for it
+                flight.socket.send(reply.octets)
+            self._judge(flight, RIGHT)
         else:
             self._judge(flight, reply)
 
@@ -338,6 +346,16 @@ def _socket(target: Target, six: bool) -> socket.socket:
         if protocol not in {socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6}:
             raise
         return socket.socket(family, socket.SOCK_RAW, protocol)
+
+
+def _header(target: Target, made: socket.socket) -> bytes:
+    """What the check sends first; nothing if it begins with its question."""
+    version, endpoint = target.check.header, target.endpoint
+    if version is None:
+        return b""
+    address, port, *_ = made.getsockname()  # the kernel has chosen both (connect(2))
+    source = parse_address(address.partition("%")[0]), port
+    return proxy_header(version, source, (endpoint.address, endpoint.number))
 
 
 def _kind(target: Target, six: bool) -> tuple[int, int]:

@@ -1,0 +1,27 @@
+"""The PROXY protocol's header, as a client of a member sends it (haproxy, doc/proxy-protocol.txt). Pure.
+
+A probe speaks for itself: version 1 names its own two ends, version 2 has LOCAL (2.2), which names nobody. HAProxy's
+checks send the same.
+"""
+
+from typing import assert_never
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.checks import ProxyHeader
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+_LOCAL = bytes((0x20, 0x00, 0x00, 0x00))
+"""Version 2 and the command LOCAL, no family, no addresses."""
+End = tuple[IPAddress, int]
+
+
+def proxy_header(version: ProxyHeader, source: End, destination: End) -> bytes:
+    """Addresses have no scope: the protocol has no place for one."""
+    match version:
+        case ProxyHeader.V1:
+            (client, client_port), (member, port) = source, destination
+            return f"PROXY TCP{member.version} {client} {member} {client_port} {port}\r\n".encode()
+        case ProxyHeader.V2:
+            return SIGNATURE + _LOCAL
+        case unknown:
+            assert_never(unknown)

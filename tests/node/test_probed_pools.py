@@ -1,0 +1,78 @@
+"""A health monitor speaks what its pool speaks: every kind of pool and monitor with real members, beside an amphora."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.model.checks import Check, ProxyHeader, Verdict
+from harness.probed import HELLO, HOSTS, HTTP, HTTPS, TCP, outcome, probe, probe_all, serving, target, type_of
+from harness.probed_pools import (
+    CELLS,
+    Cell,
+    Place,
+    Ports,
+    amphora_verdicts,
+    cell_targets,
+    haproxy_members,
+    needs_nginx,
+    nginx_members,
+)
+from harness.proxied import needs_haproxy
+from harness.tls_files import certificate
+
+pytestmark = pytest.mark.virtual_clock
+AT_MEMBERS = tuple(cell for cell in CELLS if cell.place is Place.MEMBER)
+
+
+async def wrong(cells: Sequence[Cell], ports: Ports) -> dict[str, tuple[Verdict, str]]:
+    """The members that are taken for up and are not, or the other way, and why."""
+    found = await probe_all(cell_targets(cells, ports))
+    return {str(cell): outcome(found[cell]) for cell in cells if found[cell].verdict is not cell.verdict}
+
+
+@needs_haproxy
+async def test_members_of_haproxy_are_up_that_require_what_the_pool_speaks(tmp_path: Path):
+    with haproxy_members(tmp_path, certificate(tmp_path, "member")) as ports:
+        assert {} == await wrong(AT_MEMBERS, ports)
+
+
+@needs_haproxy
+@needs_nginx
+@pytest.mark.extended
+@pytest.mark.parametrize("members", [haproxy_members, nginx_members])
+async def test_the_whole_matrix_beside_what_an_amphora_says(members: Any, tmp_path: Path):
+    """With ports and addresses of the monitor's own. An amphora says the same of all but some of TLS-HELLO."""
+    with members(tmp_path, certificate(tmp_path, "member")) as ports:
+        assert {} == await wrong(CELLS, ports)
+        amphora = amphora_verdicts(CELLS, ports)
+    differing = {str(cell) for cell in CELLS if amphora[cell] is not cell.verdict}
+    assert {str(cell) for cell in CELLS if cell.differs_from_amphora} == differing
+
+
+@pytest.mark.parametrize("version", HOSTS)
+@pytest.mark.parametrize("check", [TCP, HTTP, HTTPS, HELLO], ids=type_of)
+@pytest.mark.parametrize("header", ProxyHeader)
+async def test_a_header_comes_before_the_question(header: ProxyHeader, check: Check, version: int):
+    """Version 1 names the ends of the probe's own connection, version 2 names nobody."""
+    read, peers = bytearray(), list[tuple[str, int]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers.append(writer.get_extra_info("peername")[:2])
+        read.extend(await reader.read(1000))
+
+    async with serving(serve, version) as port:
+        standing = await probe(target(replace(check, header=header), port, version))
+    assert (standing.verdict is Verdict.UP) == (check is TCP)
+    [(client, client_port)] = peers
+    wanted = {
+        ProxyHeader.V1: f"PROXY TCP{version} {client} {HOSTS[version]} {client_port} {port}\r\n".encode(),
+        ProxyHeader.V2: b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+    }[header]
+    question = {TCP: rb"", HTTP: rb"GET /up HTTP/1\.1\r\n.*\r\n\r\n"}.get(check, rb"\x16\x03.*")
+    assert read.startswith(wanted)
+    assert re.fullmatch(question, read[len(wanted) :], re.DOTALL)
