@@ -335,7 +335,7 @@ MUTANTS = (
     ),
     Mutant(
         "the proxy's port told to members",
-        "compilers/haproxy/frontends.py",
+        "compilers/haproxy/destinations.py",
         "str(listener.port)",
         "str(listener.proxy_port)",
     ),
@@ -1023,6 +1023,20 @@ MUTANTS = (
         "is_tls=opening.is_tls or ",
         "is_tls=",
         ("tests/model/test_targets.py",),
+    ),
+    Mutant(
+        "members are told the proxy's own port over IPv6",
+        "compilers/haproxy/destinations.py",
+        " or address.version == 6",
+        "",
+        ("tests/native/test_stories.py",),
+    ),
+    Mutant(
+        "members are told a VIP of the other IP version",
+        "compilers/haproxy/destinations.py",
+        "if each.version == address.version",
+        "if each.version != address.version",
+        ("tests/haproxy/test_stories.py",),
     ),
     Mutant("any node may have the port of covers", "compilers/ovn/ports.py", "options=where", "options=()"),
     Mutant(

@@ -4,10 +4,15 @@ import asyncio
 import contextlib
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from itertools import product
 from pathlib import Path
+from queue import Queue
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -35,6 +40,9 @@ from harness.waiting import DEADLINE
 pytestmark = pytest.mark.slow
 
 PROXY = 2000
+GREETED = {("PROXY", "81"): 2001, ("PROXYV2", "82"): 2002, ("PROXY", "83-84"): 2003}
+"""Pools whose members are told of a connection, and ports of their listeners -> port of the proxy."""
+TOLD = 8081
 BALANCER, POOL = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.NETWORK, "pool")
 NAMES = {number: f"h{number}" for number in HOSTS}
 
@@ -47,11 +55,13 @@ def model(serving: Sequence[int] = HOSTS, draining: Sequence[int] = ()) -> Snaps
         lines.append(f"host {name} {number} {addresses} {prefixes}{' draining' if number in draining else ''}")
         lines.append(f"plugged {name}")
         if number in serving:
-            lines.append(f"serves {name} pool/demo {PROXY}")
+            lines.append(f"serves {name} pool/demo {' '.join(map(str, (PROXY, *GREETED.values())))}")
     members = (f"m{number}/{member_address(number, 4)}:8080" for number in HOSTS)
     vips = ",".join(map(str, VIPS))
-    asked = f"tcp:{PORT}{{proxy={PROXY},LEAST_CONNECTIONS}}"
-    lines.append(f"web vip={vips} on=pool provider=native {asked}={','.join(members)}")
+    asked = [f"tcp:{PORT}{{proxy={PROXY},LEAST_CONNECTIONS}}={','.join(members)}"]
+    for (protocol, ports), number in GREETED.items():
+        asked.append(f"tcp:{ports}{{proxy={number},pool={protocol}}}=g/{member_address(1, 4)}:{TOLD}")
+    lines.append(f"web vip={vips} on=pool provider=native {' '.join(asked)}")
     return read_state("now", "\n".join(lines), {}, {}).snapshot()
 
 
@@ -162,6 +172,46 @@ def test_flows_stay_where_they_are_whatever_a_router_does_and_whoever_comes_or_i
     for entry in HOSTS:
         own.lead(entry)
         assert [whose(flow) for flow in (*fresh, *later)] == begun + there, "it is not drained any more"
+
+
+def test_members_are_told_the_vip_and_the_port_that_a_client_has_connected_to(site: Proxied) -> None:
+    """Of a listener with several ports over IPv6 it is the first."""
+    own = site.fabric
+    own.lead(2)
+    with first_bytes(own.members[1]) as read:
+        for vip, port in product(VIPS, (81, 82, 83, 84)):
+            with own.client.inside():
+                client = socket.create_connection((str(vip), port), DEADLINE)
+            with client:
+                client.sendall(b"x")
+                told = 83 if (vip.version, port) == (6, 84) else port
+                assert (str(vip), told) == destination_of(read.get(timeout=DEADLINE))
+
+
+@contextmanager
+def first_bytes(where: Apart) -> Iterator[Queue[bytes]]:
+    """What a member at `TOLD` gets first of each connection."""
+    read = Queue[bytes]()
+
+    class Reader(BaseRequestHandler):
+        def handle(self) -> None:
+            read.put(self.request.recv(1000))
+
+    with where.inside():
+        server = ThreadingTCPServer(("0.0.0.0", TOLD), Reader)
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield read
+        server.shutdown()
+
+
+def destination_of(said: bytes) -> tuple[str, int]:
+    """haproxy, doc/proxy-protocol.txt, 2.1 and 2.2."""
+    if said.startswith(b"PROXY "):
+        _, _, _, address, _, port = said.partition(b"\r\n")[0].decode().split(" ")
+        return address, int(port)
+    size = {0x11: 4, 0x21: 16}[said[13]]
+    return str(ip_address(said[16 + size : 16 + 2 * size])), int.from_bytes(said[18 + 2 * size : 20 + 2 * size])
 
 
 def test_a_proxys_port_is_nobodys_to_try(site: Proxied) -> None:

@@ -2,16 +2,20 @@
 
 import re
 import socket
-from contextlib import ExitStack, suppress
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 
 import pytest
 
 from fairlead.compilers.haproxy import frontends
 from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.model.addresses import parse_network
+from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
@@ -23,9 +27,11 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
+from fairlead.model.port_ranges import one_port
 from harness.machines import as_member, ask, greeted, machine, machines, names, served
-from harness.ports import free_port
+from harness.ports import free_port, is_listening
 from harness.proxied import (
+    PROGRAM,
     Running,
     listener,
     member,
@@ -35,7 +41,7 @@ from harness.proxied import (
     view,
     written,
 )
-from harness.waiting import DEADLINE, wait_equal
+from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = [needs_haproxy, pytest.mark.client]
 HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
@@ -235,17 +241,72 @@ def _read(client: socket.socket, seconds: float) -> bytes:
 # TCP, PROXY protocol
 
 
-@pytest.mark.parametrize(
-    ("protocol", "begins"),
-    [(PoolProtocol.PROXY, b"PROXY TCP4 127.0.0.1 127.0.0.1 "), (PoolProtocol.PROXYV2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11")],
-)
-def test_a_member_is_told_the_client_by_the_proxy_protocol(protocol: PoolProtocol, begins: bytes) -> None:
+PROXIED = pytest.mark.parametrize("protocol", [PoolProtocol.PROXY, PoolProtocol.PROXYV2])
+OF_BOTH = pytest.mark.parametrize(("host", "vip"), [("127.0.0.1", "127.0.0.10"), ("::1", "::10")])
+
+
+@PROXIED
+@OF_BOTH
+def test_a_member_is_told_client_vip_and_port_by_the_proxy_protocol(
+    protocol: PoolProtocol, host: str, vip: str
+) -> None:
+    """The first bytes, of a member of one IP version, whichever the client is of."""
     with greeted() as port:
         its = pool("p", member("m1", port), protocol=protocol)
-        one = listener("l", free_port(), its, protocol=ListenerProtocol.HTTPS)
-        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), DEADLINE) as client:
+        one = listener("l", free_port(), its, protocol=ListenerProtocol.HTTPS, ports=one_port(443))
+        with served(one, its), socket.create_connection((host, one.proxy_port), DEADLINE) as client:
             client.sendall(b"hello")
-            assert client.recv(1000).startswith(begins.hex().encode())
+            source = client.getsockname()[:2]
+            header = header_of(protocol, source, (vip, 443))
+            assert header == bytes.fromhex(client.recv(1000).decode())[: len(header)]
+
+
+def header_of(protocol: PoolProtocol, source: tuple[str, int], destination: tuple[str, int]) -> bytes:
+    """haproxy, doc/proxy-protocol.txt, 2.1 and 2.2."""
+    ends = [(parse_address(host), port) for host, port in (source, destination)]
+    (client, client_port), (vip, port) = ends
+    if protocol is PoolProtocol.PROXY:
+        return f"PROXY TCP{vip.version} {client} {vip} {client_port} {port}\r\n".encode()
+    addresses = client.packed + vip.packed + struct.pack("!HH", client_port, port)
+    family = {4: b"\x11", 6: b"\x21"}[vip.version]
+    return b"\r\n\r\n\0\r\nQUIT\n\x21" + family + struct.pack("!H", len(addresses)) + addresses
+
+
+@PROXIED
+@OF_BOTH
+@pytest.mark.parametrize("listens", [ListenerProtocol.HTTP, ListenerProtocol.TCP])
+def test_a_member_behind_accept_proxy_sees_vip_and_port(
+    protocol: PoolProtocol, host: str, vip: str, listens: ListenerProtocol, tmp_path: Path
+) -> None:
+    """For each of the requests on one connection."""
+    with destination_teller(tmp_path) as port:
+        its = pool("p", member("m1", port), protocol=protocol)
+        http = Http(insert_headers=(("X-Forwarded-Port", "true"),)) if listens is ListenerProtocol.HTTP else None
+        one = listener("l", free_port(), its, protocol=listens, ports=one_port(8443), http=http)
+        with served(one, its):
+            client = HTTPConnection(host, one.proxy_port, timeout=DEADLINE)
+            for _ in range(2):
+                client.request("GET", "/")
+                told = client.getresponse().read().decode()
+                assert f"{host} {vip} 8443 {'8443' if http else ''}".strip() == told.strip()
+            client.close()
+
+
+@contextmanager
+def destination_teller(folder: Path) -> Iterator[int]:
+    """A real HAProxy that requires a header, and answers what it says."""
+    port, path = free_port(), folder / "member.cfg"
+    told = '"%[src] %[dst] %[dst_port] %[req.hdr(X-Forwarded-Port)]"'
+    path.write_text(
+        f"defaults\n    mode http\n    timeout client 1m\nfrontend member\n    bind 127.0.0.1:{port} accept-proxy\n"
+        f"    http-request return status 200 content-type text/plain lf-string {told}\n"
+    )
+    with subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(path)]) as process:
+        try:
+            wait_until(lambda: is_listening(port), "the member to listen")
+            yield port
+        finally:
+            process.terminate()
 
 
 def test_no_more_connections_than_the_limit() -> None:

@@ -188,6 +188,7 @@ def test_the_proxy_protocol_comes_and_goes(cluster: Cluster):
                 wait_until(partial(_stays, cluster, client, url(balancer)), "a client stays with its node")
                 told, address = cluster.ask(client, url(balancer)), cluster.site.address(client, cluster.version)
                 assert (told["said"]["client"] if said else told["peer"]) == address
+                assert told["said"].get("to") == ([balancer["vip_address"], 80] if said else None)
 
 
 def _stays(cluster: Cluster, client: str, url: str) -> bool:
@@ -219,7 +220,7 @@ def test_tls_ends_before_the_nodes(cluster: Cluster, keys: Path):
         service = replace(service, x_forwarded_for=False, proxy_protocol="PROXYV2")
         cluster.provider.ensure(service, cluster.nodes(*TWO))
         for client, address in {each: cluster.site.address(each, cluster.version) for each in CLIENTS}.items():
-            said = {"version": 2, "client": address, "tls": True}
+            said = {"version": 2, "client": address, "to": [balancer["vip_address"], 443], "tls": True}
             wait_until(partial(_tells, cluster, client, secure, there, said), "it is told by a PROXY header")
 
 

@@ -25,11 +25,12 @@ pytestmark = [pytest.mark.lab]
 
 MEMBERS = {"hazel1": "chassis1", "hazel2": "chassis2", "hazel3": "chassis2"}
 CLIENTS = {"hears1": "chassis1", "hears2": "chassis2"}
-TELLS, ANSWERS = 8081, 8080
-"""Ports of each member: `telling.py`, and the lab's own server, which keeps connections."""
+TELLS, ANSWERS, GREETED = 8081, 8080, 8082
+"""Ports of each member: `telling.py`, the lab's own server, which keeps connections, and `telling.py` that requires a
+PROXY header."""
 RULES = 80
 ACTIONS, WRK, COOKIES, APP_COOKIES, WEIGHTS, BACKUPS, SLOW_MEMBER, NO_MEMBER, METRICS, HEADERS = range(81, 91)
-LEAST, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED = range(9000, 9005)
+LEAST, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED, PROXY, PROXYV2 = range(9000, 9007)
 
 
 def rule(kind: str, how: str, value: str, **more: object) -> dict[str, object]:
@@ -85,7 +86,7 @@ def site(lab: Lab) -> Iterator[Site]:
     started = agents.start(lab.layout, site.url)
     with ExitStack() as stack:
         for name in MEMBERS:
-            stack.enter_context(telling_at(lab, name, [TELLS]))
+            stack.enter_context(telling_at(lab, name, [TELLS], "--greeted", str(GREETED)))
         yield site
     for agent in started:
         agent.stop()
@@ -100,7 +101,7 @@ def pool(site: Site, name: str, port: int = TELLS, **more: Any) -> dict[str, Any
     found = [
         {"name": each, "address": site.address(each, version), "protocol_port": port, **its}
         for each, its in members.items()
-        for version in ((4, 6) if port == ANSWERS else (4,))
+        for version in ((4,) if port == TELLS else (4, 6))
     ]
     known = {"protocol": "TCP" if port == ANSWERS else "HTTP", "lb_algorithm": "ROUND_ROBIN"}
     return {"name": name, **known, "members": found, **more}
@@ -135,6 +136,10 @@ def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | No
     yield IDLE_MEMBER, {**proxied, "timeout_member_data": 1000}, pool(site, "idle-member", ANSWERS)
     raw = {"raw": {"location": 0, "value": b"OURS".hex()}, "timeout_tcp_inspect": 1000}
     yield INSPECTED, {**tcp, **raw}, pool(site, "inspected", ANSWERS)
+    times = {"delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}
+    for port, protocol in ((PROXY, "PROXY"), (PROXYV2, "PROXYV2")):
+        monitored = {"healthmonitor": {"type": "HTTP", **times}, "protocol": protocol}
+        yield port, tcp, pool(site, f"greeted-{port}", GREETED, **monitored)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +230,16 @@ def test_headers_tell_of_the_client(site: Site, vip: str):
             "x-forwarded-port": str(HEADERS),
             "x-forwarded-proto": "http",
         }
+
+
+@pytest.mark.parametrize("port", [PROXY, PROXYV2])
+def test_members_that_require_a_header_are_up_and_told_vip_and_port(site: Site, vip: str, port: int):
+    api, version = site.cloud.load_balancer, 6 if ":" in vip else 4
+    found = api.find_pool(f"greeted-{port}")
+    wait_equal(lambda: [each.operating_status for each in api.members(found.id)], ["ONLINE"] * 4)
+    for client in CLIENTS:
+        said = get(site, client, vip, port)["said"]
+        assert (said["client"], said["to"]) == (site.address(client, version), [vip, port])
 
 
 def test_cookies_of_the_proxy_are_good_on_every_node(site: Site, vip: str):

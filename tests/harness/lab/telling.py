@@ -3,6 +3,8 @@
 Run by the path of this file. Whoever asks is told who answers, whom the connection came from, what a PROXY header said
 of it, and the request's headers. `/slow` is never answered, `/login` with a cookie.
 
+At a port that `--greeted` names a PROXY header is required: a connection without one is closed, without an answer.
+
 With `--pods`, a file that has the number of a Service's pods on this node, and with `--health`, where kube-proxy's
 health check of the Service listens: with `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it
 hangs up), and the health check answers 503 in the place of 200.
@@ -20,6 +22,8 @@ from pathlib import Path
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
+LOCAL = 0x20
+"""Version 2 and the command of who speaks for itself, as health monitors do."""
 TLS = 0x20
 """PP2_TYPE_SSL."""
 COOKIE = "SESSION"
@@ -30,14 +34,19 @@ async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], by
     first = await reader.readexactly(1)
     if first == b"P":  # of PROXY, or POST, which nobody says here
         words = (first + await reader.readline()).decode().split()
-        return {"version": 1, "client": words[2]}, b""
+        return {"version": 1, "client": words[2], "to": [words[3], int(words[5])]}, b""
     if first != SIGNATURE[:1]:
         return {}, first
     await reader.readexactly(len(SIGNATURE) - 1)
-    _, family, *size = await reader.readexactly(4)
+    command, family, *size = await reader.readexactly(4)
     said = await reader.readexactly(int.from_bytes(bytes(size)))
+    if command == LOCAL:
+        return {"version": 2}, b""
     length = 4 if family >> 4 == 1 else 16
-    return {"version": 2, "client": str(ip_address(said[:length])), "tls": TLS in _types(said[2 * length + 4 :])}, b""
+    client, to = (str(ip_address(said[start : start + length])) for start in (0, length))
+    port = int.from_bytes(said[2 * length + 2 : 2 * length + 4])
+    tls = TLS in _types(said[2 * length + 4 :])
+    return {"version": 2, "client": client, "to": [to, port], "tls": tls}, b""
 
 
 def _types(more: bytes) -> Iterator[int]:
@@ -47,11 +56,14 @@ def _types(more: bytes) -> Iterator[int]:
         more = more[3 + int.from_bytes(more[1:3]) :]
 
 
-async def _answer(name: str, pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(
+    name: str, pods: Path | None, requires: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """`requires`: whether a PROXY header has to come first."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         greeting, first = await _greeting(reader)
         head = first + await reader.readuntil(b"\r\n\r\n")
-        if _count(pods):
+        if _count(pods) and (greeting or not requires):
             asked, *lines = head.decode().split("\r\n")
             if " /slow " in asked:
                 await reader.read()  # until the other end hangs up
@@ -84,9 +96,10 @@ def _write(writer: asyncio.StreamWriter, status: str, body: str, *fields: str) -
     writer.write("\r\n".join((*fields, "", body)).encode())
 
 
-async def _serve(name: str, ports: list[int], health: list[int], pods: Path | None) -> None:
-    answers = [(port, partial(_answer, name, pods)) for port in ports]
-    answers += [(port, partial(_be_healthy, pods)) for port in health]
+async def _serve(asked: argparse.Namespace) -> None:
+    answers = [(port, partial(_answer, asked.name, asked.pods, False)) for port in asked.port]
+    answers += [(port, partial(_answer, asked.name, asked.pods, True)) for port in asked.greeted]
+    answers += [(port, partial(_be_healthy, asked.pods)) for port in asked.health]
     servers = []
     for port, answer in answers:
         listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
@@ -99,10 +112,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
     parser.add_argument("--port", type=int, action="append", required=True)
+    parser.add_argument("--greeted", type=int, action="append", default=[])
     parser.add_argument("--health", type=int, action="append", default=[])
     parser.add_argument("--pods", type=Path)
-    asked = parser.parse_args()
-    asyncio.run(_serve(asked.name, asked.port, asked.health, asked.pods))
+    asyncio.run(_serve(parser.parse_args()))
 
 
 if __name__ == "__main__":

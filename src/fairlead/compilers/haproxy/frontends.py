@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
+from fairlead.compilers.haproxy.destinations import bind_id, destination_lines, forwarded_port, is_told
 from fairlead.compilers.haproxy.policies import led_pools, policy_lines
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
@@ -60,9 +61,8 @@ def frontend_rows(
     """Rows of the listener in the proxy with these addresses, without its backends. Raises Unsupported, Unwritable."""
     default, pools = _enabled(balancer, listener.default_pool_id), pools_in_force(balancer, listener)
     _refuse(balancer, listener, pools)
-    own = frozenset(vip.address for vip in balancer.vips)
     lines = [
-        *_lines(listener, addresses, own),
+        *_lines(balancer, listener, addresses, pools),
         *policy_lines(balancer, listener, names),
         *_after_policies(balancer, listener),
     ]
@@ -107,15 +107,18 @@ def _inherited(address: IPAddress) -> tuple[str, ...]:
     return ("v6only",) if address.version == 6 else ()
 
 
-def _lines(listener: Listener, addresses: tuple[IPAddress, ...], vips: Set[IPAddress]) -> Iterator[Line]:
+def _lines(
+    balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], pools: Iterable[Pool]
+) -> Iterator[Line]:
     """Who may come in, and how."""
+    vips, told = frozenset(vip.address for vip in balancer.vips), is_told(listener, pools)
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
     if listener.protocol in INSIDE:  # who is replaced closes no connection on which a request may be coming
         yield "option", "idle-close-on-response"
         yield "option", "http-ignore-probes"  # nor is an answer of who was slow given to who has asked nothing yet
-    for address in addresses:
-        where = render_endpoint(address, listener.proxy_port)
-        yield "bind", where, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)
+    for number, address in enumerate(addresses, 1):
+        where, named = render_endpoint(address, listener.proxy_port), bind_id(number) if told else ()
+        yield "bind", where, *named, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)
     yield from _waits(listener)
     cidrs = sorted(map(str, listener.allowed_cidrs))
     for first in range(0, len(cidrs), _IN_A_LINE):
@@ -124,6 +127,8 @@ def _lines(listener: Listener, addresses: tuple[IPAddress, ...], vips: Set[IPAdd
         yield "tcp-request", "connection", "reject", "unless", "allowed"
     if listener.connection_limit == 0:
         yield "tcp-request", "connection", "reject"
+    if told:
+        yield from destination_lines(balancer, listener, addresses)
     if listener.raw is not None:
         yield from _raw_lines(listener, listener.raw)
     elif listener.timeouts.tcp_inspect:
@@ -179,7 +184,7 @@ def _inserted(balancer: LoadBalancer, listener: Listener, header: str) -> Line:
         case "X-Forwarded-For":
             return "option", "forwardfor"
         case "X-Forwarded-Port":
-            value = str(listener.port)
+            value = forwarded_port(listener)
         case "X-Forwarded-Proto":
             value = "https" if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else "http"
         case _ if header in _CLIENT_HEADERS:
