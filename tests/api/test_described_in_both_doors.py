@@ -133,6 +133,7 @@ def test_lxd_shows_what_octavia_made(both: Both):
             "healthcheck.interval": "5",
             "healthcheck.success_count": "2",
             "healthcheck.timeout": "4",
+            "volatile.fairlead.status": "Pending",  # Octavia's answer does not wait for OVN
         },
         "backends": backends,
         "ports": [

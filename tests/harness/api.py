@@ -116,7 +116,10 @@ class Inside:
             pass
 
     async def news(self, owner: Owner, generation: int) -> None:
-        await (self.rest() if self.runs else self.reconciler.news(owner, generation))
+        if not self.runs:
+            await self.reconciler.news(owner, generation)
+        while self.runs and self.reconciler.outcome(owner, generation) is None and await self.reconciler.step():
+            pass
 
     async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         return await self.client.request(method, path, json=body)
@@ -174,6 +177,7 @@ async def inside(
         external_mtu=1500,
         resync_owner=reconciler.read_again,
         news=place.news,
+        outcome=reconciler.outcome,
         follow=reconciler.follow,
         node_counts=place.node_counts,
         reachable=lambda: place.reachable,

@@ -70,6 +70,7 @@ def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[S
         external_mtu=1500,
         resync_owner=place.reconciler.read_again,
         news=place.news,
+        outcome=place.reconciler.outcome,
         follow=place.reconciler.follow,
         node_counts=place.node_counts,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port

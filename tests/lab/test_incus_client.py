@@ -24,7 +24,8 @@ from harness.lab import lxd_clients
 from harness.lab.lxd_clients import Client
 from harness.lab.lxd_transcript import STEPS, Addresses, play
 from harness.lab.names import name_server
-from harness.lab.servers import LBS, Server, serving
+from harness.lab.northbound import breaking
+from harness.lab.servers import LBS, Server, rows_of, serving
 from harness.ports import free_port
 from harness.waiting import wait_equal, wait_until
 
@@ -306,6 +307,67 @@ def test_health_is_told_by_backend_and_port(town: Town):
         assert lxd_clients.ours(town.folder / "home", town.socket).do(*LB, "info", "net1", listen) == (
             f"Backend health:\n{healthy}\n{ill}\n"
         )
+
+
+STORED = "the change is stored and is applied once OVN accepts it"
+STATUS = "volatile.fairlead.status"
+NET4 = (
+    "--type=ovn",
+    "network=uplink",
+    "ipv4.address=10.24.0.1/24",
+    "ipv4.nat=true",
+    "ipv6.address=fd00:24::1/64",
+    "ipv6.nat=true",
+)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_rows_are_there_and_gone_when_the_client_ends(town: Town, version: int):
+    """Each of them, each time: nothing of this test waits."""
+    listen = {4: "198.51.100.70", 6: "2001:db8:1::70"}[version]
+    before = rows_of(town.lab, "town")
+    for _ in range(5):
+        town.incus.do(*LB, "create", "net1", listen)
+        town.incus.do(*LB, "backend", "add", "net1", listen, "c1", FIRST[version])
+        town.incus.do(*LB, "port", "add", "net1", listen, "udp", "53", "c1")
+        assert any(key.endswith("-udp") for key in rows_of(town.lab, "town")["Load_Balancer"])
+        town.incus.do(*LB, "delete", "net1", listen)
+        assert rows_of(town.lab, "town") == before
+    for _ in range(3):
+        town.incus.do("network", "create", "net4", *NET4)
+        assert rows_of(town.lab, "town") != before
+        town.incus.do("network", "delete", "net4")
+        assert rows_of(town.lab, "town") == before
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("fails", ["kill", "freeze"])
+def test_a_change_that_ovn_does_not_take_fails_and_is_shown(town: Town, fails: str, version: int):
+    listen, new = {4: ("198.51.100.71", "198.51.100.72"), 6: ("2001:db8:1::71", "2001:db8:1::72")}[version]
+    before = rows_of(town.lab, "town")
+    with town.balancer(listen, f"backend add c1 {FIRST[version]}", "port add tcp 80 c1"):
+        with breaking(town.lab) as northbound:
+            getattr(northbound, fails)()
+            for words, doing in (
+                (("create", "net1", new), "creating"),
+                (("port", "add", "net1", listen, "tcp", "81", "c1"), "updating"),
+                (("delete", "net1", listen), "deleting"),
+            ):
+                said = town.incus.refuses(*LB, *words)
+                assert said.startswith(f"Failed {doing} load balancer: Failed applying OVN load balancer: "), said
+                assert said.endswith(f"; {STORED}")
+            shown = town.incus.do(*LB, "show", "net1", new)
+            assert f"  {STATUS}: Errored\n" in shown or f"  {STATUS}: Pending\n" in shown
+            refused = town.incus.refuses("network", "create", "net4", *NET4)
+            assert refused.startswith("Failed applying OVN network: "), refused
+            rows = town.incus.do("network", "list", "-f", "csv").splitlines()
+            assert next(row for row in rows if row.startswith("net4,")).endswith((",ERRORED", ",PENDING")), rows
+        wait_until(town.server.has_nothing_to_do)
+        assert STATUS not in town.incus.do(*LB, "show", "net1", new)
+        town.incus.do(*LB, "create", "net1", listen, "-q")  # it was deleted all the same
+    town.incus.do(*LB, "delete", "net1", new)
+    town.incus.do("network", "delete", "net4")
+    assert rows_of(town.lab, "town") == before
 
 
 def test_octavias_door_shows_it_and_leaves_its_parts_alone(town: Town):

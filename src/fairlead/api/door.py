@@ -28,9 +28,10 @@ from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
+from fairlead.model.affected import affected
 from fairlead.model.domain import Places
 from fairlead.model.kinds import owner_of
-from fairlead.model.owner import Owner
+from fairlead.model.owner import WITHOUT_DOCUMENTS, Owner
 from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
@@ -58,6 +59,7 @@ LONG_BODY = 2**15
 """Bytes: what has more may take long to read, whatever it is."""
 LONGEST_QUERY = 2**15
 """Bytes: some 800 ids to filter by."""
+NO_ANSWER = "the dataplane has not answered yet"
 LONGEST_MESSAGE = 2000
 """Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
@@ -100,7 +102,9 @@ class Services:
     """Of a new external network: its wire's."""
     resync_owner: Callable[[Owner], None]
     news: Callable[[Owner, int], Awaitable[None]]
-    """Returns when this generation of the owner has been applied, or when anything has become of it."""
+    """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
+    outcome: Callable[[Owner, int], Applied | None] = lambda _, generation: Applied(generation=generation)
+    """What became of this generation; None while an attempt is due. Without a dataplane it is always applied."""
     follow: Callable[[Callable[[Owner], None]], None] = lambda _: None
     """Has this called whenever another thing is known of what of an owner has been applied."""
     providers: Names = providers.DEFAULT
@@ -132,7 +136,8 @@ class Services:
     socket_chassis: tuple[str, ...] = ()
     """Those for which whoever may open the agents' socket speaks."""
     patience: float = 2.0
-    """Seconds for which a request waits for what is on its way to the dataplane."""
+    """Seconds for which a request waits for what is on its way to the dataplane: before its own change, and after it in
+    a front end that answers once the change is applied."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.model))
@@ -147,26 +152,54 @@ class Services:
         return True
 
     async def write(self, change: Change) -> Snapshot:
+        """The snapshot that `record` gives."""
+        return (await self.record(change)).snapshot
+
+    async def record(self, change: Change) -> "Written":
         """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
         Raises ApiError 400 too, and Refused.
 
         A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end;
         one that names keys is decided again when these have been tried.
         """
-        loop = asyncio.get_running_loop()
+        loop, newest = asyncio.get_running_loop(), list[tuple[Snapshot, Changes]]()
         deadline = loop.time() + self.patience
         trial = self.keys.trial()
+
+        async def decide(snapshot: Snapshot) -> Changes:
+            changes = await self._decide(change, snapshot, trial)
+            newest[:] = [(snapshot, changes)]
+            return changes
+
         while True:
             try:
-                return await self.model.write(lambda snapshot: self._decide(change, snapshot, trial))
+                snapshot = await self.model.write(decide)
             except NotTried as error:
                 await trial.read(error.wanted)
             except Refused as refused:
                 if not isinstance(refused.why, OnItsWay) or loop.time() >= deadline:
                     raise
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await self.news(refused.why.owner, refused.why.generation)
+                await self._news_until(deadline, refused.why.owner, refused.why.generation)
+            else:
+                ((before, changes),) = newest
+                return Written(before=before, changes=changes, snapshot=snapshot)
+
+    async def arrive(self, written: "Written") -> None:
+        """Returns once the dataplane has what was written. Raises NotApplied if it has not when an attempt has failed,
+        or when `patience` is over; attempts go on then."""
+        loop, generation = asyncio.get_running_loop(), written.snapshot.revision
+        deadline = loop.time() + self.patience
+        for owner in written.owners():
+            while (outcome := self.outcome(owner, generation)) is None and loop.time() < deadline:
+                await self._news_until(deadline, owner, generation)
+            if outcome is None or outcome.error is not None:
+                raise NotApplied(owner, outcome.error if outcome and outcome.error else NO_ANSWER)
+
+    async def _news_until(self, deadline: float, owner: Owner, generation: int) -> None:
+        """Returns when there are news of the owner, or at the deadline."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self.news(owner, generation)
 
     async def try_out(self, change: Change) -> None:
         """Raises what `write` would for this change; nothing is written."""
@@ -184,6 +217,33 @@ class Services:
         trial.check(snapshot, changes)
         changes = check_probes(self.probes, snapshot, changes)
         return check_proxy_servers(self.proxy_servers, snapshot, changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A stored change."""
+
+    before: Snapshot
+    """On which it was decided."""
+    changes: Changes
+    snapshot: Snapshot
+    """The first one that has it."""
+
+    def owners(self) -> tuple[Owner, ...]:
+        """The owners whose rows follow: the written documents, and what their VIPs share. Other documents that depend
+        on them are left out: they may be another tenant's."""
+        written = frozenset(self.changes.owners)
+        concerned = affected(self.before, self.snapshot, self.changes.owners) if written else ()
+        return tuple(each for each in concerned if each in written or each.kind in WITHOUT_DOCUMENTS)
+
+
+class NotApplied(Exception):
+    """A change is stored, and the dataplane does not have it yet."""
+
+    def __init__(self, owner: Owner, why: str) -> None:
+        super().__init__(f"{owner}: {why}")
+        self.owner = owner
+        self.why = why
 
 
 class ApiError(Exception):

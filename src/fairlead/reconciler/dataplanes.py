@@ -94,9 +94,16 @@ class Dataplanes:
         return combine(self.known(owner), snapshot.generations.get(owner, snapshot.revision))
 
     async def _news(self, owner: Owner, generation: int) -> None:
-        """Returns when all have applied this generation of the owner, or when anything has become of their attempts."""
-        for each in self._concerned(owner):
+        """Returns when this generation of the owner has an outcome in all, or when any of their attempts has ended."""
+        for each in self.central:
             await each.reconciler.news(owner, generation)
+
+    def outcome(self, owner: Owner, generation: int) -> Applied | None:
+        """What became of this generation of the owner in all central dataplanes; None while an attempt is due. Those
+        that should have nothing of it count too: they may have had rows of it."""
+        found = {each.dataplane.name: each.reconciler.outcome(owner, generation) for each in self.central}
+        known = {name: outcome for name, outcome in found.items() if outcome is not None}
+        return combine(known, generation) if len(known) == len(found) else None
 
     def _read_again(self, owner: Owner) -> None:
         """In dataplanes too that should have nothing of it."""

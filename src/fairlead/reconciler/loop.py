@@ -162,8 +162,14 @@ class Reconciler:
         return replace(known, stalled=True) if stalled else known
 
     async def news(self, owner: Owner, generation: int) -> None:
-        """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
+        """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
         await self._outcomes.news(owner, generation)
+
+    def outcome(self, owner: Owner, generation: int) -> Applied | None:
+        """What became of this generation (`Outcomes.outcome`). An owner without rows here is always applied."""
+        if owner.kind not in self._kinds:
+            return Applied(generation=generation)
+        return self._outcomes.outcome(owner, generation)
 
     def next_due(self) -> float | None:
         """When the first owner that waits for a retry is due."""

@@ -39,9 +39,8 @@ class Outcomes:
         """Owner -> the requests that wait for news of it."""
 
     async def news(self, owner: Owner, generation: int) -> None:
-        """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
-        known = self._memory.applied.get(owner, NEVER_APPLIED)
-        if known.generation < generation and known.error is None:
+        """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
+        if self.outcome(owner, generation) is None:
             await self._next_news(owner)
 
     async def _next_news(self, owner: Owner) -> None:
@@ -55,6 +54,19 @@ class Outcomes:
             waiting.discard(news)
             if not waiting and self._news.get(owner) is waiting:
                 del self._news[owner]
+
+    def outcome(self, owner: Owner, generation: int) -> Applied | None:
+        """What became of this generation: applied, or failed and not due for a retry yet. None while an attempt is due.
+
+        An error of an attempt before this generation is no outcome of it. A deleted owner is applied once its rows are
+        gone.
+        """
+        known = self._memory.applied.get(owner, NEVER_APPLIED)
+        if known.generation >= generation:
+            return Applied(generation=known.generation)
+        if self._queue.since(owner) is None:
+            return known if known.error is not None else Applied(generation=generation)
+        return known if known.error is not None and self._queue.is_delayed(owner) else None
 
     def know(self, owner: Owner, applied: Applied) -> None:
         self._memory.applied[owner] = applied

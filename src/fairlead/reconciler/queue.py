@@ -128,6 +128,10 @@ class Queue:
         if not self._is_ready(owner):
             self._delay(owner, now + UNREACHABLE_PAUSE)
 
+    def is_delayed(self, owner: Owner) -> bool:
+        """Whether it waits for a retry. One that is named again is ready instead."""
+        return owner in self._delayed
+
     def _is_ready(self, owner: Owner) -> bool:
         return owner in self._few or owner in self._many
 

@@ -236,6 +236,7 @@ def _services(
         proxy_servers=configuration.providers.proxy_servers,
         keys=keys,
         news=dataplanes.news,
+        outcome=dataplanes.outcome,
         follow=dataplanes.follow,
         node_counts=NodeCounts(stored=lambda: model.snapshot.silent_nodes),
         reachable=lxd.reachable,

@@ -345,5 +345,5 @@ def test_state_tells_backends_by_the_ports_at_which_they_are(site: Door):
         },
     }
     site.good("PATCH", path, {"config": {"healthcheck": ""}})
-    assert site.good("GET", f"{path}/state") == {"backend_health": None}
+    assert site.good("GET", f"{path}/state") == {"backend_health": None, "status": "Created"}
     assert site.bad("GET", f"{LBS}/198.51.100.77/state") == (404, "Network load balancer not found")

@@ -142,7 +142,7 @@ def test_what_is_not_there_is_not_found(ovn: Door):
 
 
 def test_a_status_is_what_has_arrived(outside: Door):
-    outside.place.caller = CALLERS["root"]
+    outside.place.caller, outside.place.runs = CALLERS["root"], False
     outside.run(outside.place.client.post("/networks", json={"name": "ovn1", "type": "ovn"}))
     network, place = stored(outside, "ovn1"), outside.place
 

@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from fairlead.api.building import Door
-from fairlead.api.door import ApiError, Services
+from fairlead.api.door import ApiError, NotApplied, Services
 from fairlead.api.fields import BadField, MissingField, UnknownField
 from fairlead.api.lxd import balancers, certificates, events, forwards, networks, operations, projects, server_info
 from fairlead.api.lxd.caller import check_trusted
 from fairlead.api.lxd.envelope import FAULT, PREFIX, fault, sync
-from fairlead.api.lxd.errors import bad_field, missing_field, say, say_unsupported, unknown_field
+from fairlead.api.lxd.errors import bad_field, missing_field, not_applied, say, say_unsupported, unknown_field
 from fairlead.api.lxd.known import known_by
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
@@ -60,6 +60,7 @@ DOOR = Door(
     words={
         Refused: lambda _, error: say(error.why),
         Unsupported: lambda _, error: say_unsupported(error),
+        NotApplied: lambda _, error: not_applied("network", error),
         BadField: lambda _, error: bad_field(error),
         MissingField: lambda _, error: missing_field(error),
         UnknownField: lambda _, error: unknown_field(error),

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import NULL, Schema, object_schema
+from fairlead.api.lxd.progress import PROGRESS
 from fairlead.changes.described import backend_names
 from fairlead.model import loadbalancer as lb
 from fairlead.model.health import Health, HealthKey
@@ -32,7 +33,8 @@ _PORT = {
 }
 _BACKEND = {"address": _TEXT, "ports": {"type": "array", "items": object_schema(_PORT, _PORT)}}
 _BACKENDS = {"type": "object", "additionalProperties": object_schema(_BACKEND, _BACKEND)}
-STATE = object_schema({"backend_health": {"anyOf": [_BACKENDS, NULL]}}, ["backend_health"])
+_STATE: Mapping[str, Schema] = {"backend_health": {"anyOf": [_BACKENDS, NULL]}, "status": {"enum": [*PROGRESS]}}
+STATE = object_schema(_STATE, _STATE)
 _Ports: TypeAlias = dict[tuple[str, int], str]
 
 

@@ -45,9 +45,11 @@ def routes(services: Services) -> list[Operation]:
     views = Views(services, LOAD_BALANCERS)
 
     async def show_state(request: Request) -> Response:
-        """How its backends are; null where nobody asks them."""
+        """The health of its backends, null where they are not probed; and whether OVN has its newest change."""
         snapshot = services.model.snapshot
-        return sync(await in_steps(encode_state(snapshot, views.find(snapshot, request))))
+        balancer = views.find(snapshot, request)
+        health = await in_steps(encode_state(snapshot, balancer))
+        return sync({**health, "status": views.status(snapshot, balancer)})
 
     path = f"/networks/{{network}}/{LOAD_BALANCERS.plural}/{{listen_address}}/state"
     return [*views.routes(), Operation("GET", path, show_state, gives={200: gives(STATE)}, query=PROJECT_QUERY)]

@@ -8,19 +8,20 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services
+from fairlead.api.door import ApiError, JsonObject, NotApplied, Services, Written
 from fairlead.api.fields import Parser, Schema, Values
 from fairlead.api.lxd.balancer_body import Document, complete, merge
 from fairlead.api.lxd.balancer_decode import Decoded
 from fairlead.api.lxd.balancer_encode import show, tagged
 from fairlead.api.lxd.caller import caller_of, in_project
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
-from fairlead.api.lxd.errors import Says, not_found, say, say_unsupported
+from fairlead.api.lxd.errors import Says, not_applied, not_found, say, say_unsupported
 from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, listed
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import canonical, read_address
 from fairlead.api.lxd.lookup import find_network, name_of
+from fairlead.api.lxd.progress import status_of, with_status, without_status
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
 from fairlead.changes.described import (
@@ -38,10 +39,12 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.model import loadbalancer as lb
 from fairlead.model.abilities import Abilities
 from fairlead.model.network import Network
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 from fairlead.resting import in_steps
+from fairlead.store.model import Change
 
 SHOWN: Mapping[str, Schema] = {
     "listen_address": TEXT,
@@ -106,13 +109,13 @@ class Views:
         found = (each for each in described_on(snapshot, network, self._sort.use) if who.may_see(each.project_id))
         return await listed(
             request,
-            ((self._path(snapshot, network, each.vip.address), partial(self._show, each)) for each in found),
+            ((self._path(snapshot, network, each.vip.address), partial(self._show, snapshot, each)) for each in found),
         )
 
     async def create(self, request: Request) -> Response:
         """The address may be of the network's own, or one that is led to its uplink; 0.0.0.0 and :: are any."""
         network = self._network(self._services.model.snapshot, request)
-        values = await read_body(request)
+        values = self._read(await read_body(request), "creating")
         made = self._services.new_id()
         document = complete(values, self._sort.nothing)
 
@@ -123,18 +126,19 @@ class Views:
                 document, where, lambda asked: create_described(old, asker, made, new_id, asked, listen)
             )
 
-        with self._saying("creating"):
-            snapshot = await self._services.write(change)
+        written = await self._record("creating", change)
+        snapshot = written.snapshot
         path = self._path(snapshot, network, snapshot.load_balancers[made].vip.address)
         lifecycle(request, f"{self._sort.event}-created", path)
+        await self._arrive("creating", written)
         return created(in_project(path, caller_of(request).project_id))
 
     async def show_one(self, request: Request) -> Response:
         """With the ETag that If-Match takes."""
         snapshot = self._services.model.snapshot
         balancer = self.find(snapshot, request)
-        document = self._sort.encode(describe(balancer))
-        return sync(show(document, balancer.vip.address), tag=self._tag(document, balancer))
+        tag = self._tag(self._sort.encode(describe(balancer)), balancer)
+        return sync(self._show(snapshot, balancer), tag=tag)
 
     async def replace(self, request: Request) -> Response:
         """What the body does not say is empty."""
@@ -148,17 +152,17 @@ class Views:
         """With all that it leads to."""
         snapshot = self._services.model.snapshot
         path = self._path_of(snapshot, request)
-        with self._saying("deleting"):
-            await self._services.write(
-                lambda old: delete_described(old, self._asker(request), self.find(old, request).id)
-            )
+        written = await self._record(
+            "deleting", lambda old: delete_described(old, self._asker(request), self.find(old, request).id)
+        )
         lifecycle(request, f"{self._sort.event}-deleted", path)
+        await self._arrive("deleting", written)
         return sync()
 
     async def _update(self, request: Request, revise: Callable[[Values, Document], Document]) -> Response:
         """Nothing is written, and nobody told, if all stays as it is."""
         path = self._path_of(self._services.model.snapshot, request)
-        values, changed = await read_body(request), list[bool]()
+        values, changed = self._read(await read_body(request), "updating"), list[bool]()
 
         async def change(old: Snapshot) -> Changes:
             balancer = self.find(old, request)
@@ -175,11 +179,20 @@ class Views:
                 lambda wanted: replace_described(old, self._asker(request), balancer.id, self._services.new_id, wanted),
             )
 
-        with self._saying("updating"):
-            await self._services.write(change)
+        written = await self._record("updating", change)
         if changed == [True]:
             lifecycle(request, f"{self._sort.event}-updated", path)
+        await self._arrive("updating", written)
         return sync()
+
+    async def _record(self, doing: str, change: Change) -> Written:
+        with self._saying(doing):
+            return await self._services.record(change)
+
+    async def _arrive(self, doing: str, written: Written) -> None:
+        """Raises ApiError 503 if OVN does not have it in time."""
+        with self._saying(doing):
+            await self._services.arrive(written)
 
     async def _decided(
         self, document: Document, network_id: str, rule: Callable[[AskedDescription], Steps[Changes]]
@@ -245,8 +258,18 @@ class Views:
         address = canonical(request.path_params["listen_address"])
         return self._path(snapshot, self._network(snapshot, request), address)
 
-    def _show(self, balancer: lb.LoadBalancer) -> JsonObject:
-        return show(self._sort.encode(describe(balancer)), balancer.vip.address)
+    def _read(self, values: Values, doing: str) -> Values:
+        """Raises ApiError 400."""
+        with self._saying(doing):
+            return without_status(values)
+
+    def _show(self, snapshot: Snapshot, balancer: lb.LoadBalancer) -> JsonObject:
+        document = self._sort.encode(describe(balancer))
+        config = with_status(document["config"], self.status(snapshot, balancer))
+        return show({**document, "config": config}, balancer.vip.address)
+
+    def status(self, snapshot: Snapshot, balancer: lb.LoadBalancer) -> str:
+        return status_of(self._services, snapshot, [Owner(Kind.LOAD_BALANCER, balancer.id)])
 
     def _tag(self, document: Document, balancer: lb.LoadBalancer) -> str:
         return etag(tagged(document, balancer.vip.address))
@@ -261,6 +284,8 @@ def saying(what: str, words: Mapping[type[Refusal], Says]) -> Iterator[None]:
         raise _after(what, words.get(type(refused.why), say)(refused.why)) from refused
     except Unsupported as unsupported:
         raise _after(what, say_unsupported(unsupported)) from unsupported
+    except NotApplied as error:
+        raise _after(what, not_applied("load balancer", error)) from error
     except ApiError as error:
         raise _after(what, error) from error
 

@@ -1,6 +1,6 @@
 """What LXD's clients read: one object around every answer, and ETags (LXD's REST API, "Return values").
 
-Answers are synchronous: what was asked for is stored when the client hears of it. Only a token is an operation.
+Answers are synchronous: a change is stored and applied when it is answered. Only a token is an operation.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.door import ApiError, NotApplied
 from fairlead.api.fields import BadField, MissingField, UnknownField
 from fairlead.api.lxd import balancer_refusals, network_refusals, trust_refusals
 from fairlead.changes import balancers, identity, ids, quotas
@@ -74,6 +74,12 @@ def say(why: Refusal) -> ApiError:
 
 def say_unsupported(error: Unsupported) -> ApiError:
     return ApiError(501, f"Provider '{error.provider}' does not support: {error.asked}{error.advice}")
+
+
+def not_applied(what: str, error: NotApplied) -> ApiError:
+    """Incus: "Failed applying OVN load balancer". Incus takes the change back; here it stays stored."""
+    text = f"Failed applying OVN {what}: {error.why}; the change is stored and is applied once OVN accepts it"
+    return ApiError(503, text)
 
 
 def bad_field(error: BadField) -> ApiError:

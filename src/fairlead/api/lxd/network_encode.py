@@ -7,6 +7,7 @@ from fairlead.api.lxd.caller import in_project, sees
 from fairlead.api.lxd.envelope import PREFIX, etag
 from fairlead.api.lxd.lookup import name_of, project_of
 from fairlead.api.lxd.network_config import encode_config
+from fairlead.api.lxd.progress import PROGRESS, status_of
 from fairlead.api.lxd.uplink_config import encode_uplink_config
 from fairlead.api.openapi import FLAG, TEXT, TEXTS
 from fairlead.changes.described import described_on
@@ -17,7 +18,6 @@ from fairlead.model.loadbalancer import Use
 from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
 
 OVN, PHYSICAL = "ovn", "physical"
@@ -34,7 +34,7 @@ SHOWN = {
         "description": TEXT,
         "config": CONFIG,
         "managed": FLAG,
-        "status": {"enum": ["Created", "Pending", "Errored"]},
+        "status": {"enum": [*PROGRESS]},
         "used_by": TEXTS,
         "locations": TEXTS,
         "project": TEXT,
@@ -75,7 +75,7 @@ def encode_network(services: Services, snapshot: Snapshot, caller: Identity, net
         "description": network.description,
         "config": config_of(services, snapshot, network),
         "managed": True,
-        "status": _status(services, snapshot, network),
+        "status": status_of(services, snapshot, _owners(snapshot, network)),
         "used_by": used_by,
         "locations": [LOCATION],
         "project": project_of(network),
@@ -112,14 +112,3 @@ def _owners(snapshot: Snapshot, network: Network) -> Iterator[Owner]:
     for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         if snapshot.ports[port_id].network_id == network.id:
             yield Owner(Kind.PORT, port_id)
-
-
-def _status(services: Services, snapshot: Snapshot, network: Network) -> str:
-    """Created is what has arrived in the dataplane; Errored what does not get there."""
-    found = {
-        derive_provisioning_status(snapshot.generations.get(owner, snapshot.revision), services.applied(owner))
-        for owner in _owners(snapshot, network)
-    }
-    if ProvisioningStatus.ERROR in found:
-        return "Errored"
-    return "Created" if found == {ProvisioningStatus.ACTIVE} else "Pending"

@@ -115,9 +115,10 @@ class Views:
             asked = decode_network(old, name, description, config, services.mtu, None)
             return await in_steps(create_whole(old, asker, made, services.new_id, asked))
 
-        snapshot = await services.write(change)
-        path = path_of(snapshot, snapshot.networks[made])
+        written = await services.record(change)
+        path = path_of(written.snapshot, written.snapshot.networks[made])
         lifecycle(request, "network-created", path)
+        await services.arrive(written)
         return created(in_project(path, caller.project_id))
 
     async def show_one(self, request: Request) -> Response:
@@ -162,9 +163,10 @@ class Views:
                 raise ApiError(409, f"Network {quote(name)} already exists")
             return await self._changed(old, request, found, name, config_of(self._services, old, found))
 
-        snapshot = await self._services.write(change)
-        path = path_of(snapshot, snapshot.networks[network.id])
+        written = await self._services.record(change)
+        path = path_of(written.snapshot, written.snapshot.networks[network.id])
         lifecycle(request, "network-renamed", path)
+        await self._services.arrive(written)
         return created(in_project(path, project))
 
     async def delete(self, request: Request) -> Response:
@@ -177,8 +179,9 @@ class Views:
                 return delete_uplink(old, asker, network.id)
             return await in_steps(delete_whole(old, asker, network.id))
 
-        await self._services.write(change)
+        written = await self._services.record(change)
         lifecycle(request, "network-deleted", path)
+        await self._services.arrive(written)
         return sync()
 
     async def _update(self, request: Request, revise: Revise) -> Response:
@@ -194,9 +197,10 @@ class Views:
             return changes
 
         path = path_of(services.model.snapshot, self._find(services.model.snapshot, request))
-        await services.write(change)
+        written = await services.record(change)
         if changed == [True]:
             lifecycle(request, "network-updated", path)
+        await services.arrive(written)
         return sync()
 
     # What they share

@@ -1,0 +1,166 @@
+"""Whether the answer of a change by LXD's API comes after the change is in the dataplane, and what it is otherwise."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.drivers.fake import Fault
+from fairlead.model.owner import Kind
+from harness.front_ends.lxd_balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
+from harness.front_ends.lxd_world import Door
+
+STORED = "the change is stored and is applied once OVN accepts it"
+NETWORK = "/1.0/networks/other?project=one"
+SIX = {
+    "backends": [backend("six", target_address="fd00::11")],
+    "ports": [port("53", "six"), port("53", "six", protocol="udp")],
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Door]:
+    door = Door(tmp_path)
+    settle(door)
+    yield door
+    door.close()
+
+
+def stop(site: Door) -> None:
+    """From now on OVN refuses every transaction."""
+    site.place.driver._fault = lambda: Fault.BEFORE
+
+
+def resume(site: Door) -> None:
+    site.place.driver._fault = lambda: Fault.NONE
+    site.place.reconciler.retry_now()
+    site.rest()
+
+
+def rows_at_the_answer(site: Door, method: str, path: str, body: Any = None) -> tuple[int, set[str]]:
+    """The status, and the kinds of owners that have rows in that moment."""
+
+    async def ask() -> tuple[int, set[str]]:
+        answer = await site.place.client.request(method, path.removeprefix("/1.0"), json=body)
+        return answer.status_code, {owner.kind.value for owner in site.place.driver.rows}
+
+    site.place.caller = site.callers["root"]
+    found: tuple[int, set[str]] = site.run(ask())
+    return found
+
+
+@pytest.mark.parametrize(("listen", "body"), [(LISTEN, BODY), (LISTEN6, {**BODY, **SIX})])
+def test_the_rows_are_there_at_the_answer_and_gone_at_that_of_a_deletion(site: Door, listen: str, body: dict[str, Any]):
+    assert rows_at_the_answer(site, "POST", LBS, {**body, "listen_address": listen})[0] == 201
+    assert Kind.LOAD_BALANCER.value in {owner.kind.value for owner in site.place.driver.rows}
+    status, kinds = rows_at_the_answer(site, "DELETE", f"{LBS}/{listen}")
+    assert (status, Kind.LOAD_BALANCER.value in kinds, Kind.VIP_GATEWAY.value in kinds) == (200, False, False)
+
+
+def test_the_rows_of_a_network_are_gone_at_the_answer(site: Door):
+    site.good("DELETE", "/1.0/networks/four")
+    body = {
+        "name": "new",
+        "type": "ovn",
+        "config": {"network": "UPLINK", "ipv4.address": "10.7.0.1/24", "ipv4.nat": "true"},
+    }
+    before = set(site.place.driver.rows)
+    assert rows_at_the_answer(site, "POST", "/1.0/networks", body)[0] == 201
+    assert {owner.kind for owner in set(site.place.driver.rows) - before} == {Kind.NETWORK, Kind.ROUTER, Kind.PORT}
+    assert rows_at_the_answer(site, "DELETE", "/1.0/networks/new")[0] == 200
+    assert set(site.place.driver.rows) == before
+
+
+@pytest.mark.parametrize(("listen", "body"), [(LISTEN, BODY), (LISTEN6, {**BODY, **SIX})])
+@pytest.mark.parametrize("many", [LBS, FORWARDS])
+def test_what_ovn_does_not_take_is_an_error_and_shown(site: Door, many: str, listen: str, body: dict[str, Any]):
+    noun = {LBS: "load balancer", FORWARDS: "forward"}[many]
+    if many == FORWARDS:
+        target = {LISTEN: "10.0.0.11", LISTEN6: "fd00::11"}[listen]
+        body = {**FORWARD, "ports": [{**FORWARD["ports"][0], "target_address": target}]}
+    one = f"{many}/{listen}"
+    stop(site)
+    answer = site.send("POST", many, {**body, "listen_address": listen})
+    said = answer.json()
+    assert (answer.status_code, said["error_code"]) == (503, 503)
+    assert said["error"] == f"Failed creating {noun}: Failed applying OVN load balancer: refused; {STORED}"
+    assert site.good("GET", one)["config"] == {"volatile.fairlead.status": "Errored"}
+    assert site.good("GET", f"{many}?recursion=1")[0]["config"] == {"volatile.fairlead.status": "Errored"}
+    if many == LBS:
+        assert site.good("GET", f"{one}/state") == {"backend_health": None, "status": "Errored"}
+
+    changed = {**site.good("GET", one), "description": "new"}  # as a client sends what it has read
+    answer = site.send("PUT", one, changed)
+    assert answer.json()["error"] == f"Failed updating {noun}: Failed applying OVN load balancer: refused; {STORED}"
+    assert site.good("GET", one)["description"] == "new"
+    resume(site)
+    assert site.good("GET", one)["config"] == {}
+    if many == LBS:
+        assert site.good("GET", f"{one}/state")["status"] == "Created"
+
+    stop(site)
+    answer = site.send("DELETE", one)
+    assert answer.json()["error"] == f"Failed deleting {noun}: Failed applying OVN load balancer: refused; {STORED}"
+    assert site.bad("GET", one)[0] == 404
+    resume(site)
+    assert Kind.LOAD_BALANCER not in {owner.kind for owner in site.place.driver.rows}
+
+
+def test_the_cure_of_what_failed_is_applied_and_answered_so(site: Door):
+    """An error of an attempt before the change is no outcome of the change."""
+    stop(site)
+    assert site.send("POST", LBS, {**BODY, "listen_address": LISTEN}).status_code == 503
+    site.place.driver._fault = lambda: Fault.NONE
+    site.place.reconciler.retry_now()
+    site.good("PUT", f"{LBS}/{LISTEN}", {**BODY, "description": "cured"})
+
+
+def test_who_waits_in_vain_is_told_so_and_holds_nobody(site: Door):
+    """OVN accepts the connection and answers nothing: each request ends, and so does what waits for it."""
+    site.place.runs = False
+
+    async def ask_at_once() -> list[int]:
+        paths = [f"198.51.100.{number}" for number in range(20, 24)]
+        bodies = [{**BODY, "listen_address": each} for each in paths]
+        path = LBS.removeprefix("/1.0")
+        answers = await asyncio.gather(*(site.place.client.post(path, json=body) for body in bodies))
+        return [answer.status_code for answer in answers]
+
+    site.place.caller = site.callers["root"]
+    assert site.run(ask_at_once()) == [503] * 4
+    shown = site.run(site.place.client.get(f"{LBS.removeprefix('/1.0')}/198.51.100.20")).json()["metadata"]
+    assert shown["config"] == {"volatile.fairlead.status": "Pending"}
+    assert not site.place.reconciler._outcomes._news or site.run(_nobody_waits(site))
+
+
+async def _nobody_waits(site: Door) -> bool:
+    await site.place.rest()
+    return not site.place.reconciler._outcomes._news
+
+
+def test_a_network_that_ovn_does_not_take_is_an_error_and_shown(site: Door):
+    body = {
+        "name": "new",
+        "type": "ovn",
+        "config": {"network": "UPLINK", "ipv4.address": "10.7.0.1/24", "ipv4.nat": "true"},
+    }
+    stop(site)
+    answer = site.send("POST", "/1.0/networks", body)
+    assert (answer.status_code, answer.json()["error"]) == (503, f"Failed applying OVN network: refused; {STORED}")
+    assert site.good("GET", "/1.0/networks/new")["status"] == "Errored"
+    resume(site)
+    assert site.good("GET", "/1.0/networks/new")["status"] == "Created"
+    stop(site)
+    answer = site.send("DELETE", "/1.0/networks/new")
+    assert (answer.status_code, answer.json()["error"]) == (503, f"Failed applying OVN network: refused; {STORED}")
+    resume(site)
+
+
+@pytest.mark.parametrize(("method", "value"), [("PUT", ""), ("PATCH", ""), ("PUT", "Created"), ("PATCH", "x")])
+def test_a_status_is_not_set(site: Door, method: str, value: str):
+    site.good("POST", LBS, {**BODY, "listen_address": LISTEN})
+    body = {**BODY, "config": {"volatile.fairlead.status": value}}
+    text = 'Failed updating load balancer: Option "volatile.fairlead.status" is set by the server'
+    assert site.bad(method, f"{LBS}/{LISTEN}", body) == (400, text)
