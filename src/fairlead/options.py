@@ -268,7 +268,9 @@ class OvnOptions:
     )
     follow: str = _option(
         "yes",
-        "yes: load balancers may be on networks that Neutron (ML2/OVN), LXD or Incus writes into the same OVN; no.",
+        "yes: what Neutron (ML2/OVN), LXD and Incus write into the same OVN is known. Load balancers may be on"
+        " Neutron's networks, not on those that LXD or Incus manages; addresses that these programs gave out outside"
+        " are taken; no.",
     )
     chassis_probe_interval: int = _option(
         15,

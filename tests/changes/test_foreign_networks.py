@@ -7,6 +7,7 @@ from immutables import Map
 
 from fairlead.changes.access import NotFound, find_network, find_port, find_subnet
 from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
+from fairlead.changes.managers import ManagedElsewhere
 from fairlead.changes.vips import AlsoAsked, AskedVip, PortHasDevice, VipNeedsPort, choose_vip
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import parse_address
@@ -55,6 +56,18 @@ def balanced(snapshot: Snapshot, identity: str = "lb", **fields: object) -> Step
 def test_no_address_of_theirs_is_given_out(said: dict[str, str]):
     why = refusal(choose_vip, cloud(), ASKER, asked(**said))
     assert why == VipNeedsPort(network_id="net", writer=Writer.NEUTRON)
+
+
+@pytest.mark.parametrize("said", [{"subnet_id": "four"}, {"network_id": "net"}, {"port_id": "theirs"}])
+@pytest.mark.parametrize("writer", [Writer.LXD, Writer.INCUS])
+def test_load_balancers_are_not_on_networks_of_lxd_and_incus(writer: Writer, said: dict[str, str]):
+    """OVN answers for no port that is on no node there, so nothing would reach the VIP."""
+    network, port = (replace(each, writer=writer) for each in (NETWORK, PORT))
+    snapshot = with_facts(Snapshot(), FOREIGN, {owner_of(each): each for each in (network, port)})
+    why = refusal(choose_vip, snapshot, ASKER, asked(**said))
+    assert why == ManagedElsewhere(network=network.name, writer=writer)
+    stranger = replace(ASKER, identity=GUEST)
+    assert isinstance(refusal(choose_vip, snapshot, stranger, asked(**said)), NotFound)
 
 
 def test_a_port_of_theirs_is_used_as_it_is():

@@ -11,6 +11,7 @@ from fairlead.changes.described import create_described
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.outside import NotGranted
 from fairlead.changes.refusal import Refusal
+from fairlead.model.facts import GIVEN_ELSEWHERE, with_facts
 from fairlead.model.loadbalancer import Use
 from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
 from fairlead.model.snapshot import Aggregate, Snapshot
@@ -143,6 +144,18 @@ def with_prefix(snapshot: Snapshot, cidr: str) -> Snapshot:
     net = replace(snapshot.networks["their"], subnets=(subnet("t", cidr),))
     joined = replace(snapshot.ports["joined"], fixed_ips=(fixed("t", str(ip_network(cidr)[1])),))
     return apply_changes(snapshot, Changes(puts=(net, joined)), 3)
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.100", "198.51.100.1", "2001:db8:1::5"])
+def test_an_address_that_another_program_gave_out_is_taken(listen: str):
+    address = ip_address(listen)
+    assert balancer(described(with_(), asked(), listen))
+    snapshot = with_facts(with_(), GIVEN_ELSEWHERE, {address: True})
+    assert refused(snapshot, asked(), listen) == listening.ListenOverlaps(address=address)
+    free = balancer(described(snapshot, asked(), AnyAddress(version=address.version))).vip.address
+    beside = with_facts(snapshot, GIVEN_ELSEWHERE, {free: True})
+    again = balancer(described(beside, asked(), AnyAddress(version=address.version))).vip.address
+    assert again not in (free, address)
 
 
 def test_on_an_uplink_without_routes_only_its_owner_names_an_address():

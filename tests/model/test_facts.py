@@ -21,6 +21,7 @@ from fairlead.model.facts import (
     DERIVED,
     FACTS,
     GATEWAY_CHASSIS,
+    GIVEN_ELSEWHERE,
     HEALTH,
     LOST_HOSTS,
     OWN_ADDRESSES,
@@ -54,6 +55,7 @@ AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)
 SIGHTING = Sighting(health=Health.ERROR, chassis="node1", since=NOON)
 PLACE, ELSEWHERE = ProxyPlace("net1", "demo"), ProxyPlace("net2", "demo")
 OWN = frozenset({ip_address("10.1.0.1")})
+GIVEN = Map({ip_address("192.0.2.9"): True})
 WANTED = WantedProxies(come=("node1",), go=("port",))
 NODE = Chassis(name="node1", host="node1.example", ports=Map({"vm1": True, "vm2": False}))
 
@@ -86,6 +88,7 @@ def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
         (LOST_HOSTS, frozenset({"host1"}), frozenset({"host1"})),
         (OWN_ADDRESSES, {"host1": OWN, "host2": None}, Map({"host1": OWN})),
         (RETURNED, Map({"web": frozenset({"a"})}), Map({"web": frozenset({"a"})})),
+        (GIVEN_ELSEWHERE, {ip_address("192.0.2.9"): True, ip_address("2001:db8::9"): None}, GIVEN),
     ],
     ids=[fact.field for fact in FACTS if fact.take is None],
 )

@@ -4,9 +4,9 @@ An address is chosen while the change is decided, from the snapshot that it is d
 (`address/<network>/<address>`) then refuse the second of two servers that chose the same one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from itertools import pairwise
 
 from fairlead.changes.refusal import Refusal, Refused
@@ -163,7 +163,32 @@ def free_address(
 ) -> IPAddress | None:
     """An address of the subnet's pools that nobody has, looked for from the place that the seed names; or None."""
     pools = subnet.allocation_pools
-    return taken.free_address(snapshot.taken, network_id, pools, seed, {*but, subnet.gateway})
+    not_these = NotFree(
+        network=snapshot.networks.get(network_id), snapshot=snapshot, but=frozenset((*but, subnet.gateway))
+    )
+    return taken.free_address(snapshot.taken, network_id, pools, seed, not_these)
+
+
+def is_given_elsewhere(snapshot: Snapshot, network: Network | None, address: IPAddress) -> bool:
+    """Whether another program gave out this address of an external network. Which wires are the same is not compared:
+    every program has its own names for them."""
+    return network is not None and network.external and address in snapshot.given_elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFree(Container[IPAddress | None]):
+    """Addresses that are not to be chosen, besides those of the network's ports."""
+
+    snapshot: Snapshot
+    network: Network | None
+    but: frozenset[IPAddress | None] = frozenset()
+
+    def __contains__(self, address: object) -> bool:
+        if address in self.but:
+            return True
+        return isinstance(address, IPv4Address | IPv6Address) and is_given_elsewhere(
+            self.snapshot, self.network, address
+        )
 
 
 def choose_mac(snapshot: Snapshot, seed: str) -> str:
@@ -236,7 +261,8 @@ def _named(snapshot: Snapshot, holder: Holder, asked: AskedAddress, address: IPA
         return fixed
     if is_automatic(subnet) and address != _automatic_address(subnet, holder.mac):
         raise Refused(AddressIsAutomatic(address=address, subnet_id=subnet.id))
-    if snapshot.addresses.get((holder.network.id, address), holder.port_id) != holder.port_id:
+    taken_here = snapshot.addresses.get((holder.network.id, address), holder.port_id) != holder.port_id
+    if taken_here or is_given_elsewhere(snapshot, holder.network, address):
         raise Refused(AddressTaken(address=address, subnet_id=subnet.id))
     return fixed
 
@@ -305,6 +331,7 @@ def choose_service_address(
             raise Refused(NoFreeAddress(network_id=network_id, subnet_id=subnet.id))
         return FixedIP(subnet_id=subnet.id, address=free)
     _check_inside(wanted, subnet)
-    if (network_id, wanted) in snapshot.addresses or wanted == subnet.gateway:
+    elsewhere = is_given_elsewhere(snapshot, snapshot.networks.get(network_id), wanted)
+    if elsewhere or (network_id, wanted) in snapshot.addresses or wanted == subnet.gateway:
         raise Refused(AddressTaken(address=wanted, subnet_id=subnet.id))
     return FixedIP(subnet_id=subnet.id, address=wanted)

@@ -20,6 +20,7 @@ from fairlead.changes.described_checks import (
 )
 from fairlead.changes.finding import check_may_change
 from fairlead.changes.listen_addresses import Listen, choose_listen, find_uplink
+from fairlead.changes.managers import check_manager
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vips import VipHolder, make_vip_port
 from fairlead.model import loadbalancer as lb
@@ -75,6 +76,7 @@ def create_described(
 ) -> Steps[Changes]:
     """Raises Refused. It is of the project that has the network."""
     network = snapshot.networks[asked.network_id]
+    check_manager(network)
     place = yield from choose_listen(snapshot, asker, network, listen, balancer_id)
     address = place.fixed.address
     check_description(network, address, asked)

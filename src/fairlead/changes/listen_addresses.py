@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TypeAlias
 
-from fairlead.changes.addresses import choose_service_address
+from fairlead.changes.addresses import NotFree, choose_service_address, is_given_elsewhere
 from fairlead.changes.asker import Asker
 from fairlead.changes.outside import NotGranted, granted, is_translated
 from fairlead.changes.refusal import Refusal, Refused
@@ -202,6 +202,8 @@ def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: 
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id or "", ""))
     if balancer is not None and balancer.described is not None and balancer.described.network_id == network.id:
         raise Refused(ListenTaken(address=address, use=_use(balancer.described)))
+    if is_given_elsewhere(snapshot, uplink, address):
+        raise Refused(ListenOverlaps(address=address))
     on_wire = not is_routed(uplink, subnet)  # a route has no broadcast address: nothing is on a link there
     if port_id is not None or address == subnet.gateway or (on_wire and not is_usable(address, subnet.cidr)):
         raise Refused(ListenOverlaps(address=address))
@@ -244,7 +246,8 @@ def _free(
     prefixes = tuple(AllocationPool(start=cidr[0], end=cidr[-1]) for cidr in routed)
     for subnet, pool in ranges:
         left = _without((pool.start, pool.end), prefixes)
-        free = taken.free_address(snapshot.taken, uplink.id, left, seed, {subnet.gateway})
+        not_these = NotFree(snapshot=snapshot, network=uplink, but=frozenset({subnet.gateway}))
+        free = taken.free_address(snapshot.taken, uplink.id, left, seed, not_these)
         if free is not None:
             return FixedIP(subnet_id=subnet.id, address=free)
         yield

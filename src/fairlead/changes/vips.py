@@ -8,6 +8,7 @@ from fairlead.changes.access import NotFound, uses_network
 from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import Identity
+from fairlead.changes.managers import check_manager
 from fairlead.changes.ports import VIP_DEVICE, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.addresses import IPAddress
@@ -142,6 +143,7 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
         subnet = choose_subnet(snapshot, network, asked.address)
     else:
         raise Refused(NoVip())
+    check_manager(network)
     if isinstance(network, ForeignNetwork):
         raise Refused(VipNeedsPort(network_id=network.id, writer=network.writer))
     named = any((asked.address, *(each.address for each in asked.more)))
@@ -192,6 +194,7 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
     port = snapshot.ports.get(port_id)
     if port is None or not who.may_change(port.project_id):
         raise Refused(NotFound(what=Port, id=port_id))
+    check_manager(snapshot.networks.get(port.network_id))
     device_id = port.device_id or local_ip_of(snapshot, port)
     if is_foreign(port) and (other := snapshot.vip_owner.get(port.id)) not in (None, asked.balancer_id):
         raise Refused(PortHasDevice(port_id=port.id, device_id=f"{VIP_DEVICE}{other}"))

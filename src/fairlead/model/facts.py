@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from immutables import Map
 
+from fairlead.model.addresses import IPAddress
 from fairlead.model.affected import affected
 from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
@@ -42,6 +43,8 @@ AgentNews: TypeAlias = Mapping[str, Agent | None]
 """By the name of the chassis."""
 CoveredNews: TypeAlias = Mapping[str, str | None]
 """Place, or network -> the chassis that probes there; None for none."""
+GivenNews: TypeAlias = Mapping[IPAddress, bool | None]
+"""Address -> True for one that is given out; None for one that is no longer."""
 PluggedNews: TypeAlias = Mapping[str, str | None]
 """Port -> the host name of the node that has it; None for none."""
 
@@ -356,6 +359,9 @@ FOREIGN: Fact[ForeignNews] = Fact(
     derive=derive_health,
     step=5,
 )
+GIVEN_ELSEWHERE: Fact[GivenNews] = Fact(
+    field="given_elsewhere", observer="others who give out addresses outside by the Northbound database"
+)
 FACTS: tuple[Fact[Any], ...] = (
     HEALTH,
     SIGHTINGS,
@@ -376,6 +382,7 @@ FACTS: tuple[Fact[Any], ...] = (
     OWN_ADDRESSES,
     RETURNED,
     FOREIGN,
+    GIVEN_ELSEWHERE,
 )
 DERIVED = frozenset({"down", "online", "hostless"})
 """The fields of the snapshot that follow from documents and facts together."""

@@ -2,7 +2,7 @@
 
 They stand in the snapshot beside the documents that are stored, under the same keys, so whatever finds its way through
 networks finds it through these too. They are never stored, have no rows of ours and count in no quota; no door shows
-or changes them: whose they are has an API of its own. A load balancer may be on them.
+or changes them: whose they are has an API of its own. A load balancer may be on those of writers in `SERVED`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,12 @@ class Writer(StrEnum):
     NEUTRON = "neutron"
     """OpenStack's, by its driver ML2/OVN."""
     LXD = "lxd"
-    """LXD or Incus."""
+    INCUS = "incus"
+
+    @property
+    def program(self) -> str:
+        """Its name, for people."""
+        return {Writer.NEUTRON: "Neutron", Writer.LXD: "LXD", Writer.INCUS: "Incus"}[self]
 
 
 SERVED = frozenset({Writer.NEUTRON})
@@ -57,6 +62,11 @@ class ForeignPort(Port):
 class ForeignFloatingIP(FloatingIP):
     row: str
     writer: Writer
+
+
+def is_managed_elsewhere(network: object) -> TypeGuard[ForeignNetwork]:
+    """Whether load balancers there are only its writer's own."""
+    return isinstance(network, ForeignNetwork) and network.writer not in SERVED
 
 
 Foreign: TypeAlias = ForeignNetwork | ForeignRouter | ForeignPort | ForeignFloatingIP

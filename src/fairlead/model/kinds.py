@@ -15,7 +15,15 @@ from fairlead.model.balancer_status import touch
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.domain import Topology
 from fairlead.model.enrolment import Node, NodeToken
-from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, called, is_foreign
+from fairlead.model.foreign import (
+    ForeignFloatingIP,
+    ForeignNetwork,
+    ForeignPort,
+    ForeignRouter,
+    called,
+    is_foreign,
+    is_managed_elsewhere,
+)
 from fairlead.model.foreign_probing import offered_at
 from fairlead.model.hosts import Block, Host, block_of, prefix_key
 from fairlead.model.indexes import Addresses, Grouped, Held, Index, Summed, Unique
@@ -27,7 +35,7 @@ from fairlead.model.proxy_backends import proxy_servers
 from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.silence import SilentNode
-from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, Aggregate
+from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, MANAGED, Aggregate
 from fairlead.model.trust import Certificate, Project, TrustToken
 
 Dependents = Callable[[Topology, Topology, Owner], Iterable[Owner]]
@@ -83,6 +91,14 @@ def _claims_of_port(port: Port) -> Iterator[str]:
 def _segment(network: Network) -> Iterator[Any]:
     if network.segment is not None and not is_foreign(network):
         yield network.segment
+
+
+def _names(network: Network) -> list[tuple[str, str]]:
+    """Scopes in which it is found by its name. One that another program manages is found by none of that program's
+    tenants, but by the name of its row."""
+    if is_managed_elsewhere(network):
+        return [(MANAGED, network.name)]
+    return [(scope, network.name) for scope in _scopes(network)]
 
 
 def _scopes(network: Network) -> list[str]:
@@ -195,7 +211,7 @@ KINDS: Mapping[Kind, Declaration] = {
             Unique("announced", lambda network: [network.id] if network.announced else []),
             Unique("called", called),
             Grouped("project_networks", _scopes),
-            Grouped("network_names", lambda network: [(scope, network.name) for scope in _scopes(network)]),
+            Grouped("network_names", _names),
         ),
         claims=_claims_of_network,
         dependents=dependents.of_network,

@@ -46,6 +46,8 @@ Trust: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
 """What says who may come in, and for which project."""
 KEPT_SHELF = 2
 """Characters of an id: all are listed in the order of ids, by 256 shelves."""
+MANAGED = "/"
+"""Scope of names of networks that another program manages (`network_names`). No project is called so."""
 EVERYBODY = ""
 """Whose the external networks are, where networks are looked for by project: no project has this id."""
 _Key = TypeVar("_Key")
@@ -111,6 +113,8 @@ class Snapshot:
     """Place on a network of others -> how its proxies' ports have to change there (`model/foreign_proxies.py`)."""
     refused_proxies: Map[str, str] = Map()
     """Network of others -> why they refuse the ports of proxies: a sentence."""
+    given_elsewhere: Map[IPAddress, bool] = Map()
+    """Addresses outside that other programs gave out: of routers' gateways, floating IPs, load balancers, forwards."""
     proxied_providers: frozenset[str] = frozenset()
     """The names of those whose load balancers may lead to proxies."""
     counts_answers: bool = False

@@ -17,6 +17,7 @@ from fairlead.changes import (
     described_checks,
     finding,
     listen_addresses,
+    managers,
     members_behind,
     monitor_checks,
     offers,
@@ -212,7 +213,10 @@ _LISTEN: Mapping[type[Refusal], Says] = {
     ),
     listen_addresses.ListenInUse: _in_use,
 }
-WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN}
+_MANAGED: Mapping[type[Refusal], Says] = {
+    managers.ManagedElsewhere: lambda why: _bad(managers.say_managed(why)),
+}
+WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN, **_MANAGED}
 """Of load balancers, and of forwards unless there are others for these."""
 
 

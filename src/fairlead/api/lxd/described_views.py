@@ -20,7 +20,7 @@ from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, listed
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import canonical, read_address
-from fairlead.api.lxd.lookup import find_network, name_of
+from fairlead.api.lxd.lookup import find_managed, find_network, name_of
 from fairlead.api.lxd.progress import status_of, with_status, without_status
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
@@ -114,14 +114,14 @@ class Views:
 
     async def create(self, request: Request) -> Response:
         """The address may be of the network's own, or one that is led to its uplink; 0.0.0.0 and :: are any."""
-        network = self._network(self._services.model.snapshot, request)
+        network = self._target(self._services.model.snapshot, request)
         values = self._read(await read_body(request), "creating")
         made = self._services.new_id()
         document = complete(values, self._sort.nothing)
 
         async def change(old: Snapshot) -> Changes:
             listen, asker = self._listen_address(values.get("listen_address", "")), self._asker(request)
-            where, new_id = self._network(old, request).id, self._services.new_id
+            where, new_id = self._target(old, request).id, self._services.new_id
             return await self._decided(
                 document, where, lambda asked: create_described(old, asker, made, new_id, asked, listen)
             )
@@ -229,6 +229,11 @@ class Views:
         if network.external:
             raise ApiError(400, f"Network driver {quote('physical')} does not support {self._sort.noun}s")
         return network
+
+    def _target(self, snapshot: Snapshot, request: Request) -> Network:
+        """The network of a new one: also one that another program manages, which the rule refuses. Raises ApiError."""
+        managed = find_managed(snapshot, caller_of(request), request.path_params["network"])
+        return self._network(snapshot, request) if managed is None else managed
 
     def _listen_address(self, text: str) -> Listen:
         """Raises ApiError 400."""

@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator
 
 from fairlead.api.door import ApiError
-from fairlead.changes.identity import DEFAULT_PROJECT
+from fairlead.changes.access import uses_network
+from fairlead.changes.identity import DEFAULT_PROJECT, Identity
+from fairlead.model.foreign import is_managed_elsewhere
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network
-from fairlead.model.snapshot import EVERYBODY, Snapshot
+from fairlead.model.snapshot import EVERYBODY, MANAGED, Snapshot
 
 LONGEST_NAME = 64
 RESERVED = "$?&+\"'`*/"
@@ -36,6 +38,16 @@ def is_called(snapshot: Snapshot, project: str, name: str) -> bool:
 def find_uplink(snapshot: Snapshot, name: str) -> Network | None:
     """The external network that is called so, whoever owns it."""
     return _find(snapshot, (EVERYBODY,), name)
+
+
+def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | None:
+    """The network that another program manages, by the name of its row or by its id; None where the name is that of an
+    own one, or the caller may not use it."""
+    if _find(snapshot, scopes(caller.project_id), name) is not None:
+        return None
+    ids = {name, *snapshot.network_names.get((MANAGED, name), NO_IDS)}
+    found = (snapshot.networks[each] for each in sorted(ids) if each in snapshot.networks)
+    return next((each for each in found if is_managed_elsewhere(each) and uses_network(caller, each)), None)
 
 
 def networks_of(snapshot: Snapshot, project: str) -> Iterator[Network]:

@@ -25,6 +25,7 @@ from fairlead.changes import (
     ids,
     l7_checks,
     listener_checks,
+    managers,
     members_behind,
     monitor_checks,
     monitors,
@@ -347,6 +348,7 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
+    managers.ManagedElsewhere: lambda why: bad_request(managers.say_managed(why)),
     vips.VipNeedsPort: lambda why: bad_request(
         f"Network {why.network_id} is {why.writer.value}'s, which gives out its addresses: make a port there first, "
         "and give it as vip_port_id."

@@ -78,7 +78,8 @@ def identify(name: str, uuid: str) -> Identity | None:
     if name.startswith(_NEUTRON):
         return Identity(_read_id(name.removeprefix(_NEUTRON)), Writer.NEUTRON, foreign_name(name, uuid))
     if _LXD.fullmatch(name):
-        return Identity(derived_id(uuid), Writer.LXD, foreign_name(name, uuid))
+        writer = Writer.INCUS if name.startswith(Writer.INCUS.value) else Writer.LXD
+        return Identity(derived_id(uuid), writer, foreign_name(name, uuid))
     return None
 
 

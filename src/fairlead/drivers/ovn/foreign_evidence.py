@@ -131,7 +131,11 @@ class End:
 
     @property
     def is_gateway(self) -> bool:
-        return self.port.is_gateway == TRUE or self.port.name.endswith("-lr-lrp-ext")
+        return is_gateway(self.port)
+
+
+def is_gateway(port: RouterPort) -> bool:
+    return port.is_gateway == TRUE or port.name.endswith("-lr-lrp-ext")
 
 
 def traces_of_port(row: SwitchPort, end: End | None) -> tuple[Trace, ...]:
@@ -169,11 +173,12 @@ def _traces_of_router(row: SwitchPort, end: End) -> Iterator[Trace]:
         yield from (Interface(cidr, address) for address, cidr in interfaces)
         return
     for route in end.routes:
-        if route.subnet_id and (address := _address(route.nexthop)) is not None:
+        if route.subnet_id and (address := read_address(route.nexthop)) is not None:
             yield LeavesBy(route.subnet_id, address)
 
 
-def _address(text: str) -> IPAddress | None:
+def read_address(text: str) -> IPAddress | None:
+    """None for what is none."""
     try:
         return parse_address(text)
     except ValueError:

@@ -4,6 +4,7 @@ Only what is needed is kept: Neutron writes some 1,500 bytes about each port. Of
 changed, so those that are kept are all that has to be known of it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -14,6 +15,7 @@ from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, dec
 
 LONGEST_TEXT = 1000
 """Characters of a text that are kept. A longer one is kept as its beginning and its digest: no two look the same."""
+_LISTENS = re.compile(r"(?:lxd|incus)-net[0-9]{1,20}-lb-([0-9a-f.:]{2,39})-(?:tcp|udp)")
 _Read: TypeAlias = Callable[[Json, Any], Iterator[tuple[str, Any]]]
 """Takes a column's value, or of a set or map the difference, and the row before: gives fields with their values."""
 
@@ -98,11 +100,19 @@ class Dhcp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Balancer:
+    """A load balancer or a forward of LXD or Incus."""
+
+    listen: str = ""
+    """The address, which its name has; empty in rows of other programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Global:
     ignore_lsp_down: str = ""
 
 
-Row: TypeAlias = Switch | SwitchPort | Router | RouterPort | Nat | Route | Dhcp | Global
+Row: TypeAlias = Switch | SwitchPort | Router | RouterPort | Nat | Route | Dhcp | Balancer | Global
 
 
 def _bounded(text: str) -> str:
@@ -117,6 +127,11 @@ def _text(name: str) -> _Read:
         yield name, _bounded(decode_optional(value) or "")
 
     return read
+
+
+def _listen(value: Json, before: object) -> Iterator[tuple[str, Any]]:
+    found = _LISTENS.fullmatch(decode_optional(value) or "")
+    yield "listen", found[1] if found else ""
 
 
 def _enabled(value: Json, before: object) -> Iterator[tuple[str, Any]]:
@@ -230,6 +245,7 @@ TABLES: Mapping[str, Table] = {
             "external_ids": _words(subnet_id="neutron:subnet_id", is_gateway="neutron:is_ext_gw"),
         },
     ),
+    "Load_Balancer": Table(empty=Balancer(), columns={"name": _listen}),
     "DHCP_Options": Table(
         empty=Dhcp(),
         columns={

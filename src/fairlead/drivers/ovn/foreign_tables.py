@@ -4,7 +4,8 @@ An event only says which rows changed. What depends on them is noted, and made a
 transaction was taken. So in whatever order rows come, the documents are those that a fresh read gives.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -17,11 +18,20 @@ from fairlead.drivers.ovn.foreign_documents import (
     port_document,
     router_document,
 )
-from fairlead.drivers.ovn.foreign_evidence import End, Evidence, Malformed, On, traces_of_port
+from fairlead.drivers.ovn.foreign_evidence import (
+    End,
+    Evidence,
+    Malformed,
+    On,
+    is_gateway,
+    read_address,
+    traces_of_port,
+)
 from fairlead.drivers.ovn.foreign_links import Index, Key, Links
 from fairlead.drivers.ovn.foreign_registry import Registry
 from fairlead.drivers.ovn.foreign_rows import (
     TABLES,
+    Balancer,
     Dhcp,
     Global,
     Nat,
@@ -35,6 +45,7 @@ from fairlead.drivers.ovn.foreign_rows import (
     read_row,
 )
 from fairlead.drivers.ovsdb.values import Json
+from fairlead.model.addresses import IPAddress
 from fairlead.model.foreign import (
     Foreign,
     ForeignFloatingIP,
@@ -71,6 +82,7 @@ class ForeignTables:
 
     def __init__(self) -> None:
         self.registry = Registry()
+        self.given = GivenAddresses()
         self.unreadable: dict[str, str] = {}
         """UUID of a row -> why it is left out."""
         self.reasons: set[str] = set()
@@ -140,6 +152,7 @@ class ForeignTables:
         else:
             self._rows[table][uuid] = after
         self._index.change(uuid, _keys(before), _keys(after))
+        self.given.change(_given(before), _given(after))
         self.unreadable.pop(uuid, None)
         if after is not None:
             self._touch(table, uuid, after)
@@ -186,7 +199,7 @@ class ForeignTables:
                     self._touch_ends(holder)
             case Dhcp():
                 self._due[SWITCH].update(self._index.find(SWITCH, _switch_of(row)))
-            case Global():
+            case Balancer() | Global():
                 pass
 
     def _touch_ends(self, router: str) -> None:
@@ -353,6 +366,44 @@ class ForeignTables:
             return None
         port = documents.get(Owner(Kind.PORT, row.port_id))
         return floating_document(uuid, row, router, port if isinstance(port, ForeignPort) else None)
+
+
+class GivenAddresses:
+    """The addresses outside that others gave out, and how many rows have each."""
+
+    def __init__(self) -> None:
+        self._rows = Counter[IPAddress]()
+        self.changed: set[IPAddress] = set()
+        """Those that came or went since somebody emptied it."""
+
+    def __contains__(self, address: IPAddress) -> bool:
+        return address in self._rows
+
+    def change(self, before: Collection[IPAddress], after: Collection[IPAddress]) -> None:
+        if before == after:
+            return
+        self._rows.subtract(before)
+        self._rows.update(after)
+        for address in {*before, *after}:
+            self.changed.add(address)
+            if not self._rows[address]:
+                del self._rows[address]
+
+
+def _given(row: Row | None) -> tuple[IPAddress, ...]:
+    """The addresses outside that the row gives out: of a router's gateway, of a translation, or of LXD's or Incus's
+    load balancers and forwards."""
+    texts: tuple[str, ...]
+    match row:
+        case Balancer(listen=listen) if listen:
+            texts = (listen,)
+        case Nat(external_ip=outside) if outside:
+            texts = (outside,)
+        case RouterPort(networks=networks) if is_gateway(row):
+            texts = tuple(text.partition("/")[0] for text in sorted(networks))
+        case _:
+            return ()
+    return tuple(address for text in texts if (address := read_address(text)) is not None)
 
 
 def _switch_of(row: Dhcp) -> str:

@@ -29,7 +29,8 @@ from fairlead.drivers.ovsdb.large import in_parts
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.facts import FOREIGN
+from fairlead.model.addresses import IPAddress
+from fairlead.model.facts import FOREIGN, GIVEN_ELSEWHERE
 from fairlead.model.foreign import Foreign, ForeignRouter, Writer
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.steps import Steps
@@ -50,7 +51,7 @@ class TopologySettings:
 
 
 class TopologyReader(Reader):
-    """`start` and `close`. `observe` gets news of the fact `FOREIGN`."""
+    """`start` and `close`. `observe` gets news of the facts `FOREIGN` and `GIVEN_ELSEWHERE`."""
 
     def __init__(self, settings: TopologySettings, observe: Observe) -> None:
         super().__init__(
@@ -65,6 +66,10 @@ class TopologyReader(Reader):
         self._observe = observe
         self._tables = ForeignTables()
         self._told: dict[Owner, Foreign] = {}
+        self._given: set[IPAddress] = set()
+        """Addresses that others gave out, as they were told."""
+        self._given_before: set[IPAddress] = set()
+        """Those of an earlier connection."""
         self._half_told: set[Owner] = set()
         """Whose news the observer is taking in, or had taken in by half when the connection ended: told again then."""
         self.has_told_all = False
@@ -90,7 +95,7 @@ class TopologyReader(Reader):
     def _see(self, event: Event) -> Steps[None] | None:
         match event:
             case Contents(tables=tables):
-                self._tables = ForeignTables()
+                self._tables, self._given_before = ForeignTables(), {*self._given}
                 return self._take(tables, {*self._told, *self._half_told})
             case Changes(tables=tables):
                 return self._take(tables, ())
@@ -108,7 +113,10 @@ class TopologyReader(Reader):
         yield from self._tables.settle()
         registry = self._tables.registry
         touched, registry.changed = registry.changed.union(told), set()
+        given, self._tables.given.changed = self._tables.given.changed | self._given_before, set()
+        self._given_before = set()
         yield from self._tell_all(registry, touched)
+        yield from self._tell_given(given)
         self._complain("others", self._tables.reasons)
 
     def _tell_all(self, registry: Registry, touched: Iterable[Owner]) -> Steps[None]:
@@ -120,6 +128,16 @@ class TopologyReader(Reader):
             yield
         for part in news.parts():
             yield from self._tell(part)
+
+    def _tell_given(self, addresses: set[IPAddress]) -> Steps[None]:
+        """News of addresses that others gave out."""
+        given = self._tables.given
+        differing = [each for each in addresses if (each in given) != (each in self._given)]
+        for first in range(0, len(differing), SOME):
+            some = differing[first : first + SOME]
+            self._given.symmetric_difference_update(some)
+            yield from self._observe(GIVEN_ELSEWHERE, {each: True if each in given else None for each in some}) or ()
+            yield
 
     def _tell(self, news: Mapping[Owner, Foreign | None]) -> Steps[None]:
         self._half_told.update(news)  # whoever lets go of this work in the middle does not say so before it looks again
