@@ -7,19 +7,22 @@ import pytest
 
 from fairlead.changes import listen_addresses as listening
 from fairlead.changes.asker import Asker
-from fairlead.changes.described import create_described
+from fairlead.changes.described import create_described, delete_described, described_on, find_described
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.outside import NotGranted
 from fairlead.changes.refusal import Refusal
 from fairlead.model.facts import GIVEN_ELSEWHERE, with_facts
+from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import Use
 from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
-from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Snapshot, held_vips
 from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
 from harness.changes.balancing import ASKER, after
 from harness.changes.described_world import (
     ADMINS,
+    GATEWAY,
     OWN,
     RANGE,
     ROUTER,
@@ -77,7 +80,6 @@ def test_an_address_of_the_routes_or_of_the_network_itself(listen: str, network:
         ("192.0.2.15", listening.InRanges(address=ip_address("192.0.2.15"), uplink="UPLINK", pool=RANGE)),
         ("192.0.2.1", listening.ListenOverlaps(address=ip_address("192.0.2.1"))),
         ("192.0.2.255", listening.ListenOverlaps(address=ip_address("192.0.2.255"))),
-        ("192.0.2.10", listening.ListenOverlaps(address=ip_address("192.0.2.10"))),
         ("10.0.0.11", listening.ListenInUse(address=ip_address("10.0.0.11"), use=PortUse.MACHINE, network="ovn0")),
         (
             "10.0.0.1",
@@ -88,6 +90,42 @@ def test_an_address_of_the_routes_or_of_the_network_itself(listen: str, network:
 )
 def test_an_address_that_is_not_for_the_taking(listen: str, why: Refusal):
     assert refused(WORLD, asked(), listen) == why
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.10", "2001:db8:1::a"])
+@pytest.mark.parametrize("use", list(Use))
+def test_the_address_of_the_networks_own_router(listen: str, use: Use):
+    """LXD's `volatile.network.ipv4.address`. The gateway's port keeps it, and one of both sorts listens there."""
+    address, gateway = (
+        ip_address(listen),
+        replace(GATEWAY, fixed_ips=(*GATEWAY.fixed_ips, fixed("route6", "2001:db8:1::a"))),
+    )
+    world = with_(gateway)
+    after_it = described(world, asked(use=use), listen)
+    made = balancer(after_it)
+    assert (made.vip.address, made.router_id) == (address, "router")
+    assert after_it.ports[made.vip.port_id].fixed_ips == ()
+    assert after_it.ports["gateway"] is gateway
+    assert find_described(after_it, after_it.networks["net"], address, use).id == made.id
+    for other in Use:
+        assert refused(after_it, asked(use=other), listen) == listening.ListenTaken(address=address, use=use)
+    assert described_on(after_it, after_it.networks["net"], use) == [made]
+    assert held_vips(after_it, made) == made.vips
+    lost = apply_changes(after_it, Changes(puts=(replace(gateway, fixed_ips=()),)), 9)
+    assert held_vips(lost, made) == ()
+    gone = delete_described(after_it, ASKER, made.id)
+    assert set(gone.deletes) == {owner_of(made), Owner(Kind.PORT, made.vip.port_id)}
+    assert gone.puts == ()
+
+
+def test_the_address_of_another_router_or_of_a_whole_target_is_not_for_the_taking():
+    other = replace(ROUTER, id="second", gateway=ExternalGateway(network_id="uplink", port_id="gateway2"))
+    port = replace(GATEWAY, id="gateway2", device_id="second", fixed_ips=(fixed("wire", "192.0.2.11"),))
+    world = with_(other, port)
+    assert refused(world, asked(), "192.0.2.11") == listening.ListenOverlaps(address=ip_address("192.0.2.11"))
+    whole = asked(use=Use.FORWARD, default_target=ip_address("10.0.0.11"))
+    address = ip_address("192.0.2.10")
+    assert refused(WORLD, whole, "192.0.2.10") == listening.WholeGateway(address=address)
 
 
 def test_one_network_at_a_time_has_an_address():

@@ -309,6 +309,38 @@ def test_health_is_told_by_backend_and_port(town: Town):
         )
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_address_of_the_networks_own_router_is_one_to_listen_at(town: Town, version: int):
+    """It is reached from inside and outside, by TCP and UDP, and machines are translated to it all the same."""
+    volatile = f"volatile.network.ipv{version}.address"
+    listen = town.incus.do("network", "get", "net1", volatile).strip()
+    routes = town.incus.do("network", "get", "uplink", f"ipv{version}.routes").strip()
+    length = {4: 32, 6: 128}[version]
+    town.incus.do("network", "set", "uplink", f"ipv{version}.routes={routes},{listen}/{length}")
+    lines = (f"backend add c1 {FIRST[version]} 8080", "port add tcp 80-81 c1", "port add udp 7000 c1")
+    with town.balancer(listen, *lines):
+        assert listen in town.incus.do(*LB, "list", "net1", "-f", "csv")
+        assert town.incus.refuses("network", "forward", "create", "net1", listen).endswith("already exists")
+        for place in ("asker", "outside"):
+            for protocol, port in ((Protocol.TCP, 80), (Protocol.TCP, 81), (Protocol.UDP, 7000)):
+                traffic = Traffic(to=listen, port=port, protocol=protocol, count=8, concurrency=2, timeout=10)
+                result = town.lab.traffic(place, traffic)
+                assert (result.errors, set(result.answers)) == ({}, {"c1"}), (place, protocol, port)
+        if version == 4:  # IPv6 of net1 is not translated
+            town.lab.exec("asker", ["ping", "-c", "2", "-W", "5", "203.0.113.1"])
+        town.lab.exec("outside", ["ping", "-c", "2", "-W", "5", listen])
+    forward = ("network", "forward")
+    assert "router" in town.incus.refuses(*forward, "create", "net1", listen, f"target_address={FIRST[version]}")
+    town.incus.do(*forward, "create", "net1", listen, "-q")
+    town.incus.do(*forward, "port", "add", "net1", listen, "tcp", "8080", FIRST[version], "-q")
+    town.settle()
+    for place in ("asker", "outside"):
+        result = town.lab.traffic(place, Traffic(to=listen, port=8080, count=4, concurrency=2, timeout=10))
+        assert (result.errors, set(result.answers)) == ({}, {"c1"}), place
+    town.incus.do(*forward, "delete", "net1", listen, "-q")
+    town.incus.do("network", "set", "uplink", f"ipv{version}.routes={routes}")
+
+
 STORED = "the change is stored and is applied once OVN accepts it"
 STATUS = "volatile.fairlead.status"
 NET4 = (

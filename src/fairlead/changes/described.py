@@ -19,7 +19,14 @@ from fairlead.changes.described_checks import (
     check_description,
 )
 from fairlead.changes.finding import check_may_change
-from fairlead.changes.listen_addresses import Listen, choose_listen, find_uplink
+from fairlead.changes.listen_addresses import (
+    Listen,
+    WholeGateway,
+    choose_listen,
+    find_uplink,
+    listening_at,
+    own_gateway,
+)
 from fairlead.changes.managers import check_manager
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vips import VipHolder, make_vip_port
@@ -83,6 +90,9 @@ def create_described(
     port_id, name = new_id(), f"{network.name}/{address}"
     holder = VipHolder(balancer_id=balancer_id, project_id=network.project_id, port_id=port_id, name=name)
     vip = make_vip_port(snapshot, asker, holder, place.network, (place.fixed,))
+    if place.gateway is not None:  # the address stays the gateway's
+        check_default(asked, address)
+        vip = vip._replace(port=replace(vip.port, fixed_ips=()))
     bare = lb.LoadBalancer(
         id=balancer_id,
         project_id=network.project_id,
@@ -104,6 +114,8 @@ def replace_described(
         raise Refused(NotDescribed(balancer_id=balancer_id))
     network = snapshot.networks[old.described.network_id]
     check_description(network, old.vip.address, asked)
+    if own_gateway(snapshot, network, old.vip.address) is not None:
+        check_default(asked, old.vip.address)
     wanted = yield from _built(old, network, asker.now, new_id, asked)
     if wanted == old:
         return Changes()
@@ -118,6 +130,12 @@ def delete_described(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Chan
     return removed(snapshot, balancer)
 
 
+def check_default(asked: AskedDescription, address: IPAddress) -> None:
+    """Whether this may listen at the address of the network's router. Raises Refused."""
+    if asked.default_target is not None:
+        raise Refused(WholeGateway(address=address))
+
+
 # For those who show
 
 
@@ -129,6 +147,9 @@ def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id, ""))
         if balancer is not None and _is_shown(snapshot, balancer, network, use):
             return balancer
+    balancer = listening_at(snapshot, network, address)
+    if balancer is not None and _is_shown(snapshot, balancer, network, use):
+        return balancer
     raise Refused(NothingListens(use=use, address=address))
 
 

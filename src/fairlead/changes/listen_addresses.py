@@ -17,7 +17,17 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, overlaps, usable_range
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet, is_routed, subnet_with
+from fairlead.model.network import (
+    AllocationPool,
+    FixedIP,
+    Network,
+    Port,
+    PortUse,
+    Router,
+    Subnet,
+    is_routed,
+    subnet_with,
+)
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
@@ -102,26 +112,52 @@ class NoFreeListen(Refusal):
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeGateway(Refusal):
+    """The network's router itself has the address: what is for no port cannot be led away from it."""
+
+    address: IPAddress
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the VIP is."""
 
     network: Network
     fixed: FixedIP
+    gateway: Port | None = None
+    """The port that has the address, if that is the gateway of the network's own router."""
 
 
 def find_uplink(snapshot: Snapshot, network: Network) -> Network | None:
-    """The external network that the network's router is on: the router that was made with it, or else the first of its
-    project."""
+    """The external network that the network's router is on."""
+    router = _router_outside(snapshot, network)
+    return snapshot.networks.get(router.gateway.network_id) if router is not None and router.gateway else None
+
+
+def own_gateway(snapshot: Snapshot, network: Network, address: IPAddress) -> Port | None:
+    """The port of the network's router outside, if it has the address. Only of a router that was made with the network:
+    a load balancer for the network is on that one whatever else joins it."""
+    router = _router_outside(snapshot, network)
+    if router is None or router.gateway is None or router.id != network.router_id:
+        return None
+    port = snapshot.ports.get(router.gateway.port_id)
+    return port if port is not None and any(fixed.address == address for fixed in port.fixed_ips) else None
+
+
+def listening_at(snapshot: Snapshot, network: Network, address: IPAddress) -> lb.LoadBalancer | None:
+    """That which was described for the network and listens at the address of its router."""
+    found = (snapshot.load_balancers[each] for each in sorted(snapshot.described_on.get(network.id, NO_IDS)))
+    return next((each for each in found if each.vip.address == address), None)
+
+
+def _router_outside(snapshot: Snapshot, network: Network) -> Router | None:
+    """The router that was made with the network, or else the first of its project, that has a gateway."""
     ids = [network.router_id] if network.router_id else sorted(snapshot.network_routers.get(network.id, NO_IDS))
     routers = (snapshot.routers.get(each) for each in ids)
-    gateways = (
-        router.gateway
-        for router in routers
-        if router is not None and router.gateway and router.project_id == network.project_id
+    return next(
+        (each for each in routers if each is not None and each.gateway and each.project_id == network.project_id), None
     )
-    gateway = next(gateways, None)
-    return snapshot.networks.get(gateway.network_id) if gateway else None
 
 
 def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Listen, seed: str) -> Steps[Place]:
@@ -141,6 +177,12 @@ def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Li
     if grants is not None and not any(wanted in prefix for prefix in grants):
         whole = ip_network(wanted)
         raise Refused(NotGranted(cidr=whole, uplink=uplink.name, project_id=network.project_id))
+    gateway = own_gateway(snapshot, network, wanted)
+    if gateway is not None:
+        taken_by = listening_at(snapshot, network, wanted)
+        if taken_by is not None:
+            raise Refused(ListenTaken(address=wanted, use=_use(taken_by.described)))
+        return Place(uplink, FixedIP(subnet_id=subnet.id, address=wanted), gateway)
     _check_alone(snapshot, network, uplink, subnet, wanted)
     routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
     if any(wanted in cidr for cidr in routed):

@@ -23,7 +23,7 @@ from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.proxy_place import place_of, place_of_port
 from fairlead.model.reach import joined_with
-from fairlead.model.snapshot import Snapshot, vip_network
+from fairlead.model.snapshot import Snapshot, is_at_gateway, vip_network
 
 
 def of_network(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
@@ -191,6 +191,8 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
         yield from _crossing(snapshot, port.network_id)
     if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
+        at_router = (snapshot.load_balancers[each] for each in snapshot.router_vips.get(port.device_id, NO_IDS))
+        yield from (Owner(Kind.LOAD_BALANCER, each.id) for each in at_router if is_at_gateway(snapshot, each))
     place = place_of_port(port)
     if place is not None:
         yield Owner(Kind.ROUTER if place.at in snapshot.routers else Kind.NETWORK, place.at)

@@ -145,8 +145,11 @@ def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
 
 
 def _claims_of_load_balancer(balancer: LoadBalancer) -> Iterator[str]:
-    """One for a port: of one that others wrote nothing else says so. And the ports of proxies."""
+    """One for a port: of one that others wrote nothing else says so. One for an address outside: that of a gateway's
+    own port is claimed by that port. And the ports of proxies."""
     yield f"vip-port/{balancer.vip.port_id}"
+    if balancer.router_id is not None:
+        yield from (f"vip-address/{vip.network_id}/{vip.address}" for vip in balancer.vips)
     yield from (f"proxy-port/{place.at}/{place.project_id}/{port}" for place, port in _proxy_ports(balancer))
 
 

@@ -274,10 +274,27 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
     return router.gateway if router.gateway.network_id == balancer.vip.network_id else None
 
 
+def is_at_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
+    """Whether its VIPs are addresses of the gateway's own port: then its own port has none."""
+    port = snapshot.ports.get(balancer.vip.port_id)
+    return port is not None and not is_foreign(port) and not port.fixed_ips
+
+
+def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[IPAddress]:
+    """Those of the port of the gateway that has the VIPs."""
+    gateway = vip_gateway(snapshot, balancer)
+    port = None if gateway is None else snapshot.ports.get(gateway.port_id)
+    return frozenset() if port is None else frozenset(fixed.address for fixed in port.fixed_ips)
+
+
 def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
     """Those whose addresses are the load balancer's. On a network of others they are what its port there has now: who
-    deletes that port, or gives it other addresses, gives these back, and they may be another project's next."""
+    deletes that port, or gives it other addresses, gives these back, and they may be another project's next. The same
+    holds for a VIP whose port has no address, because the router's gateway has it."""
     network = snapshot.networks.get(balancer.vip.network_id)
+    if balancer.router_id is not None and is_at_gateway(snapshot, balancer):
+        at_gateway = gateway_addresses(snapshot, balancer)
+        return tuple(vip for vip in balancer.vips if vip.address in at_gateway)
     if not isinstance(network, ForeignNetwork):
         return balancer.vips
     port = snapshot.ports.get(balancer.vip.port_id)

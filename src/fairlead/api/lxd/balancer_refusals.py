@@ -207,6 +207,9 @@ _LISTEN: Mapping[type[Refusal], Says] = {
     ),
     listen_addresses.NoFreeListen: lambda why: _conflict(_allocating(why.version, "No address is free")),
     listen_addresses.InRanges: _in_ranges,
+    listen_addresses.WholeGateway: lambda why: _bad(
+        f"Default target address cannot be used with the address of the network's own router {quote(str(why.address))}"
+    ),
     listen_addresses.ListenTaken: lambda why: _conflict(f"A {_NOUNS[why.use]} for that listen address already exists"),
     listen_addresses.ListenOverlaps: lambda why: _conflict(
         f"Load balancer listen address {quote(str(why.address))} overlaps with another network or NIC"

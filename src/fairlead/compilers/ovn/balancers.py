@@ -52,7 +52,7 @@ from fairlead.model.port_ranges import expand
 from fairlead.model.proxies import absent_proxies, led_by_proxies
 from fairlead.model.resetting import RESET_PORT, reset_address
 from fairlead.model.shares import LARGEST
-from fairlead.model.snapshot import Snapshot, floating_ips_of, held_vips, vip_gateway, vip_network
+from fairlead.model.snapshot import Snapshot, floating_ips_of, held_vips, is_at_gateway, vip_gateway, vip_network
 
 PROVIDER = "ovn"
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
@@ -87,8 +87,9 @@ def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         gateway = vip_gateway(snapshot, balancer)
         if gateway is None:  # the address leads nowhere
             return
-        yield from answering_rows(balancer, balancer.router_id, gateway)
-        vips = balancer.vips
+        vips = held_vips(snapshot, balancer)
+        if not is_at_gateway(snapshot, balancer):
+            yield from answering_rows(balancer, balancer.router_id, gateway)
     else:
         vips = held_vips(snapshot, balancer)
         if not vips:  # others may have the addresses next

@@ -9,6 +9,9 @@ service without a port and without members: it refuses what is for no listener, 
 full length OVN does not: it compares who asks with the prefix. Without the first one a packet for no listener of an
 address that is only routed would be sent back to the router outside, and come again.
 
+Where the gateway's own port has the VIP neither is needed, and the second would take what comes back to translated
+clients.
+
 Where a listener takes whatever is sent to the address there is neither: even ping is for its member.
 """
 
