@@ -136,7 +136,10 @@ ANSWERS: dict[str, object] = {
     "/1.0/operations/i": {"metadata": None},
     "/1.0/certificates/ab": {"metadata": None},
     "/1.0/certificates?recursion=1": {"metadata": [
-        {"fingerprint": "abcd", "name": "laptop", "restricted": False, "projects": []}]},
+        {"fingerprint": "abcd", "name": "laptop", "restricted": False, "projects": []},
+        {"fingerprint": "aa11", "name": "twins", "restricted": True, "projects": ["shop"]},
+        {"fingerprint": "bb22", "name": "twins", "restricted": True, "projects": []}]},
+    "/1.0/certificates/abcd": {"metadata": None},
     "/operator/resync": {"changed": 3, "dataplanes": {"ovn": 1, "toy": 2}},
 }  # fmt: skip
 
@@ -236,8 +239,14 @@ def test_who_may_come_in_by_lxds_api(capsys: pytest.CaptureFixture[str], operato
     assert run(capsys, "lxd", "tokens", "--url", operator)[:2] == (0, line)
     assert json.loads(run(capsys, "lxd", "tokens", "--json", "--url", operator)[1])[0]["projects"] == ["shop"]
     assert json.loads(run(capsys, "lxd", "revoke", "laptop", "--json", "--url", operator)[1]) == {"revoked": ["i"]}
-    assert run(capsys, "lxd", "certificates", "--url", operator)[:2] == (0, "abcd  administrator  laptop\n")
+    code, out, _ = run(capsys, "lxd", "certificates", "--url", operator)
+    assert (code, out.splitlines()[0]) == (0, "abcd  administrator  laptop")
     assert run(capsys, "lxd", "forget", "ab", "--url", operator)[:2] == (0, "")
+    forgotten = run(capsys, "lxd", "forget", "laptop", "--json", "--url", operator)
+    assert (forgotten[0], json.loads(forgotten[1])) == (0, {"forgotten": "abcd"})
+    code, out, err = run(capsys, "lxd", "forget", "twins", "--url", operator)
+    assert (code, out) == (1, "")
+    assert err == "fairlead: 2 certificates are called 'twins'; name one by its fingerprint: aa11, bb22\n"
 
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):

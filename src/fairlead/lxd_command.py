@@ -6,6 +6,7 @@
 import argparse
 import base64
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +34,7 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
     revoke.add_argument("name", metavar="NAME", help="its name, or its id")
     mine.add_parser("certificates", help="of clients that are trusted")
     forget = mine.add_parser("forget", help="trust a certificate no more")
-    forget.add_argument("fingerprint", metavar="FINGERPRINT", help="or the beginning of it")
+    forget.add_argument("name", metavar="NAME", help="its name, or its fingerprint or the beginning of that")
     acts: Mapping[str, Callable[[argparse.Namespace, Ask], int]] = {
         "token": _token,
         "tokens": _tokens,
@@ -104,9 +105,18 @@ def _certificates(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def _forget(arguments: argparse.Namespace, ask: Ask) -> int:
-    ask(arguments, "DELETE", f"{CERTIFICATES}/{quote(arguments.fingerprint, safe='')}", None)
+    """The only one that is called so; else by its fingerprint. It fails if several are."""
+    name: str = arguments.name
+    trusted = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
+    found = [each["fingerprint"] for each in trusted if each["name"] == name]
+    if len(found) > 1:
+        which = f"{len(found)} certificates are called '{name}'; name one by its fingerprint: {', '.join(found)}"
+        print(f"fairlead: {which}", file=sys.stderr)
+        return 1
+    fingerprint = found[0] if found else name
+    ask(arguments, "DELETE", f"{CERTIFICATES}/{quote(fingerprint, safe='')}", None)
     if arguments.json:
-        print(json.dumps({"forgotten": arguments.fingerprint}))
+        print(json.dumps({"forgotten": fingerprint}))
     return 0
 
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 import pytest
 
@@ -147,6 +148,32 @@ def lead_in(town: Town) -> None:
 def test_every_command_prints_what_incus_prints(town: Town, program: str, version: int):
     client = town.incus if program == "incus" else lxd_clients.ours(town.folder / "home", town.socket)
     play(client, "net1", addresses(version), STEPS)
+
+
+def test_a_certificate_is_forgotten_by_the_name_of_its_token(town: Town):
+    client = lxd_clients.incus(town.home("forgotten"))
+    code, token = town.server.fairlead("lxd", "token", "short-lived")
+    assert code == 0, token
+    client.do("remote", "add", "town", token.strip().splitlines()[-1])
+    assert client.do("network", "get", "town:net1", "network") == "uplink\n"
+    assert town.server.fairlead("lxd", "forget", "short-lived")[0] == 0
+    assert client.refuses("network", "get", "town:net1", "network") == "not authorized"
+
+
+def test_networks_of_all_projects_and_keys_that_are_the_servers_own(town: Town):
+    town.incus.do("project", "create", "shop", "-c", "features.networks=true")
+    made = ("network", "create", "net9", "--project", "shop", "network=uplink", "ipv4.address=10.29.0.1/24")
+    town.incus.do(*made, "ipv4.nat=true", "ipv6.address=none")
+    rows = town.incus.do("network", "list", "--all-projects", "-f", "csv", "-c", "en").splitlines()
+    assert rows == ["default,net1", "default,uplink", "shop,net9"]
+    for version in (4, 6):
+        key = f"volatile.network.ipv{version}.address"
+        refused = town.incus.refuses("network", "unset", "net1", key)
+        assert refused == f'Invalid value for network "net1" option "{key}": It is chosen by the server'
+    for filtered in ("((((", "name eq"):
+        assert "Invalid filter" in town.incus.refuses("query", f"/1.0/networks?filter={quote(filtered)}")
+    town.incus.do("network", "delete", "net9", "--project", "shop")
+    town.incus.do("project", "delete", "shop")
 
 
 @pytest.mark.parametrize("program", ["incus", "fairlead"])

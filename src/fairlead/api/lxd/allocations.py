@@ -6,22 +6,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import JsonObject, Services
-from fairlead.api.lxd.caller import caller_of, in_project, sees
-from fairlead.api.lxd.config_texts import TRUE
+from fairlead.api.lxd.caller import ALL_PROJECTS, caller_of, in_project, projects_asked
 from fairlead.api.lxd.envelope import gives, sync
 from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.api.lxd.lookup import name_of, networks_of, project_of
 from fairlead.api.lxd.network_encode import PLURALS, path_of, url_of
 from fairlead.api.openapi import FLAG, TEXT, Operation
 from fairlead.changes.described import described_on
-from fairlead.changes.identity import Identity
 from fairlead.changes.network_descriptions import describe, router_of
 from fairlead.changes.uplinks import describe_uplink
 from fairlead.model.addresses import IPAddress
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import Use
 from fairlead.model.network import Network
-from fairlead.model.snapshot import EVERYBODY, Snapshot
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, in_order
 from fairlead.resting import in_steps
 
@@ -39,19 +37,12 @@ def allocation_routes(services: Services) -> list[Operation]:
     async def show(request: Request) -> Response:
         """Addresses with the lengths of their prefixes; of all the caller's projects, if it is asked for."""
         caller, snapshot = caller_of(request), services.model.snapshot
-        everywhere = request.query_params.get("all-projects", "").lower() in TRUE
-        projects = _projects(snapshot, caller) if everywhere else [caller.project_id]
+        projects = projects_asked(request, snapshot, caller)
         return sync(await in_steps(_allocations(snapshot, projects)))
 
-    query = {**PROJECT_QUERY, "all-projects": TEXT}
+    query = {**PROJECT_QUERY, ALL_PROJECTS: TEXT}
     shown = gives({"type": "array", "items": ALLOCATION})
     return [Operation("GET", "/network-allocations", show, gives={200: shown}, query=query)]
-
-
-def _projects(snapshot: Snapshot, caller: Identity) -> list[str]:
-    """Those that have networks, and that the caller may see."""
-    found = {*snapshot.project_networks, caller.project_id} - {EVERYBODY}
-    return sorted(each for each in found if sees(caller, each))
 
 
 def _allocations(snapshot: Snapshot, projects: Iterable[str]) -> Steps[list[JsonObject]]:

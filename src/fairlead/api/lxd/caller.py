@@ -1,14 +1,19 @@
 """Who calls, and for which project: LXD's clients name it in the query, and mean `default` without."""
 
 from dataclasses import replace
+from urllib.parse import quote, quote_plus
 
 from starlette.requests import HTTPConnection
 
 from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.lxd.config_texts import TRUE
 from fairlead.api.lxd.errors import forbidden, not_found
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
 from fairlead.changes.projects import is_project
+from fairlead.model.snapshot import EVERYBODY, Snapshot
 
+ALL_PROJECTS = "all-projects"
+"""In a query."""
 READS = frozenset({"GET", "HEAD"})
 
 
@@ -58,6 +63,14 @@ def sees(caller: Identity, project: str) -> bool:
     return caller.may_see(project) or project in caller.projects
 
 
+def projects_asked(request: HTTPConnection, snapshot: Snapshot, caller: Identity) -> list[str]:
+    """The project that the request names; or all with networks that the caller may see."""
+    if request.query_params.get(ALL_PROJECTS, "").lower() not in TRUE:
+        return [caller.project_id]
+    found = {*snapshot.project_networks, DEFAULT_PROJECT, caller.project_id} - {EVERYBODY}
+    return sorted(each for each in found if sees(caller, each))
+
+
 def requestor(request: HTTPConnection) -> JsonObject:
     """Who calls, as events say it (LXD's EventLifecycleRequestor)."""
     address = request.client.host if request.client else ""
@@ -71,4 +84,9 @@ def requestor(request: HTTPConnection) -> JsonObject:
 
 def in_project(path: str, project: str) -> str:
     """A URL as LXD writes it: `default` goes without saying."""
-    return path if project == DEFAULT_PROJECT else f"{path}?project={project}"
+    return path if project == DEFAULT_PROJECT else f"{path}?project={quote_plus(project)}"
+
+
+def in_path(name: str) -> str:
+    """A name as a part of a path (RFC 3986, section 3.3)."""
+    return quote(name, safe=":@=")

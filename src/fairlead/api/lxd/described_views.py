@@ -14,13 +14,14 @@ from fairlead.api.lxd.balancer_body import Document, complete, merge
 from fairlead.api.lxd.balancer_decode import Decoded
 from fairlead.api.lxd.balancer_encode import show, tagged
 from fairlead.api.lxd.caller import caller_of, in_project
-from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
+from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, etag, gives, sync
 from fairlead.api.lxd.errors import Says, not_applied, not_found, say, say_unsupported
 from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, listed
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import canonical, read_address
-from fairlead.api.lxd.lookup import find_managed, find_network, name_of
+from fairlead.api.lxd.lookup import find_managed, find_network
+from fairlead.api.lxd.network_encode import path_of
 from fairlead.api.lxd.progress import status_of, with_status, without_status
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
@@ -256,7 +257,7 @@ class Views:
         return balancer
 
     def _path(self, snapshot: Snapshot, network: Network, address: object) -> str:
-        return f"{PREFIX}/networks/{name_of(snapshot, network)}/{self._sort.plural}/{address}"
+        return f"{path_of(snapshot, network)}/{self._sort.plural}/{address}"
 
     def _path_of(self, snapshot: Snapshot, request: Request) -> str:
         """Of what the request is about."""

@@ -38,8 +38,12 @@ def is_recursive(request: Request) -> bool:
 async def listed(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> Response:
     """The answer: URLs, or the objects if `recursion` asks for these; in the order that is given. An item is its URL,
     and what makes the object. Raises ApiError 400 for a filter that cannot be read."""
-    recursive = is_recursive(request)
-    return sync(await in_steps(_found(read_filter(request), recursive, items)))
+    return sync(await found_by(request, items))
+
+
+async def found_by(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> list[object]:
+    """What `listed` answers."""
+    return await in_steps(_found(read_filter(request), is_recursive(request), items))
 
 
 def _found(

@@ -29,6 +29,7 @@ from fairlead.model.network import Network
 from fairlead.model.snapshot import Snapshot
 
 NONE, AUTO = "none", "auto"
+VOLATILE, CHOSEN = "volatile.", "It is chosen by the server"
 SMALLEST_IPV6 = 64
 """Bits of the longest prefix of an IPv6 subnet."""
 _ELSEWHERE = ("network", "ipv4.address", "ipv6.address")
@@ -118,7 +119,7 @@ def decode_network(
     there = {} if old is None else uplink_addresses(snapshot, old)
     for key in map(volatile, VERSIONS):
         if config.get(key) and config[key] != there.get(key):
-            raise wrong(name, key, "It is chosen by the server")
+            raise wrong(name, key, CHOSEN)
     said = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
     return AskedNetwork(
         name=name,

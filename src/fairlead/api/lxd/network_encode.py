@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fairlead.api.door import JsonObject, Services
-from fairlead.api.lxd.caller import in_project, sees
+from fairlead.api.lxd.caller import in_path, in_project, sees
 from fairlead.api.lxd.envelope import PREFIX, etag
 from fairlead.api.lxd.lookup import name_of, project_of
 from fairlead.api.lxd.network_config import encode_config
@@ -60,7 +60,7 @@ def tag_of(services: Services, snapshot: Snapshot, network: Network) -> str:
 
 
 def path_of(snapshot: Snapshot, network: Network) -> str:
-    return f"{PREFIX}/networks/{name_of(snapshot, network)}"
+    return f"{PREFIX}/networks/{in_path(name_of(snapshot, network))}"
 
 
 def url_of(snapshot: Snapshot, network: Network) -> str:

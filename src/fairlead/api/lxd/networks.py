@@ -10,13 +10,14 @@ from fairlead.api.door import ApiError, JsonObject, Services
 from fairlead.api.fields import Field, Values, text
 from fairlead.api.lxd import bodies
 from fairlead.api.lxd.allocations import allocation_routes
-from fairlead.api.lxd.caller import caller_of, in_project
+from fairlead.api.lxd.caller import ALL_PROJECTS, caller_of, in_project, projects_asked
+from fairlead.api.lxd.config_texts import wrong
 from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, gives, sync
 from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, is_recursive, listed, read_filter
 from fairlead.api.lxd.go_texts import quote
-from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of, networks_of
-from fairlead.api.lxd.network_config import decode_network
+from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of, networks_of, project_of
+from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, decode_network
 from fairlead.api.lxd.network_encode import (
     OVN,
     PHYSICAL,
@@ -30,7 +31,7 @@ from fairlead.api.lxd.network_encode import (
 )
 from fairlead.api.lxd.network_state import STATE, encode_state
 from fairlead.api.lxd.uplink_config import decode_uplink
-from fairlead.api.openapi import Operation, read_body
+from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.changes.uplinks import create_uplink, delete_uplink, update_uplink
@@ -56,7 +57,7 @@ def routes(services: Services) -> list[Operation]:
     views, query = Views(services), PROJECT_QUERY
     many, one = "/networks", "/networks/{network}"
     return [
-        Operation("GET", many, views.show_all, gives={200: gives(LIST)}, query=LIST_QUERY),
+        Operation("GET", many, views.show_all, gives={200: gives(LIST)}, query={**LIST_QUERY, ALL_PROJECTS: TEXT}),
         Operation("POST", many, views.create, takes=POST, gives={201: EMPTY}, query=query),
         Operation("GET", one, views.show_one, gives={200: gives(SHOWN)}, query=query),
         Operation("PUT", one, views.replace, takes=PUT, gives={200: EMPTY}, query=query, fails=[412]),
@@ -75,7 +76,7 @@ class Views:
     # Requests
 
     async def show_all(self, request: Request) -> Response:
-        """URLs; or with `recursion` all that is to be said of each."""
+        """URLs; or with `recursion` all that is to be said of each. Of all the caller's projects, if asked for."""
         snapshot = self._services.model.snapshot
         whole = is_recursive(request) or bool(read_filter(request).clauses)
         return await listed(request, await in_steps(self._listed(request, snapshot, whole)))
@@ -84,9 +85,11 @@ class Views:
         self, request: Request, snapshot: Snapshot, whole: bool
     ) -> Steps[list[tuple[str, Callable[[], JsonObject]]]]:
         caller = caller_of(request)
-        found = yield from in_order(
-            list(networks_of(snapshot, caller.project_id)), key=lambda network: name_of(snapshot, network)
-        )
+        networks = list[Network]()
+        for project in projects_asked(request, snapshot, caller):
+            networks.extend(networks_of(snapshot, project))
+            yield
+        found = yield from in_order(networks, key=lambda each: (project_of(each), name_of(snapshot, each)))
         items = list[tuple[str, Callable[[], JsonObject]]]()
         for network in found:
             shown: JsonObject = {}
@@ -102,6 +105,7 @@ class Views:
         caller, made = caller_of(request), services.new_id()
         name: str = values.get("name", "")
         _check_name(name)
+        _check_volatile(name, values.get("config", {}))
         kind = _read_type(values.get("type", ""), caller.project_id)
         config, description = _without_empty(values.get("config", {})), values.get("description", "")
 
@@ -191,6 +195,7 @@ class Views:
         async def change(old: Snapshot) -> Changes:
             network = self._find(old, request)
             check_match(request, tag_of(services, old, network))
+            _check_volatile(name_of(old, network), values.get("config", {}))
             config, description = revise(values, config_of(services, old, network), network.description)
             changes = await self._changed(old, request, network, None, config, description)
             changed[:] = [bool(changes.puts or changes.deletes)]
@@ -256,6 +261,13 @@ def _read_type(kind: str, project: str) -> str:
     if kind == PHYSICAL and project != DEFAULT_PROJECT:
         raise ApiError(400, "Network type does not support non-default projects")
     return kind
+
+
+def _check_volatile(name: str, config: Config) -> None:
+    """Raises ApiError 400 for a key of the server's own that is to be taken away."""
+    for key, value in sorted(config.items()):
+        if key.startswith(VOLATILE) and not value:
+            raise wrong(name, key, CHOSEN)
 
 
 def _without_empty(config: Config) -> Config:

@@ -1,12 +1,14 @@
 """Operations: only tokens that were not spent yet. All else is done when it is answered."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import Services, identity
 from fairlead.api.lxd.envelope import EMPTY, gives, sync
 from fairlead.api.lxd.events import lifecycle_of_server
-from fairlead.api.lxd.filters import LIST_QUERY, is_recursive
+from fairlead.api.lxd.filters import LIST_QUERY, found_by
 from fairlead.api.lxd.tokens import operation, url
 from fairlead.api.openapi import Operation
 from fairlead.changes.trust import find_token, revoke_token, valid_tokens
@@ -21,8 +23,9 @@ def routes(services: Services) -> list[Operation]:
     async def show_all(request: Request) -> Response:
         """By what they are at: `running`, all of them. None for who may not issue tokens."""
         tokens = valid_tokens(services.model.snapshot, services.now()) if identity(request).is_admin else []
-        reachable, whole = services.reachable(), is_recursive(request)
-        shown = [operation(token, reachable) if whole else url(token) for token in tokens]
+        reachable = services.reachable()
+        items = ((url(token), partial(operation, token, reachable)) for token in tokens)
+        shown = await found_by(request, items)
         return sync({"running": shown} if shown else {})
 
     async def show(request: Request) -> Response:

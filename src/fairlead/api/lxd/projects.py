@@ -11,7 +11,7 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, JsonObject, Services, identity
 from fairlead.api.fields import Field, Schema, Values, object_schema, text
 from fairlead.api.lxd.bodies import config, merged, struct
-from fairlead.api.lxd.caller import in_project
+from fairlead.api.lxd.caller import in_path, in_project
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
 from fairlead.api.lxd.events import lifecycle_of_project
 from fairlead.api.lxd.filters import LIST_QUERY, listed
@@ -155,7 +155,7 @@ def _read_prefix(word: str) -> GrantedPrefix:
 
 
 def _url(name: str) -> str:
-    return f"{PREFIX}/projects/{name}"
+    return f"{PREFIX}/projects/{in_path(name)}"
 
 
 def _tag(project: Project) -> str:
@@ -173,5 +173,5 @@ def _show(snapshot: Snapshot, name: str) -> JsonObject:
         "name": name,
         "description": project.description,
         "config": _config(project),
-        "used_by": [in_project(f"{PREFIX}/networks/{each}", name) for each in networks],
+        "used_by": [in_project(f"{PREFIX}/networks/{in_path(each)}", name) for each in networks],
     }

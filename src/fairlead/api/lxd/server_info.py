@@ -27,6 +27,7 @@ EXTENSIONS = (
     "ovn_internal_load_balancer",
     "network_state",
     "network_allocations",
+    "networks_all_projects",
     "event_lifecycle",
     "network_load_balancer_health_check",
     "network_load_balancer_state",
