@@ -218,10 +218,10 @@ def test_nothing_is_taken_that_somebody_has_meanwhile():
 
 
 def test_the_uplink_goes_without_saying_if_it_is_the_only_one():
-    assert isinstance(refusal(only_uplink, Snapshot()), NoUplink)
-    assert only_uplink(with_uplink()).id == "up"
+    assert isinstance(refusal(only_uplink, Snapshot(), "x"), NoUplink)
+    assert only_uplink(with_uplink(), "x").id == "up"
     second = Network(id="two", project_id="x", created_at=NOON, mtu=1500, external=True)
-    assert isinstance(refusal(only_uplink, put(with_uplink(), second)), WhichUplink)
+    assert isinstance(refusal(only_uplink, put(with_uplink(), second), "x"), WhichUplink)
 
 
 def test_a_network_without_translation_is_in_the_uplinks_routes_and_nobody_elses():

@@ -26,6 +26,7 @@ from fairlead.changes.probe_limits import check_probes
 from fairlead.changes.proxy_limits import check_proxy_servers
 from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
+from fairlead.changes.restrictions import within_restrictions
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
 from fairlead.model.affected import affected
@@ -213,7 +214,7 @@ class Services:
     async def _decide(self, change: Change, snapshot: Snapshot, trial: Trial) -> Changes:
         changes = await decided(change(snapshot))
         await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
-        changes = within_quota(self.limits, snapshot, _bounded(changes))
+        changes = within_restrictions(snapshot, within_quota(self.limits, snapshot, _bounded(changes)))
         trial.check(snapshot, changes)
         changes = check_probes(self.probes, snapshot, changes)
         return check_proxy_servers(self.proxy_servers, snapshot, changes)

@@ -65,7 +65,7 @@ def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Chan
     """
     over, limited = set[Counted](), False
     for (project, what), more in growth(snapshot, changes).items():
-        limit = limit_of(limits_of(snapshot.quotas.get(project), defaults), what)
+        limit = limit_in(defaults, snapshot, project, what)
         if limit == UNLIMITED:
             continue
         limited = True
@@ -74,6 +74,14 @@ def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Chan
     if over:
         raise Refused(QuotaExceeded(over=tuple(what for what in Counted if what in over)))
     return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def limit_in(defaults: Limits, snapshot: Snapshot, project_id: str, what: Counted) -> int:
+    """How many of these the project may have: by its quota, and by what else an administrator says of the project."""
+    limit = limit_of(limits_of(snapshot.quotas.get(project_id), defaults), what)
+    project = snapshot.projects.get(project_id) if what is Counted.NETWORK else None
+    most = None if project is None else project.restrictions.most_networks
+    return limit if most is None or 0 <= limit < most else most
 
 
 def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], int]:

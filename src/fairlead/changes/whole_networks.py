@@ -29,6 +29,7 @@ from fairlead.changes.network_descriptions import (
 from fairlead.changes.networks import AskedSegment
 from fairlead.changes.outside import check_granted, check_untranslated
 from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.restrictions import allows_uplink
 from fairlead.changes.routers import InterfaceTarget
 from fairlead.model.addresses import IPAddress, IPNetwork, overlaps, seeded
 from fairlead.model.indexes import NO_IDS
@@ -83,12 +84,13 @@ class ListenerLost(Refusal):
     address: IPAddress
 
 
-def only_uplink(snapshot: Snapshot) -> Network:
-    """The external network that is meant where none is named. Raises Refused."""
-    found = list(snapshot.project_networks.get(EVERYBODY, NO_IDS))
+def only_uplink(snapshot: Snapshot, project_id: str) -> Network:
+    """The external network that is meant where none is named: the only one that the project may use. Raises Refused."""
+    external = (snapshot.networks[each] for each in snapshot.project_networks.get(EVERYBODY, NO_IDS))
+    found = [each for each in external if allows_uplink(snapshot, project_id, each)]
     if len(found) != 1:
         raise Refused(WhichUplink() if found else NoUplink())
-    return snapshot.networks[found[0]]
+    return found[0]
 
 
 # What is done

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from fairlead.model.addresses import IPNetwork
 
-MOST_PREFIXES = 64
-"""Of one project."""
+MOST_PREFIXES, MOST_NAMES = 64, 64
+"""Of one project: prefixes, and names in one of its restrictions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,29 @@ class GrantedPrefix:
     uplink: str
     """Its name."""
     cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkLimit:
+    uplink: str
+    """Its name."""
+    version: int
+    most: int
+    """Addresses of the project's routers and VIPs there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """What a project may use of networks. Names are in order; None allows every one."""
+
+    uplinks: tuple[str, ...] | None = None
+    networks: tuple[str, ...] | None = None
+    """Which callers may use by LXD's API."""
+    most_networks: int | None = None
+    uplink_addresses: tuple[UplinkLimit, ...] = ()
+
+
+NO_RESTRICTIONS = Restrictions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +53,7 @@ class Project:
     prefixes: tuple[GrantedPrefix, ...] = ()
     """Of uplinks' routes that are the project's: its networks may have them, and be seen outside as they are. An
     administrator grants them: a tenant could take all that leads to an uplink."""
+    restrictions: Restrictions = NO_RESTRICTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from fairlead.changes import (
     probe_limits,
     probe_ports,
     quotas,
+    restrictions,
     routers,
     subnets,
 )
@@ -28,7 +29,7 @@ from fairlead.changes.refusal import Refusal
 
 MODULES = (
     *(access, addresses, floatingips, gateways, identity, ids, networks, outside, ports, quotas, routers, subnets),
-    *(associations, local_ips, monitor_checks, probe_limits, probe_ports),
+    *(associations, local_ips, monitor_checks, probe_limits, probe_ports, restrictions),
 )
 SAID_BY_RULE = {access.NotAllowed}
 """By the name of the rule that Neutron looks at."""

@@ -29,6 +29,7 @@ OF_PORTS = {
     "PoolOutside",
     "PoolsOverlap",
     "SubnetOfOtherNetwork",
+    "UplinkNotAllowed",
 }
 """Of addresses: what is refused of workloads' ports and of subnets. Of quotas and rights: what only Neutron's
 clients ask for."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from fairlead.api.door import ApiError
 from fairlead.changes.access import uses_network
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
+from fairlead.changes.restrictions import allows_network
 from fairlead.model.foreign import is_managed_elsewhere
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network
@@ -24,7 +25,7 @@ ENDS = re.compile(r"[a-zA-Z0-9]+(.*[a-zA-Z0-9]+)?")
 def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
     """Raises ApiError 404."""
     found = _find(snapshot, scopes(project), name)
-    if found is None:
+    if found is None or not allows_network(snapshot, project, name_of(snapshot, found)):
         raise ApiError(404, "Network not found")
     return found
 
@@ -51,9 +52,10 @@ def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | N
 
 
 def networks_of(snapshot: Snapshot, project: str) -> Iterator[Network]:
-    """In no order."""
+    """Those that the project may access, in no order."""
     for scope in scopes(project):
-        yield from (snapshot.networks[each] for each in snapshot.project_networks.get(scope, NO_IDS))
+        found = (snapshot.networks[each] for each in snapshot.project_networks.get(scope, NO_IDS))
+        yield from (each for each in found if allows_network(snapshot, project, name_of(snapshot, each)))
 
 
 def project_of(network: Network) -> str:

@@ -5,6 +5,7 @@ users expect it.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.door import ApiError
@@ -111,31 +112,40 @@ def uplink_addresses(snapshot: Snapshot, network: Network) -> dict[str, str]:
     return {volatile(fixed.address.version): str(fixed.address) for fixed in reversed(port.fixed_ips)} if port else {}
 
 
-def decode_network(
-    snapshot: Snapshot, name: str, description: str, config: Mapping[str, str], default_mtu: int, old: Network | None
-) -> AskedNetwork:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidNetwork:
+    """What a request says of a network."""
+
+    name: str
+    description: str
+    config: Mapping[str, str]
+    project_id: str
+
+
+def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old: Network | None) -> AskedNetwork:
     """`old` is the network as it is, if it is there already: what is volatile stays. Raises ApiError 400, Refused."""
+    name, config = said.name, said.config
     values = read_config(name, RULES, config)
     there = {} if old is None else uplink_addresses(snapshot, old)
     for key in map(volatile, VERSIONS):
         if config.get(key) and config[key] != there.get(key):
             raise wrong(name, key, CHOSEN)
-    said = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
+    kept = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
     return AskedNetwork(
         name=name,
-        description=description,
+        description=said.description,
         mtu=values.get("bridge.mtu", default_mtu),
-        uplink_id=_uplink(snapshot, config.get("network", "")),
+        uplink_id=_uplink(snapshot, config.get("network", ""), said.project_id),
         families=tuple(_families(values, is_new=old is None)),
         nameservers=values.get("dns.nameservers", ()),
-        config=tuple(sorted(said.items())),
+        config=tuple(sorted(kept.items())),
     )
 
 
-def _uplink(snapshot: Snapshot, name: str) -> str | None:
+def _uplink(snapshot: Snapshot, name: str, project_id: str) -> str | None:
     if name == NONE:
         return None
-    uplink = find_uplink(snapshot, name) if name else only_uplink(snapshot)
+    uplink = find_uplink(snapshot, name) if name else only_uplink(snapshot, project_id)
     if uplink is None:
         text = f'Option "network" value {quote(name)} is not one of the allowed uplink networks in project'
         raise ApiError(400, text)

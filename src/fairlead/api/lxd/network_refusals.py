@@ -7,7 +7,18 @@ from typing import Any
 
 from fairlead.api.door import ApiError
 from fairlead.api.lxd.go_texts import quote
-from fairlead.changes import access, addresses, gateways, networks, outside, ports, routers, subnets, uplinks
+from fairlead.changes import (
+    access,
+    addresses,
+    gateways,
+    networks,
+    outside,
+    ports,
+    restrictions,
+    routers,
+    subnets,
+    uplinks,
+)
 from fairlead.changes import whole_networks as whole
 from fairlead.changes.refusal import Refusal
 from fairlead.model import loadbalancer as lb
@@ -166,6 +177,12 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.LocalIPsOnNetwork: IN_USE,
     networks.ExternalNetworkInUse: IN_USE,
     outside.NotInRoutes: lambda why: ApiError(400, f"Uplink network does not contain {shown(why.cidr)} in its routes"),
+    restrictions.UplinkNotAllowed: lambda why: ApiError(400, _NO_SUCH_UPLINK.format(quote(why.uplink))),
+    restrictions.TooManyUplinkAddresses: lambda why: ApiError(
+        403,
+        f"Reached maximum number of IPv{why.version} addresses ({why.most}) of uplink network {quote(why.uplink)}"
+        f" in project {quote(why.project_id)}",
+    ),
     outside.NotGranted: lambda why: ApiError(
         400, f"Project does not contain {shown(why.cidr)} in its restricted uplink subnets"
     ),

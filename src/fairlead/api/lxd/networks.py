@@ -17,7 +17,7 @@ from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, is_recursive, listed, read_filter
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of, networks_of, project_of
-from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, decode_network
+from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, SaidNetwork, decode_network
 from fairlead.api.lxd.network_encode import (
     OVN,
     PHYSICAL,
@@ -34,6 +34,7 @@ from fairlead.api.lxd.uplink_config import decode_uplink
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import DEFAULT_PROJECT
+from fairlead.changes.restrictions import allows_network
 from fairlead.changes.uplinks import create_uplink, delete_uplink, update_uplink
 from fairlead.changes.whole_networks import create_whole, delete_whole, update_whole
 from fairlead.model.network import Network
@@ -112,11 +113,13 @@ class Views:
         async def change(old: Snapshot) -> Changes:
             if is_called(old, caller.project_id, name):
                 raise ApiError(409, f"Network {quote(name)} already exists")
+            _check_allowed(old, caller.project_id, name)
             asker = self._asker(request)
             if kind == PHYSICAL:
                 uplink = decode_uplink(name, description, config, services.external_mtu, None)
                 return await in_steps(create_uplink(old, asker, made, services.new_id, uplink))
-            asked = decode_network(old, name, description, config, services.mtu, None)
+            said = SaidNetwork(name=name, description=description, config=config, project_id=caller.project_id)
+            asked = decode_network(old, said, services.mtu, None)
             return await in_steps(create_whole(old, asker, made, services.new_id, asked))
 
         written = await services.record(change)
@@ -165,6 +168,7 @@ class Views:
             found = self._find(old, request)
             if is_called(old, project, name):
                 raise ApiError(409, f"Network {quote(name)} already exists")
+            _check_allowed(old, project, name)
             return await self._changed(old, request, found, name, config_of(self._services, old, found))
 
         written = await self._services.record(change)
@@ -226,7 +230,8 @@ class Views:
         if network.external:
             uplink = decode_uplink(called, described, config, services.external_mtu, network)
             return await in_steps(update_uplink(old, asker, network.id, services.new_id, uplink))
-        asked = decode_network(old, called, described, config, services.mtu, network)
+        said = SaidNetwork(name=called, description=described, config=config, project_id=network.project_id)
+        asked = decode_network(old, said, services.mtu, network)
         return await in_steps(update_whole(old, asker, network.id, services.new_id, asked))
 
     def _asker(self, request: Request) -> Asker:
@@ -261,6 +266,15 @@ def _read_type(kind: str, project: str) -> str:
     if kind == PHYSICAL and project != DEFAULT_PROJECT:
         raise ApiError(400, "Network type does not support non-default projects")
     return kind
+
+
+def _check_allowed(snapshot: Snapshot, project: str, name: str) -> None:
+    """Raises ApiError 403: nobody could see the network afterwards."""
+    if not allows_network(snapshot, project, name):
+        text = (
+            f"Network {quote(name)} is not one of the networks that the project may access (restricted.networks.access)"
+        )
+        raise ApiError(403, text)
 
 
 def _check_volatile(name: str, config: Config) -> None:

@@ -16,16 +16,15 @@ from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created,
 from fairlead.api.lxd.events import lifecycle_of_project
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.lookup import name_of, networks_of
+from fairlead.api.lxd.project_config import OWN_NETWORKS, SUBNETS, read_restrictions
 from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
-from fairlead.model.quota import Counted, limit_of, limits_of
+from fairlead.changes.quotas import limit_in
+from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.trust import MOST_PREFIXES, GrantedPrefix, Project
 from fairlead.model.writing import Changes
 
-OWN_NETWORKS = "features.networks"
-SUBNETS = "restricted.networks.subnets"
-"""Prefixes of uplinks' routes that restricted callers may have in this project. LXD's key, and its form."""
 LONGEST_DESCRIPTION = 1000
 _PUT = {"description": Field(text(LONGEST_DESCRIPTION)), "config": Field(config)}
 PUT = struct(_PUT)
@@ -104,7 +103,7 @@ class _Views:
         """How many networks it has, and may have."""
         snapshot, name = self._services.model.snapshot, request.path_params["name"]
         find_project(snapshot, identity(request), name)
-        limit = limit_of(limits_of(snapshot.quotas.get(name), self._services.limits), Counted.NETWORK)
+        limit = limit_in(self._services.limits, snapshot, name, Counted.NETWORK)
         used = snapshot.usage.get((name, Counted.NETWORK), 0)
         return sync({"resources": {"networks": {"Limit": limit, "Usage": used}}})
 
@@ -126,15 +125,16 @@ class _Views:
 def _made(project: Project, values: Values) -> Project:
     """With what a body says of it. Raises ApiError for a key that means nothing here."""
     said: Mapping[str, str] = values.get("config", {})
-    for key, value in said.items():
-        if key == OWN_NETWORKS and value not in ("", "true"):
-            raise ApiError(400, "Every project has networks of its own: features.networks can only be true")
-        if key not in (OWN_NETWORKS, SUBNETS) and not key.startswith("user."):
-            raise ApiError(400, f'Invalid project configuration key "{key}"')
-    kept = tuple(sorted((key, value) for key, value in said.items() if value and key != OWN_NETWORKS))
-    description = values.get("description", project.description)
-    prefixes = _read_prefixes(dict(kept).get(SUBNETS, ""))
-    return Project(name=project.name, description=description, config=kept, prefixes=prefixes)
+    if said.get(OWN_NETWORKS, "") not in ("", "true"):
+        raise ApiError(400, "Every project has networks of its own: features.networks can only be true")
+    config = {key: value for key, value in sorted(said.items()) if value and key != OWN_NETWORKS}
+    return Project(
+        name=project.name,
+        description=values.get("description", project.description),
+        config=tuple(config.items()),
+        prefixes=_read_prefixes(config.get(SUBNETS, "")),
+        restrictions=read_restrictions(config),
+    )
 
 
 def _read_prefixes(text: str) -> tuple[GrantedPrefix, ...]:

@@ -22,6 +22,7 @@ from fairlead.changes import (
     probe_limits,
     probe_ports,
     quotas,
+    restrictions,
     routers,
     subnets,
 )
@@ -364,6 +365,14 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     ),
     quotas.QuotaExceeded: lambda why: ApiError(
         409, f"Quota exceeded for resources: {sorted(what.value for what in why.over)}.", "OverQuota"
+    ),
+    restrictions.UplinkNotAllowed: lambda why: ApiError(
+        409, f"Project {why.project_id} may not use the external network {why.uplink}.", "Conflict"
+    ),
+    restrictions.TooManyUplinkAddresses: lambda why: ApiError(
+        409,
+        f"Project {why.project_id} may have {why.most} IPv{why.version} addresses of external network {why.uplink}.",
+        "OverQuota",
     ),
     quotas.NoQuota: Words(404, "TenantQuotaNotFound", "Quota for tenant {why.project_id} could not be found."),
     quotas.LimitBelowUsage: Words(

@@ -38,6 +38,7 @@ from fairlead.changes import (
     proxy_limits,
     proxy_ports,
     quotas,
+    restrictions,
     said_again,
     secrets,
     takeovers,
@@ -167,6 +168,11 @@ _CATALOG: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
 }
 _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     quotas.QuotaExceeded: lambda why: ApiError(403, f"Quota has been met for resources: {NAMES[why.over[0]]}"),
+    restrictions.TooManyUplinkAddresses: lambda why: ApiError(
+        403,
+        f"Quota has been met: project {why.project_id} may have {why.most} IPv{why.version} addresses of the external "
+        f"network {why.uplink}",
+    ),
     quotas.NoQuota: lambda why: not_found("Quotas", why.project_id),
     quotas.NotAProject: lambda why: bad_request(f"A project's id has at most {why.most} characters."),
     finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),

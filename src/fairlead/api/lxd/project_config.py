@@ -1,0 +1,80 @@
+"""Keys of projects: those that restrict networks, and those of instances and storage, which change nothing here.
+
+The latter are taken and shown, because tools set them on every project. LXD's and Incus's rule holds that the keys
+`restricted.*` mean something where `restricted` is true alone; that of granted subnets is older here, and always does.
+"""
+
+import re
+from collections.abc import Mapping
+
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.config_texts import TRUE, read_flag
+from fairlead.api.lxd.go_texts import parse_uint32, quote
+from fairlead.model.trust import MOST_NAMES, Restrictions, UplinkLimit
+
+OWN_NETWORKS = "features.networks"
+RESTRICTED = "restricted"
+SUBNETS = "restricted.networks.subnets"
+"""Prefixes of uplinks' routes that restricted callers may have in this project. LXD's key, and its form."""
+UPLINKS, ACCESS = "restricted.networks.uplinks", "restricted.networks.access"
+MOST_NETWORKS = "limits.networks"
+_FLAGS = frozenset(
+    {
+        RESTRICTED,
+        *(
+            f"features.{each}"
+            for each in ("images", "profiles", "storage.volumes", "storage.buckets", "networks.zones")
+        ),
+    }
+)
+_UPLINK_IPS = re.compile(r"limits\.networks\.uplink_ips\.ipv([46])\.(.+)")
+
+
+def read_restrictions(config: Mapping[str, str]) -> Restrictions:
+    """Of keys with values. Raises ApiError 400 for the first by name that means nothing here, or is wrong."""
+    limits = list[UplinkLimit]()
+    for key, value in sorted(config.items()):
+        if key in _FLAGS:
+            _check(key, value)
+        elif key == MOST_NETWORKS:
+            _number(key, value)
+        elif found := _UPLINK_IPS.fullmatch(key):
+            limits.append(UplinkLimit(uplink=found[2], version=int(found[1]), most=_number(key, value)))
+        elif key not in (SUBNETS, UPLINKS, ACCESS) and not key.startswith("user."):
+            raise ApiError(400, f"Invalid project configuration key {quote(key)}")
+    uplinks, access = _names(config, UPLINKS), _names(config, ACCESS)
+    is_restricted = config.get(RESTRICTED, "").lower() in TRUE
+    return Restrictions(
+        uplinks=uplinks if is_restricted else None,
+        networks=access if is_restricted and access else None,
+        most_networks=_number(MOST_NETWORKS, config[MOST_NETWORKS]) if MOST_NETWORKS in config else None,
+        uplink_addresses=tuple(limits),
+    )
+
+
+def _check(key: str, value: str) -> None:
+    """Raises ApiError 400."""
+    try:
+        read_flag(value)
+    except ValueError as error:
+        raise _wrong(key, str(error)) from None
+
+
+def _number(key: str, value: str) -> int:
+    """Raises ApiError 400."""
+    try:
+        return parse_uint32(value)
+    except ValueError as error:
+        raise _wrong(key, f"Invalid value for uint32 {quote(value)}: {error}") from None
+
+
+def _names(config: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Raises ApiError 400."""
+    found = sorted({name for each in config.get(key, "").split(",") if (name := each.strip())})
+    if len(found) > MOST_NAMES:
+        raise _wrong(key, f"at most {MOST_NAMES} names")
+    return tuple(found)
+
+
+def _wrong(key: str, why: str) -> ApiError:
+    return ApiError(400, f"Invalid value for project configuration key {quote(key)}: {why}")
