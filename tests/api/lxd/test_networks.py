@@ -73,6 +73,7 @@ def test_a_network_is_shown_as_it_was_made_with_what_it_got(ovn: Door):
         "description": "",
         "config": {
             **OVN,
+            "bridge.mtu": "1442",
             "volatile.network.ipv4.address": config(ovn)["volatile.network.ipv4.address"],
             "volatile.network.ipv6.address": config(ovn)["volatile.network.ipv6.address"],
         },
@@ -182,7 +183,7 @@ def test_nothing_said_is_any_subnet_of_both_versions_translated(outside: Door):
 )
 def test_what_is_said_is_shown_as_it_was_said(outside: Door, said: Any):
     make(outside, "ovn1", said)
-    wanted = {key: value for key, value in said.items() if value}
+    wanted = {"bridge.mtu": "1442", **{key: value for key, value in said.items() if value}}
     assert {key: value for key, value in config(outside, "ovn1").items() if "volatile" not in key} == wanted
     before = outside.snapshot
     outside.good("PUT", "/1.0/networks/ovn1", {"config": config(outside, "ovn1"), "description": ""})
@@ -276,7 +277,8 @@ TYPES = "is not supported, type must be one of: ovn, physical"
             'Invalid option for network "x" option "bridge.hwaddr"',
         ),
         ({"config": {"bridge.mtu": "a"}}, 400, f'{NAMED}"bridge.mtu": Invalid MTU "a"'),
-        ({"config": {"bridge.mtu": "1279"}}, 400, f'{NAMED}"bridge.mtu": Out of MTU range (1280-16384) "1279"'),
+        ({"config": {"bridge.mtu": "67"}}, 400, f'{NAMED}"bridge.mtu": Out of MTU range (68-16384) "67"'),
+        ({"config": {"bridge.mtu": "1279"}}, 400, "The MTU of a network with IPv6 is at least 1280"),
         ({"config": {"ipv4.address": "10.0.0.1"}}, 400, f'{NAMED}"ipv4.address": invalid CIDR address: 10.0.0.1'),
         (
             {"config": {"ipv4.address": "10.0.0.0/24"}},
@@ -455,8 +457,13 @@ def test_a_key_that_says_nothing_is_taken_away(ovn: Door):
     ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "1", "bridge.mtu": "1300"}})
     assert (config(ovn)["user.a"], stored(ovn, "ovn0").mtu) == ("1", 1300)
     ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "", "bridge.mtu": ""}})
-    assert {"user.a", "bridge.mtu"}.isdisjoint(config(ovn))
-    assert stored(ovn, "ovn0").mtu == ovn.place.services.mtu
+    assert ("user.a" in config(ovn), config(ovn)["bridge.mtu"]) == (False, "1442")
+    assert stored(ovn, "ovn0").mtu == ovn.place.services.mtu == 1442
+
+
+def test_the_least_mtu_is_that_of_ipv4(outside: Door):
+    make(outside, "small", {**OVN, "ipv6.address": "none", "ipv6.nat": "", "bridge.mtu": "68"})
+    assert (config(outside, "small")["bridge.mtu"], stored(outside, "small").mtu) == ("68", 68)
 
 
 def test_what_a_patch_does_not_say_stays(ovn: Door):

@@ -12,7 +12,7 @@ from fairlead.model.addresses import IPAddress, IPNetwork, parse_address
 from fairlead.model.network import AllocationPool
 
 TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-LEAST_MTU, LARGEST_MTU = 1280, 16384
+LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; with IPv6 the rules ask for 1280
 LARGEST_VLAN = 4094
 LONGEST_NAME = 255
 """Of a physical network: as Neutron's provider:physical_network has it."""

@@ -30,6 +30,7 @@ from fairlead.model.network import Network
 from fairlead.model.snapshot import Snapshot
 
 NONE, AUTO = "none", "auto"
+MTU = "bridge.mtu"
 VOLATILE, CHOSEN = "volatile.", "It is chosen by the server"
 SMALLEST_IPV6 = 64
 """Bits of the longest prefix of an IPv6 subnet."""
@@ -53,7 +54,7 @@ _OF_VERSIONS: Mapping[str, Callable[[int], Rule]] = {
 }
 RULES: Mapping[str, Rule] = {
     "network": _any,
-    "bridge.mtu": read_mtu,
+    MTU: read_mtu,
     "dns.nameservers": list_of(any_address),
     "ipv6.dhcp.stateful": read_flag,
     **{f"ipv{version}.{key}": rule(version) for version in VERSIONS for key, rule in _OF_VERSIONS.items()},
@@ -61,7 +62,8 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def encode_config(snapshot: Snapshot, network: Network, default_mtu: int) -> dict[str, str]:
+def encode_config(snapshot: Snapshot, network: Network) -> dict[str, str]:
+    """The MTU is filled in, as LXD does it for a network behind an uplink."""
     asked, said = describe(snapshot, network), dict(network.config)
     uplink = snapshot.networks.get(asked.uplink_id or "")
     config = {key: text for key, text in said.items() if key.startswith(USER)}
@@ -69,7 +71,7 @@ def encode_config(snapshot: Snapshot, network: Network, default_mtu: int) -> dic
     families = {family.version: family for family in asked.families}
     for version in VERSIONS:
         config |= _family_config(version, families.get(version), said, isolated=uplink is None)
-    config |= shown("bridge.mtu", asked.mtu, default_mtu, said, RULES)
+    config |= shown(MTU, asked.mtu, None, said, RULES)
     config |= shown("dns.nameservers", asked.nameservers, (), said, RULES)
     return dict(sorted((config | uplink_addresses(snapshot, network)).items()))
 
@@ -131,10 +133,12 @@ def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old:
         if config.get(key) and config[key] != there.get(key):
             raise wrong(name, key, CHOSEN)
     kept = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
+    if kept.get(MTU) == str(values.get(MTU)):
+        del kept[MTU]  # it is shown so anyway
     return AskedNetwork(
         name=name,
         description=said.description,
-        mtu=values.get("bridge.mtu", default_mtu),
+        mtu=values.get(MTU, default_mtu),
         uplink_id=_uplink(snapshot, config.get("network", ""), said.project_id),
         families=tuple(_families(values, is_new=old is None)),
         nameservers=values.get("dns.nameservers", ()),

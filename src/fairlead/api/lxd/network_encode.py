@@ -50,7 +50,7 @@ def type_of(network: Network) -> str:
 def config_of(services: Services, snapshot: Snapshot, network: Network) -> dict[str, str]:
     if network.external:
         return encode_uplink_config(network, services.external_mtu)
-    return encode_config(snapshot, network, services.mtu)
+    return encode_config(snapshot, network)
 
 
 def tag_of(services: Services, snapshot: Snapshot, network: Network) -> str:
