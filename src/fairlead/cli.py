@@ -143,7 +143,9 @@ def _add_agent(commands: Any) -> None:
 
 def _add_configuration(command: argparse.ArgumentParser) -> None:
     _add_configuration_file(command)
-    command.add_argument("--check", action="store_true", help="only say whether the configuration is right")
+    command.add_argument(
+        "--check", action="store_true", help="only check the configuration, and open every file that it names"
+    )
 
 
 def _add_configuration_file(command: Any) -> None:
@@ -212,26 +214,15 @@ Or where a flow to a VIP goes that plain hosts announce: a server says whose slo
 
 def _server(arguments: argparse.Namespace) -> int:
     from fairlead.config import check_secrets, read_configuration
+    from fairlead.option_files import OF_SERVERS, check_files
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
         check_secrets(configuration)
-        _check_password_file(configuration)
+        check_files(configuration, OF_SERVERS, datetime.now(UTC))
         print("the configuration is right")
         return 0
     return run_server(configuration)
-
-
-def _check_password_file(configuration: "Configuration") -> None:
-    """Raises Failure for one that a server would not start with."""
-    from fairlead.api.auth import BadPasswordFile, read_password_file
-
-    if not configuration.server.password_file:  # none, or Keystone alone
-        return
-    try:
-        read_password_file(Path(configuration.server.password_file))
-    except (BadPasswordFile, OSError) as error:
-        raise Failure(str(error)) from None
 
 
 def run_server(configuration: "Configuration") -> int:
@@ -259,10 +250,12 @@ def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.node import process
     from fairlead.node.identity import NoIdentity
     from fairlead.node.planning import Untold, plan_host
+    from fairlead.option_files import OF_AGENTS, check_files
 
     configuration = read_configuration(arguments.config, os.environ)
     check_secrets(configuration)
     if arguments.check:
+        check_files(configuration, OF_AGENTS, datetime.now(UTC))
         print("the configuration is right")
         return 0
     options = configuration.agent

@@ -30,6 +30,7 @@ from fairlead.options import (
     LONGEST_TOKEN,
     LONGEST_TOKEN_CACHE,
     PROBERS,
+    SECRET_KINDS,
     SECTIONS,
     SHORTEST_TOKEN,
     AgentOptions,
@@ -115,7 +116,7 @@ def _secret_files(configuration: Configuration) -> Iterator[tuple[str, str]]:
         options = getattr(configuration, section)
         for option in fields(options):
             name = f"{section}.{option.name}"
-            if option.metadata.get("is_secret") and name != unread:
+            if option.metadata.get("kind") in SECRET_KINDS and name != unread:
                 yield name, getattr(options, option.name)
 
 

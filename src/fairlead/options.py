@@ -5,6 +5,7 @@ The environment variable of an option is FAIRLEAD_<SECTION>_<OPTION>.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,35 @@ def _option(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
 
 
-def _secret(default: str, meaning: str) -> Any:
-    """A file that nobody but this program may read."""
-    return field(default=default, metadata={"meaning": meaning, "is_secret": True})
+class PathKind(Enum):
+    """Content of what an option names; `fairlead.option_files` opens each kind."""
+
+    CERTIFICATE = auto()
+    """PEM: a certificate and its chain; the option `key` of the same section names the private key."""
+    KEY = auto()
+    """PEM: the private key of a certificate."""
+    AUTHORITIES = auto()
+    """PEM: certificates that vouch for others."""
+    IDENTITY = auto()
+    """PEM: a certificate and its private key in one file."""
+    USERS = auto()
+    """Lines of user:hash:project:roles."""
+    PASSWORD = auto()
+    """A password and nothing else."""
+    FILE = auto()
+    """Anything."""
+    FOLDER = auto()
+    STORE = auto()
+    """The URL of a store, which may be that of a file."""
+
+
+SECRET_KINDS = frozenset({PathKind.KEY, PathKind.IDENTITY, PathKind.USERS, PathKind.PASSWORD})
+"""Files that nobody but this program may read."""
+
+
+def _path(kind: PathKind, default: str, meaning: str, **more: Any) -> Any:
+    """A file or folder. `may_be_absent` is set where a program makes it or goes on without it."""
+    return field(default=default, metadata={"meaning": meaning, "kind": kind, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +74,19 @@ class ServerOptions:
         "none",
         "none (everybody is administrator; loopback and unix sockets only), http_basic, or keystone (see there).",
     )
-    password_file: str = _secret(
+    password_file: str = _path(
+        PathKind.USERS,
         "",
         "For http_basic, and with keystone for agents and operators: lines of user:bcrypt hash:project:role,role; roles"
         " are admin, member, reader, and for load balancers Octavia's own, such as load-balancer_observer. That of an"
         " agent ends in service:chassis,chassis.",
     )
-    tls_certificate: str = _option("", "PEM file: serve https. Passwords and tokens are readable without.")
-    tls_key: str = _secret("", "PEM file of its private key.")
-    client_ca: str = _option(
+    tls_certificate: str = _path(
+        PathKind.CERTIFICATE, "", "PEM file: serve https. Passwords and tokens are readable without.", key="tls_key"
+    )
+    tls_key: str = _path(PathKind.KEY, "", "PEM file of its private key.")
+    client_ca: str = _path(
+        PathKind.AUTHORITIES,
         "",
         "PEM file: who shows a certificate of this authority is the user of the password file that its common name"
         " names, if that line has the word `certificate` instead of a hash. Others come in as without.",
@@ -97,10 +128,12 @@ class KeystoneOptions:
     """For server.authentication = "keystone": who is asked what a caller's token is worth."""
 
     url: str = _option("", "http://HOST:PORT or https://HOST:PORT/identity: Keystone, with or without /v3 at the end.")
-    ca: str = _option("", "PEM file that vouches for its certificate; the system's own authorities without.")
+    ca: str = _path(
+        PathKind.AUTHORITIES, "", "PEM file that vouches for its certificate; the system's own authorities without."
+    )
     public_url: str = _option("", "Where callers who bring no token are sent (WWW-Authenticate). Empty: url.")
     user: str = _option("fairlead", "Who asks Keystone; the role is service, in any project.")
-    password_file: str = _secret("", "The file that has that user's password and nothing else.")
+    password_file: str = _path(PathKind.PASSWORD, "", "The file that has that user's password and nothing else.")
     project: str = _option("service", "The project of that user, by name.")
     user_domain: str = _option("Default", "Its name; that of the user.")
     project_domain: str = _option("Default", "Its name; that of the project.")
@@ -136,10 +169,13 @@ class LxdOptions:
         "HOST:PORT or [IPv6]:PORT, for HTTPS: clients show certificates of their own, and are let in by a token"
         " (`fairlead lxd token`). LXD's own port is 8443. Empty: none.",
     )
-    certificate: str = _option(
-        "", "PEM file, the server's own. Empty: one is made, signed by itself, and kept beside the store."
+    certificate: str = _path(
+        PathKind.CERTIFICATE,
+        "",
+        "PEM file, the server's own. Empty: one is made, signed by itself, and kept beside the store.",
+        key="key",
     )
-    key: str = _secret("", "PEM file of its private key.")
+    key: str = _path(PathKind.KEY, "", "PEM file of its private key.")
     addresses: str = _option(
         "",
         "HOST:PORT with commas: where clients reach lxd.listen, as tokens say it. Empty: lxd.listen; and if that is"
@@ -165,7 +201,8 @@ class NodesOptions:
     addresses: str = _option(
         "", "https://HOST:PORT with commas: where agents reach the servers, as tokens say it. Empty: nodes.listen."
     )
-    authority: str = _secret(
+    authority: str = _path(
+        PathKind.IDENTITY,
         "",
         "PEM file, the certificate and the key of the deployment's authority for nodes (0600), the same one on each"
         " server. Empty: it is made, and kept beside the store.",
@@ -194,21 +231,32 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 60, 90 * 86_400
 class StoreOptions:
     """Where the model is kept."""
 
-    url: str = _option(
+    url: str = _path(
+        PathKind.STORE,
         "",
         "sqlite:///PATH: a file, made when it is not there. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd,"
         " and how all keys of this deployment begin. Empty: the file of store.path.",
+        may_be_absent=True,
     )
-    path: str = _option("/var/lib/fairlead/fairlead.db", "The SQLite file, where store.url is empty.")
-    ca: str = _option("", "PEM file: who signs the certificates of etcd's members. Empty: etcd is asked without TLS.")
-    certificate: str = _option(
-        "", "PEM file: this server's own for etcd; etcd may know it as a user by its common name."
+    path: str = _path(
+        PathKind.FILE, "/var/lib/fairlead/fairlead.db", "The SQLite file, where store.url is empty.", may_be_absent=True
     )
-    key: str = _secret("", "PEM file of its private key.")
+    ca: str = _path(
+        PathKind.AUTHORITIES,
+        "",
+        "PEM file: who signs the certificates of etcd's members. Empty: etcd is asked without TLS.",
+    )
+    certificate: str = _path(
+        PathKind.CERTIFICATE,
+        "",
+        "PEM file: this server's own for etcd; etcd may know it as a user by its common name.",
+        key="key",
+    )
+    key: str = _path(PathKind.KEY, "", "PEM file of its private key.")
     user: str = _option(
         "", "The user of etcd, where it knows its users by passwords. Best one that may use PREFIX alone."
     )
-    password_file: str = _secret("", "The file that has that user's password and nothing else.")
+    password_file: str = _path(PathKind.PASSWORD, "", "The file that has that user's password and nothing else.")
 
     @property
     def access(self) -> Access:
@@ -243,9 +291,9 @@ class OvnOptions:
         "unix:/var/run/ovn/ovnsb_db.sock",
         "The same. What health monitors see, and which ports are plugged in, is read there; nothing is written.",
     )
-    private_key: str = _secret("", "For ssl: our private key, PEM.")
-    certificate: str = _option("", "For ssl: our certificate, PEM.")
-    ca: str = _option("", "For ssl: the certificate authority of the database, PEM.")
+    private_key: str = _path(PathKind.KEY, "", "For ssl: our private key, PEM.")
+    certificate: str = _path(PathKind.CERTIFICATE, "", "For ssl: our certificate, PEM.", key="private_key")
+    ca: str = _path(PathKind.AUTHORITIES, "", "For ssl: the certificate authority of the database, PEM.")
     mark: str = _option(
         "fairlead", "In external_ids of every row of ours. Two deployments on one OVN need two different ones."
     )
@@ -385,7 +433,8 @@ class ProviderOptions:
 class KeyOptions:
     """Where the keys and certificates are that load balancers name."""
 
-    directory: str = _option(
+    directory: str = _path(
+        PathKind.FOLDER,
         "",
         "A folder with a folder for each project, by its id; what `--default-tls-container-ref` and its like name is a"
         " file there: PEM, or PKCS#12 without a pass phrase, that not everybody may open. Empty: listeners that need"
@@ -397,7 +446,9 @@ class KeyOptions:
         " there. It is read by the user of [keystone], whom tenants let read what they name;"
         " inside of an Octavia it has to be Octavia's user.",
     )
-    barbican_ca: str = _option("", "PEM file that vouches for its certificate; the system's own authorities without.")
+    barbican_ca: str = _path(
+        PathKind.AUTHORITIES, "", "PEM file that vouches for its certificate; the system's own authorities without."
+    )
 
     @property
     def root(self) -> str:
@@ -416,12 +467,16 @@ class AgentOptions:
         "Who tells, where a server asks; the role is service, for this node's chassis. Over http the password can be"
         " read on the way.",
     )
-    password_file: str = _secret("", "The file that has the password and nothing else.")
-    ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
-    identity: str = _secret(
+    password_file: str = _path(PathKind.PASSWORD, "", "The file that has the password and nothing else.")
+    ca: str = _path(
+        PathKind.AUTHORITIES, "", "PEM file that vouches for the servers' certificates; the system's own without."
+    )
+    identity: str = _path(
+        PathKind.IDENTITY,
         "/var/lib/fairlead/agent-identity.pem",
         "The file (0600) with this node's key and certificate, of `fairlead agent --enroll`. Where it is there the"
         " servers are those of the token's deployment, and no user is needed.",
+        may_be_absent=True,
     )
     heartbeat: int = _option(
         5,
@@ -429,9 +484,11 @@ class AgentOptions:
         " not members behind a plain host.",
     )
     interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
-    state: str = _option(
+    state: str = _path(
+        PathKind.FILE,
         "/var/lib/fairlead/agent.json",
         "The file in which the sums outlive a restart; what was announced is in another one beside it.",
+        may_be_absent=True,
     )
     host: str = _option(
         "",
@@ -440,18 +497,27 @@ class AgentOptions:
         " and most_connections alone.",
     )
     bridge: str = _option("br-int", "The integration bridge.")
-    run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
+    run_dir: str = _path(
+        PathKind.FOLDER, "/var/run/openvswitch", "Where the sockets of Open vSwitch are.", may_be_absent=True
+    )
     probe_namespace: str = _option(
         "fairlead-probes", "The network namespace (ip-netns) from which members are probed; the agent makes it."
     )
     proxy_namespaces: str = _option(
         "fairlead-proxy", "How the names of the network namespaces (ip-netns) begin in which proxies of networks run."
     )
-    proxies: str = _option("/run/fairlead/proxies", "The folder of proxies' files, on a tmpfs: keys may be there.")
+    proxies: str = _path(
+        PathKind.FOLDER,
+        "/run/fairlead/proxies",
+        "The folder of proxies' files, on a tmpfs: keys may be there.",
+        may_be_absent=True,
+    )
     renewal: int = _option(
         60, "Seconds from look to look whether a key or a certificate was renewed that a proxy here serves."
     )
-    haproxy: str = _option("/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.")
+    haproxy: str = _path(
+        PathKind.FILE, "/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.", may_be_absent=True
+    )
     haproxy_memory: int = _option(
         1024,
         "MB of memory for each HAProxy: enough for the 10,000 connections that one has at most. One that has filled it"
@@ -469,10 +535,12 @@ class AgentOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     level: str = _option("info", "debug, info, warning or error.")
-    audit: str = _option(
+    audit: str = _path(
+        PathKind.FILE,
         "",
         "File to which changes and failed log-ins are appended, a JSON object a line: who, from where, what, result."
         " They are in the log as well. Made anew after it was moved away; SIGHUP does that at once.",
+        may_be_absent=True,
     )
     format: str = _option("text", "text: a line for people; json: an object a line, for programs that collect logs.")
 

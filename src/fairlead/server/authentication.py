@@ -12,7 +12,8 @@ from fairlead.api.keystone.asking import Keystone, Misused, ServiceUser
 from fairlead.api.keystone.remembered import Memory
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config import BadConfiguration
-from fairlead.options import Configuration, KeystoneOptions
+from fairlead.option_files import OptionFile, read_password
+from fairlead.options import Configuration, KeystoneOptions, PathKind
 from fairlead.questions import NoAnswer, NotTrusted, Place
 
 LOG = logging.getLogger(__name__)
@@ -93,12 +94,9 @@ def read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
             tls = ssl.create_default_context(cafile=options.ca or None)
         except ssl.SSLError:
             raise BadConfiguration(f"keystone.ca: {options.ca}: there is no certificate in it") from None
-    try:
-        password = Path(options.password_file).read_text().removesuffix("\n")
-    except UnicodeDecodeError:
-        raise BadConfiguration(f"keystone.password_file: {options.password_file}: it is not UTF-8 text") from None
-    if not password:
-        raise BadConfiguration(f"keystone.password_file: {options.password_file}: it is empty")
+    password = read_password(
+        OptionFile(option="keystone.password_file", path=options.password_file, kind=PathKind.PASSWORD)
+    )
     user = ServiceUser(
         name=options.user,
         password=password,

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,8 @@ from fairlead.api.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, 
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
 from fairlead.config import BadConfiguration, check_secrets, split_listen
 from fairlead.logs import reopen
-from fairlead.options import Configuration, ServerOptions
+from fairlead.option_files import check_file, invalid_now, option_files
+from fairlead.options import Configuration, PathKind, ServerOptions
 from fairlead.server.authentication import read_again
 from fairlead.server.client_certificates import client_certificate, vouched_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
@@ -80,7 +82,7 @@ class _Server(uvicorn.Server):
         self._configuration = configuration
         self._options = configuration.server
         self._secrets = secrets
-        self._tls = _serving_tls(self._options)
+        self._tls = _serving_tls(configuration)
         self._reading: asyncio.Task[None] | None = None
         self.told_to_end = False
 
@@ -107,7 +109,7 @@ class _Server(uvicorn.Server):
             LOG.error("SIGHUP: the audit goes on without its file: %s", error)
         try:
             check_secrets(self._configuration)
-            tls = _serving_tls(self._options)
+            tls = _serving_tls(self._configuration)
             replace_users = read_again(self._secrets.authenticate, self._configuration)
             self._secrets.lxd.read_again()
             self._secrets.nodes.read_again()
@@ -170,10 +172,17 @@ def _files_for(connections: int) -> int:
     return possible
 
 
-def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
-    """Raises OSError, of which ssl.SSLError is one, when the files are not a certificate and its key."""
+def _serving_tls(configuration: Configuration) -> ssl.SSLContext | None:
+    """None without TLS. A certificate that is not valid now is served with a warning. Raises BadConfiguration for files
+    that cannot be served, and OSError."""
+    options = configuration.server
     if not options.tls_certificate:
         return None
+    for file in option_files(configuration, ("server",)):
+        if file.kind in (PathKind.CERTIFICATE, PathKind.AUTHORITIES):
+            check_file(file)
+            if why := invalid_now(file, datetime.now(UTC)):
+                LOG.warning("%s: %s: %s", file.option, file.path, why)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_certificate, options.tls_key)
     if options.client_ca:
