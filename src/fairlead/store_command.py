@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.options import StoreOptions
     from fairlead.store.copying import Compared, Move, Tell
     from fairlead.store.etcd_access import Access
+    from fairlead.store.whole import State as Found
     from fairlead.store.whole import Whole
 
 DONE, FAILED, DIFFERENT = 0, 1, 3
@@ -53,6 +54,7 @@ RESTORE = """Fill a store with what a backup has:
   fairlead store restore /backup/monday.fairlead --dry-run
   fairlead store restore /backup/monday.fairlead --store etcd://192.0.2.1:2379/fairlead
 
+--dry-run says what a restore would do, and writes nothing.
 First all of the file is read: its checksum, whether it is whole, and whether this version can read each document.
 A store that has something is left alone, unless --replace says that it goes: stop its servers first. What was
 written after the backup is gone from the model, and servers take it out of OVN when they start; a deletion of many rows
@@ -157,15 +159,19 @@ def _show(arguments: argparse.Namespace, answer: Answer) -> None:
 
 
 async def _copy(arguments: argparse.Namespace) -> tuple[Answer, int]:
-    from fairlead.store.copying import check_copy, copy
+    from fairlead.store.copying import NotEmpty, check_copy, copy
     from fairlead.store.opening import find_whole, make_whole
+    from fairlead.store.whole import Refused
 
     begun, move = monotonic(), _move(arguments, arguments.source, arguments.target)
     access = _access(move.target, arguments.to_config or arguments.config)
     async with _closing(await find_whole(move.source, _access(move.source, arguments.config))) as source:
         if arguments.dry_run:
             async with _there(move.target, access) as target:
-                found, _ = await check_copy(source, target, move)
+                try:
+                    found, _ = await check_copy(source, target, move)
+                except NotEmpty as error:  # whoever only looks is not advised to throw anything away
+                    raise Refused(f"{error.reason}; a copy would be refused") from None
             what = {"documents": found.documents, "revision": found.revision}
             said = f"would copy {found.documents} documents, revision {found.revision}; nothing was written"
             return {**what, "said": said}, DONE
@@ -224,7 +230,7 @@ async def _backup(arguments: argparse.Namespace) -> tuple[Answer, int]:
 
 async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
     from fairlead.store.backup import check_backup, picture_of
-    from fairlead.store.copying import check_target, restore
+    from fairlead.store.copying import NOTHING, effect, restore
     from fairlead.store.opening import make_whole
 
     begun, (url, access) = monotonic(), _own(arguments)
@@ -233,14 +239,29 @@ async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
     about = f"{header.documents} documents, revision {header.revision}, made {header.made} of {header.store}"
     if arguments.dry_run:
         async with _there(url, access) as store:
-            if store:
-                check_target(await store.state(), move)
-        what = {"documents": header.documents, "revision": header.revision, "made": header.made}
-        return {**what, "said": f"the file is whole: {about}; nothing was written"}, DONE
+            there = await store.state() if store else NOTHING
+        would = {"would": effect(there, move).value}
+        what = {"documents": header.documents, "revision": header.revision, "made": header.made, **would}
+        return {**what, "said": f"the file is whole: {about}; {_would(there, move)}; nothing was written"}, DONE
     async with _closing(await make_whole(url, access)) as store:
         compared = await restore(store, lambda: picture_of(arguments.file, checked), move, AFTER_RESTORE, _progress())
     done = _compared(compared) | {"seconds": round(monotonic() - begun, 1)}
     return {**done, "said": f"restored and compared {about}, in {done['seconds']} s. Start the servers"}, DONE
+
+
+def _would(there: "Found", move: "Move") -> str:
+    """What a restore would do."""
+    from fairlead.store.copying import Effect, contents, effect
+
+    match effect(there, move):
+        case Effect.FILL:
+            return f"a restore would write it into {move.target}, which is empty"
+        case Effect.RESUME:
+            return f"a restore would begin again what was interrupted in {move.target}"
+        case Effect.REPLACE:
+            return f"a restore would replace all of {move.target}: {contents(there)}"
+        case Effect.REFUSE:
+            return f"a restore would be refused, because {move.target} is not empty: {contents(there)}"
 
 
 async def _reopen(arguments: argparse.Namespace) -> tuple[Answer, int]:

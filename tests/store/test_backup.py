@@ -67,7 +67,7 @@ async def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, 
     assert [each.name for each in tmp_path.glob("*fairlead*")] == ["b.fairlead"]
     before, revision, gone = await read(url)
     await run("restore", str(file), "--store", other, "--dry-run")
-    assert "the file is whole" in capsys.readouterr().out
+    assert f"a restore would write it into {other}, which is empty; nothing was written" in capsys.readouterr().out
     await run("restore", str(file), "--store", other, "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == len(before)
     after, later, gone_after = await read(other)
@@ -83,7 +83,6 @@ async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alon
     assert "there already" in capsys.readouterr().err
     assert file.read_bytes() == octets
     await run("restore", str(file), "--store", url, code=1)
-    await run("restore", str(file), "--store", url, "--dry-run", code=1)
     assert "--replace" in capsys.readouterr().err
     assert await read(url) == before
     await with_store(url, write_something)
@@ -91,6 +90,33 @@ async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alon
     documents, revision, _ = await read(url)
     assert documents == before[0]
     assert revision > before[1] + 1_000_000
+
+
+async def test_a_dry_run_says_what_a_restore_would_do_and_advises_nothing(url: str, tmp_path: Path, capsys):
+    file = await saved(url, tmp_path / "b.fairlead")
+    before = await read(url)
+    has = f"{len(before[0])} documents, revision {before[1]}"
+    for options, would, words in (
+        ((), "refuse", f"a restore would be refused, because {url} is not empty: it has {has}; nothing was written"),
+        (("--replace",), "replace", f"a restore would replace all of {url}: it has {has}; nothing was written"),
+    ):
+        await run("restore", str(file), "--store", url, "--dry-run", *options)
+        printed = capsys.readouterr()
+        assert (words in printed.out, "--replace" in printed.out + printed.err) == (True, False), printed
+        await run("restore", str(file), "--store", url, "--dry-run", "--json", *options)
+        assert json.loads(capsys.readouterr().out)["would"] == would
+    assert await read(url) == before
+
+
+async def test_a_dry_run_of_a_copy_advises_nothing_either(url: str, other: str, capsys):
+    for each in (url, other):
+        await with_store(each, fill)
+    before = await read(other)
+    await run("copy", url, other, "--dry-run", code=1)
+    printed = capsys.readouterr()
+    assert f"{other} is not empty: it has {len(before[0])} documents, revision {before[1]}" in printed.err
+    assert "--replace" not in printed.out + printed.err
+    assert await read(other) == before
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
 
@@ -90,12 +91,41 @@ def _is_begun(there: Found, move: Move) -> bool:
     return there.seal is not None and there.seal.state is State.FILLING and there.seal.other == move.source
 
 
+class Effect(StrEnum):
+    """On the target of a move."""
+
+    FILL = "fill"
+    RESUME = "resume"
+    """An earlier one was interrupted, and is begun again."""
+    REPLACE = "replace"
+    REFUSE = "refuse"
+
+
+def effect(there: Found, move: Move) -> Effect:
+    if there.is_empty:
+        return Effect.FILL
+    if _is_begun(there, move):
+        return Effect.RESUME
+    return Effect.REPLACE if move.replaces else Effect.REFUSE
+
+
+def contents(there: Found) -> str:
+    """What a target that is not empty has."""
+    return there.seal.words if there.seal else f"it has {there.documents} documents, revision {there.revision}"
+
+
+class NotEmpty(Refused):
+    """The target has documents, and the move replaces none."""
+
+    def __init__(self, there: Found, move: Move) -> None:
+        self.reason = f"{move.target} is not empty: {contents(there)}"
+        super().__init__(f"{self.reason}. --replace throws away what it has; stop its servers first")
+
+
 def check_target(there: Found, move: Move) -> None:
-    """Raises Refused."""
-    begun = _is_begun(there, move)
-    if not (there.is_empty or begun or move.replaces):
-        what = there.seal.words if there.seal else f"it has {there.documents} documents, revision {there.revision}"
-        raise Refused(f"{move.target} is not empty: {what}. --replace throws away what it has; stop its servers first")
+    """Raises NotEmpty."""
+    if effect(there, move) is Effect.REFUSE:
+        raise NotEmpty(there, move)
 
 
 async def copy(source: Whole, target: Whole, move: Move, tell: Tell) -> Compared:
