@@ -7,13 +7,13 @@ import http.client
 import os
 import socket
 import ssl
-import sys
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
 from fairlead.config import read_configuration, split_listen
 from fairlead.options import ServerOptions
+from fairlead.terminal import complain, say
 
 PATIENCE = 5.0
 """Seconds in which it has to answer."""
@@ -50,11 +50,11 @@ def _alive(arguments: argparse.Namespace) -> int:
         answer = connection.getresponse()
         said = answer.read(LONGEST_ANSWER).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        print(f"{options.listen} does not answer: {error}", file=sys.stderr)
+        complain(f"{options.listen} does not answer: {error}")
         return 1
     finally:
         connection.close()
-    print(said)
+    say(said)
     return 0 if answer.status == http.client.OK else 1
 
 

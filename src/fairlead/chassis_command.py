@@ -1,10 +1,11 @@
 """`fairlead chassis ...`: the nodes that there are, and which of them are known, for operators."""
 
 import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
+
+from fairlead.terminal import say, say_json, table
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
 """Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
@@ -94,51 +95,63 @@ def _path(arguments: argparse.Namespace) -> str:
 def _list(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "GET", PATH, None)["chassis"]
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
     elif found:
-        print(_table([COLUMNS, *map(_columns, found)]))
+        say(*table([COLUMNS, *map(_columns, found)]))
     return UNWELL if any(map(_is_unwell, found)) else 0
 
 
 def _show(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "GET", _path(arguments), None)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
         return UNWELL if _is_unwell(found) else 0
     for title, text in zip(COLUMNS, _columns(found), strict=True):
-        print(f"{title:12} {text}")
+        say(f"{title:12} {text}")
     agent = found["agent"] or {"unapplied": []}
     if found["covered_for"]:
-        print(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
+        say(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
     for each in found["proxies"]:
         whose = f"of {each['at']} for project {each['project_id']}"
-        print(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
+        say(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
     for each in agent["unapplied"]:
-        print(f"  {each['dataplane']} {each['owner']}: {each['error']}")
+        say(f"  {each['dataplane']} {each['owner']}: {each['error']}")
     return UNWELL if _is_unwell(found) else 0
 
 
 def _enroll(arguments: argparse.Namespace, ask: Ask) -> int:
     told = ask(arguments, "POST", f"{_path(arguments)}/token", None)
-    print(json.dumps(told) if arguments.json else told["token"])
+    if arguments.json:
+        say_json(told)
+    else:
+        say(told["token"])
     return 0
 
 
 def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
     ask(arguments, "DELETE", f"{_path(arguments)}/identity", None)
-    print(json.dumps({"revoked": arguments.name}) if arguments.json else f"{arguments.name} is let in no more")
+    if arguments.json:
+        say_json({"revoked": arguments.name})
+    else:
+        say(f"{arguments.name} is let in no more")
     return 0
 
 
 def _drain(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "PUT", f"{_host_path(arguments)}/draining", None)
-    print(json.dumps(found, indent=2) if arguments.json else f"{arguments.name} is drained: others get what is new")
+    if arguments.json:
+        say_json(found, indent=2)
+    else:
+        say(f"{arguments.name} is drained: others get what is new")
     return 0
 
 
 def _undrain(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "DELETE", f"{_host_path(arguments)}/draining", None)
-    print(json.dumps(found, indent=2) if arguments.json else f"{arguments.name} gets its share again")
+    if arguments.json:
+        say_json(found, indent=2)
+    else:
+        say(f"{arguments.name} gets its share again")
     return 0
 
 
@@ -149,9 +162,9 @@ def _host_path(arguments: argparse.Namespace) -> str:
 def _list_hosts(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "GET", HOSTS_PATH, None)["hosts"]
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
     elif found:
-        print(_table([HOST_COLUMNS, *map(_host_columns, found)]))
+        say(*table([HOST_COLUMNS, *map(_host_columns, found)]))
     return 0
 
 
@@ -170,16 +183,19 @@ def _set_host(arguments: argparse.Namespace, ask: Ask) -> int:
 
 def _remove_host(arguments: argparse.Namespace, ask: Ask) -> int:
     ask(arguments, "DELETE", _host_path(arguments), None)
-    print(json.dumps({"removed": arguments.name}) if arguments.json else f"{arguments.name} is no host any more")
+    if arguments.json:
+        say_json({"removed": arguments.name})
+    else:
+        say(f"{arguments.name} is no host any more")
     return 0
 
 
 def _tell_host(arguments: argparse.Namespace, found: Any) -> int:
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
         return 0
     for title, text in zip(HOST_COLUMNS, _host_columns(found), strict=True):
-        print(f"{title:12} {text}")
+        say(f"{title:12} {text}")
     return 0
 
 
@@ -217,9 +233,3 @@ def _columns(row: Any) -> tuple[str, ...]:
         known,
         str(len(agent["unapplied"])) if agent else "",
     )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)

@@ -6,7 +6,6 @@ Results go to standard output, complaints to standard error. Exit codes: 0 done,
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import urllib.parse
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead import __version__
 from fairlead.client import Server, ServerError, is_url
 from fairlead.rows_command import DIFFERENT, print_plan
+from fairlead.terminal import complain, say, say_json
 
 if TYPE_CHECKING:  # where Octavia runs there is not all that these need
     from fairlead.options import Configuration
@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
     except BadConfiguration as error:
-        print(f"fairlead: {error}", file=sys.stderr)
+        complain(f"fairlead: {error}")
         return 2
     except Failure as error:
-        print(f"fairlead: {error}", file=sys.stderr)
+        complain(f"fairlead: {error}")
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -220,7 +220,7 @@ def _server(arguments: argparse.Namespace) -> int:
     if arguments.check:
         check_secrets(configuration)
         check_files(configuration, OF_SERVERS, datetime.now(UTC))
-        print("the configuration is right")
+        say("the configuration is right")
         return 0
     return run_server(configuration)
 
@@ -256,7 +256,7 @@ def _agent(arguments: argparse.Namespace) -> int:
     check_secrets(configuration)
     if arguments.check:
         check_files(configuration, OF_AGENTS, datetime.now(UTC))
-        print("the configuration is right")
+        say("the configuration is right")
         return 0
     options = configuration.agent
     if arguments.enroll:
@@ -266,7 +266,7 @@ def _agent(arguments: argparse.Namespace) -> int:
         if arguments.remove:
             asyncio.run(process.remove(options))
         elif arguments.once:
-            print(json.dumps(asyncio.run(process.read_once(options)), indent=2))
+            say_json(asyncio.run(process.read_once(options)), indent=2)
         elif arguments.plan:
             return print_plan(asyncio.run(plan_host(options)), as_json=arguments.json)
         else:
@@ -286,7 +286,7 @@ def _enroll(file: str, path: Path) -> int:
         identity = asyncio.run(enrol(read_token(text), path))
     except (NoIdentity, ValueError, OSError) as error:
         raise Failure(str(error)) from None
-    print(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
+    say(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
     return 0
 
 
@@ -314,7 +314,7 @@ _LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network,
 def _config(_: argparse.Namespace) -> int:
     from fairlead.config import render_template
 
-    print(render_template())
+    say(*render_template().split("\n"))
     return 0
 
 
@@ -322,7 +322,10 @@ def _resync(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
     where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
     said = f"{answer['changed']} owners differed and are being mended ({where})"
-    print(json.dumps(answer) if arguments.json else said)
+    if arguments.json:
+        say_json(answer)
+    else:
+        say(said)
     return 0
 
 
@@ -330,7 +333,10 @@ def _health(arguments: argparse.Namespace) -> int:
     from fairlead.health_command import render
 
     rows = _ask(arguments, "GET", "/operator/health")["health"]
-    print(json.dumps(rows, indent=2) if arguments.json else render(rows, datetime.now(UTC)))
+    if arguments.json:
+        say_json(rows, indent=2)
+    else:
+        say(*render(rows, datetime.now(UTC)))
     return 0
 
 
@@ -351,9 +357,9 @@ def _trace_flow(arguments: argparse.Namespace) -> int:
     asked = urllib.parse.urlencode({"client": client, "to": to, "protocol": arguments.protocol})
     led = _ask(arguments, "GET", f"/operator/flow?{asked}")
     if arguments.json:
-        print(json.dumps(led, indent=2))
+        say_json(led, indent=2)
     else:
-        print(describe_led(led))
+        say(describe_led(led))
     return 0 if led["endpoint"] and led["admitted"] else DIFFERENT
 
 
@@ -388,10 +394,10 @@ def _trace_packet(arguments: argparse.Namespace) -> int:
     number = 0 if isinstance(packet, Echo) else packet.port
     names = tracing.find_names(answer, number, arguments.protocol, server)
     if arguments.json:
-        print(json.dumps(tracing.encode(answer, names), indent=2))
+        say_json(tracing.encode(answer, names), indent=2)
     else:
-        print(answer.trace)
-        print(f"{arguments.to} {arguments.protocol}: {tracing.summarize(answer, names)}")
+        say(*answer.trace.split("\n"))
+        say(f"{arguments.to} {arguments.protocol}: {tracing.summarize(answer, names)}")
     return 0 if answer.verdict.outcome in tracing.ARRIVES else DIFFERENT
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.terminal import escaped
+
 
 class ServerError(Exception):
     """The server refuses, or does not answer; the message is its own sentence where it has one."""
@@ -97,7 +99,12 @@ def is_url(text: str) -> bool:
 
 
 def sentence_of(body: str) -> str:
-    """In the form of whichever door: our own, LXD's and Keystone's, Neutron's, or Octavia's."""
+    """In the form of whichever door: our own, LXD's and Keystone's, Neutron's, or Octavia's. Names in it are tenants'
+    words, and it ends on terminals and in logs: without control characters."""
+    return escaped(_sentence_of(body))
+
+
+def _sentence_of(body: str) -> str:
     try:
         said = json.loads(body)
     except ValueError:

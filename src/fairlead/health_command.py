@@ -5,17 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.model.addresses import parse_address, render_address, render_endpoint
+from fairlead.terminal import table
 
 HEAD = ("MEMBER", "ADDRESS", "OF", "MONITOR", "BY", "CHASSIS", "STATUS", "SINCE", "LATENCY", "LAST ERROR")
 
 
-def render(rows: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """As the operator's door tells them."""
-    table = [HEAD, *(_line(row, now) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table
-    )
+def render(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
+    """Lines, of the rows of the operator's door."""
+    return table([HEAD, *(_line(row, now) for row in rows)])
 
 
 def _line(row: Mapping[str, Any], now: datetime) -> tuple[str, ...]:

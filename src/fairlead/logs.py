@@ -7,7 +7,6 @@ nobody can write a line of the log, or move the cursor of who reads it.
 
 import logging
 import os
-import re
 import stat
 import sys
 import time
@@ -20,21 +19,21 @@ from typing import Any
 
 import msgspec
 
+from fairlead.terminal import escaped
+
 FORMATS = ("text", "json")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LONGEST_MESSAGE = 4000
 """Characters of a message, and of a field."""
 AUDIT = "fairlead.audit"
 """The logger of changes and failed log-ins."""
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0, C1 and DEL; line and paragraph separators; what turns the direction of text round; halves of surrogates."""
 
 
 def cleaned(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """One line without anything that acts, and not too long."""
     if len(text) > longest:
         text = f"{text[:longest]}..."
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return escaped(text)
 
 
 def _clean(value: object) -> object:

@@ -6,10 +6,11 @@
 import argparse
 import base64
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
+
+from fairlead.terminal import complain, say, say_json
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
 """Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
@@ -56,18 +57,18 @@ def _token(arguments: argparse.Namespace, ask: Ask) -> int:
     text = base64.b64encode(json.dumps(token, separators=(",", ":")).encode()).decode()
     if arguments.json:
         shown = {"name": arguments.name, "token": text, "expires_at": told["expiresAt"]}
-        print(json.dumps({**shown, "addresses": told["addresses"], "fingerprint": told["fingerprint"]}))
+        say_json({**shown, "addresses": told["addresses"], "fingerprint": told["fingerprint"]})
     else:
-        print(text)
+        say(text)
     return 0
 
 
 def _tokens(arguments: argparse.Namespace, ask: Ask) -> int:
     tokens = _unused(arguments, ask)
     if arguments.json:
-        print(json.dumps(tokens, indent=2))
+        say_json(tokens, indent=2)
     for token in [] if arguments.json else tokens:
-        print(f"{token['id']}  {token['expires_at']}  {_rights(token)}  {token['name']}")
+        say(f"{token['id']}  {token['expires_at']}  {_rights(token)}  {token['name']}")
     return 0
 
 
@@ -91,16 +92,16 @@ def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
     for each in found or [arguments.name]:
         ask(arguments, "DELETE", f"{OPERATIONS}/{quote(each, safe='')}", None)
     if arguments.json:
-        print(json.dumps({"revoked": found}))
+        say_json({"revoked": found})
     return 0
 
 
 def _certificates(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
     for each in [] if arguments.json else found:
-        print(f"{each['fingerprint']}  {_rights(each)}  {each['name']}")
+        say(f"{each['fingerprint']}  {_rights(each)}  {each['name']}")
     return 0
 
 
@@ -111,12 +112,12 @@ def _forget(arguments: argparse.Namespace, ask: Ask) -> int:
     found = [each["fingerprint"] for each in trusted if each["name"] == name]
     if len(found) > 1:
         which = f"{len(found)} certificates are called '{name}'; name one by its fingerprint: {', '.join(found)}"
-        print(f"fairlead: {which}", file=sys.stderr)
+        complain(f"fairlead: {which}")
         return 1
     fingerprint = found[0] if found else name
     ask(arguments, "DELETE", f"{CERTIFICATES}/{quote(fingerprint, safe='')}", None)
     if arguments.json:
-        print(json.dumps({"forgotten": fingerprint}))
+        say_json({"forgotten": fingerprint})
     return 0
 
 

@@ -1,11 +1,11 @@
 """`fairlead plan` and `fairlead show`: rows, for people and for programs."""
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
+
+from fairlead.terminal import complain, say, say_json
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
 """Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
@@ -46,27 +46,27 @@ def _plan(arguments: argparse.Namespace, ask: Ask) -> int:
 def print_plan(plan: Mapping[str, Any], *, as_json: bool) -> int:
     """What would change, by owner; the exit code."""
     if as_json:
-        print(json.dumps(plan, indent=2))
+        say_json(plan, indent=2)
     else:
         plans = ((owner, each.get("dataplanes", {"its dataplane": each})) for owner, each in plan.items())
         for owner, dataplane, change in ((owner, *item) for owner, each in plans for item in each.items()):
-            print(f"{owner} in {dataplane}")
+            say(f"{owner} in {dataplane}")
             for word, sign in SIGNS.items():
-                print("".join(f"  {sign} {row}\n" for row in change[word]), end="")
-            print("".join(f"  ~ {before}\n  > {after}\n" for before, after in change["update"]), end="")
-        print(f"{len(plan)} owners differ" if plan else "nothing to do", file=sys.stderr)
+                say(*(f"  {sign} {row}" for row in change[word]))
+            say(*(line for before, after in change["update"] for line in (f"  ~ {before}", f"  > {after}")))
+        complain(f"{len(plan)} owners differ" if plan else "nothing to do")
     return DIFFERENT if plan else 0
 
 
 def _list(arguments: argparse.Namespace, ask: Ask) -> int:
     found = ask(arguments, "GET", f"/operator/chassis/{quote(arguments.host, safe='')}/rows", None)["dataplanes"]
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
         return 0
     for dataplane, owners in found.items():
         for owner, rows in owners.items():
-            print(f"{owner} in {dataplane} on {arguments.host}")
-            print("".join(f"    {row}\n" for row in rows.values()), end="")
+            say(f"{owner} in {dataplane} on {arguments.host}")
+            say(*(f"    {row}" for row in rows.values()))
     return 0
 
 
@@ -77,16 +77,16 @@ def _show(arguments: argparse.Namespace, ask: Ask) -> int:
     failed = any(node["error"] for each in dataplanes.values() for node in each.get("nodes", {}).values())
     code = DIFFERENT if failed or shown["desired"] != shown["actual"] else 0
     if arguments.json:
-        print(json.dumps(shown, indent=2))
+        say_json(shown, indent=2)
         return code
     owner = f"{shown['owner']} '{shown['name']}'" if shown["name"] else shown["owner"]
-    print(f"{owner}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
+    say(f"{owner}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
     if shown["error"]:
-        print(f"  {shown['error']}")
+        say(f"  {shown['error']}")
     for member, why in shown["down"].items():
-        print(f"  down: member {member}: {why}")
+        say(f"  down: member {member}: {why}")
     for member, why in shown.get("unknown", {}).items():  # not said by older servers
-        print(f"  unknown: member {member}: {why}")
+        say(f"  unknown: member {member}: {why}")
     for name, dataplane in dataplanes.items():
         _print_dataplane(name, dataplane)
     return code
@@ -95,20 +95,20 @@ def _show(arguments: argparse.Namespace, ask: Ask) -> int:
 def _print_dataplane(name: str, dataplane: Any) -> None:
     for chassis, node in dataplane.get("nodes", {}).items():
         life = "" if node["agent"] == "heard" else ", no agent" if node["agent"] == "none" else ", its agent is silent"
-        print(f"  {name} on {chassis}{life}{_why(node)}")
-        print("".join(f"    {row}\n" for row in node["rows"].values()), end="")
+        say(f"  {name} on {chassis}{life}{_why(node)}")
+        say(*(f"    {row}" for row in node["rows"].values()))
     if left := dataplane.get("left_out", 0):
-        print(f"  {name} on {left} more: --host NAME")
+        say(f"  {name} on {left} more: --host NAME")
     if "applied" not in dataplane:
         return
-    print(f"  {name}: applied {dataplane['applied']}{_why(dataplane)}")
+    say(f"  {name}: applied {dataplane['applied']}{_why(dataplane)}")
     desired, actual = dataplane["desired"], dataplane["actual"]
     for key in sorted({*desired, *actual}):
         if desired.get(key) == actual.get(key):
-            print(f"    {desired[key]}")
+            say(f"    {desired[key]}")
             continue
-        print(f"  + {desired[key]}" if key in desired else "", end="\n" if key in desired else "")
-        print(f"  - {actual[key]}" if key in actual else "", end="\n" if key in actual else "")
+        signed = (("+", desired), ("-", actual))
+        say(*(f"  {sign} {rows[key]}" for sign, rows in signed if key in rows))
 
 
 def _why(arrived: Any) -> str:

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 when documents differ.
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import uuid
@@ -17,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairlead import __version__
+from fairlead.terminal import complain, say, say_json, say_progress
 
 if TYPE_CHECKING:
     from fairlead.options import StoreOptions
@@ -148,14 +148,14 @@ def _run(arguments: argparse.Namespace, act: Act) -> int:
 
 def _show(arguments: argparse.Namespace, answer: Answer) -> None:
     if arguments.json:
-        print(json.dumps({key: value for key, value in answer.items() if key != "said"}, indent=2))
+        say_json({key: value for key, value in answer.items() if key != "said"}, indent=2)
         return
     if "error" in answer:
-        print(f"fairlead: {answer['error']}", file=sys.stderr)
+        complain(f"fairlead: {answer['error']}")
     for each in answer.get("first", []):
-        print(f"  {each['key']}: {each['what']}")
+        say(f"  {each['key']}: {each['what']}")
     if "said" in answer:
-        print(answer["said"])
+        say(answer["said"])
 
 
 async def _copy(arguments: argparse.Namespace) -> tuple[Answer, int]:
@@ -347,6 +347,6 @@ def _progress() -> "Tell":
         if done == all_of_them or monotonic() - said > EVERY:
             said = monotonic()
             end = "\n" if done == all_of_them else ""
-            print(f"\r{what} {done} of {all_of_them} documents", end=end, file=sys.stderr, flush=True)
+            say_progress(f"{what} {done} of {all_of_them} documents", end)
 
     return tell

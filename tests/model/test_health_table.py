@@ -50,8 +50,6 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
     ]
     told = [{**asdict(row), "since": row.since.isoformat() if row.since else None} for row in rows]
     text = render(told, NOW)
-    assert text.splitlines()[1].split("  ")[0] == "web-a"
-    assert all(
-        word in text.splitlines()[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "it refuses")
-    )
-    assert NOBODYS in text
+    assert text[1].split("  ")[0] == "web-a"
+    assert all(word in text[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "it refuses"))
+    assert any(NOBODYS in line for line in text)

@@ -14,6 +14,7 @@ from fairlead.network_cli.connection import Answer, Connection
 from fairlead.network_cli.document import Backend, Description, LoadBalancer, Port
 from fairlead.network_cli.failure import Failure
 from fairlead.network_cli.words import Typed
+from fairlead.terminal import say, say_text
 
 EXTENSION = "network_load_balancer"
 UNCHOSEN = {"ipv4": "0.0.0.0", "ipv6": "::"}  # noqa: S104 - the API's word for "whichever is free"
@@ -69,7 +70,7 @@ class Call:
 
     def tell(self, what: str) -> None:
         if not self.typed.has("quiet"):
-            sys.stdout.write(f"{what}\n")
+            say(what)
 
 
 def show_list(call: Call) -> None:
@@ -80,11 +81,11 @@ def show_list(call: Call) -> None:
     if clustered and columns == tables.DEFAULT_COLUMNS:
         columns += "L"
     listed = call.ask("GET", call.base, recursion="1").metadata or ()
-    sys.stdout.write(tables.render([document.of_wire(each) for each in listed], form, columns))
+    say_text(tables.render([document.of_wire(each) for each in listed], form, columns))
 
 
 def show(call: Call) -> None:
-    sys.stdout.write(document.render_yaml(document.to_wire(call.read()[0])))
+    say_text(document.render_yaml(document.to_wire(call.read()[0])))
 
 
 def create(call: Call) -> None:
@@ -111,9 +112,9 @@ def delete(call: Call) -> None:
 def get(call: Call) -> None:
     balancer, name = call.read()[0], call.words[0]
     if call.typed.has("property"):
-        sys.stdout.write(edits.property_of(balancer, call.network, name) + "\n")
+        say_text(edits.property_of(balancer, call.network, name) + "\n")
     elif name in balancer.config:
-        sys.stdout.write(balancer.config[name] + "\n")
+        say_text(balancer.config[name] + "\n")
 
 
 def set_pairs(call: Call) -> None:
@@ -148,12 +149,12 @@ def info(call: Call) -> None:
     health = state.get("backend_health")
     if health is None:
         raise Failure("No load-balancer health information available")
-    sys.stdout.write("Backend health:\n")
+    say("Backend health:")
     for name, backend in health.items():
-        sys.stdout.write(f"  {name} ({backend.get('address', '')}):\n")
+        say(f"  {name} ({backend.get('address', '')}):")
         for port in backend.get("ports") or ():
-            sys.stdout.write(f"    - {port.get('protocol')}/{port.get('port')}: {port.get('status')}\n")
-        sys.stdout.write("\n")
+            say(f"    - {port.get('protocol')}/{port.get('port')}: {port.get('status')}")
+        say("")
 
 
 def add_backend(call: Call) -> None:

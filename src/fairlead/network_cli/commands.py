@@ -1,7 +1,6 @@
 """The tree of commands: each is declared once, and what is parsed, checked and explained is made of that."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from fairlead.network_cli.actions import Call
 from fairlead.network_cli.connection import Connection
 from fairlead.network_cli.failure import Failure, Misuse
 from fairlead.network_cli.words import Flag, Typed, parse, unknown_flag
+from fairlead.terminal import complain, say_text
 
 GLOBAL = (
     Flag(
@@ -202,12 +202,12 @@ def main(argv: Sequence[str]) -> int:
         typed = parse(argv, ALL_FLAGS)
         command, rest = _find(typed.words)
         if command is None or typed.has("help"):
-            sys.stdout.write(_help(command, " ".join(rest)))
+            say_text(_help(command, " ".join(rest)))
             return 0
         command.run(_call(command, rest, typed))
     except Failure as failure:
         usage = helping.usage(command.usage) if command and isinstance(failure, Misuse) else ""
-        sys.stderr.write(f"{usage}Error: {failure}\n")
+        complain(*f"{usage}Error: {failure}".split("\n"))
         return 1
     return 0
 

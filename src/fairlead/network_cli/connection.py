@@ -4,7 +4,6 @@ import http.client
 import json
 import socket
 import ssl
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import quote, urlencode
 from fairlead import __version__
 from fairlead.network_cli.failure import Failure
 from fairlead.network_cli.remotes import Https, Remote, Socket
+from fairlead.terminal import complain, escaped
 
 SECONDS = 60.0
 """How long a server may be silent."""
@@ -56,12 +56,12 @@ class Connection:
             headers["If-Match"] = etag
         status, received, text = self._exchange(method, target, None if body is None else json.dumps(body), headers)
         if self.traced:
-            print(f"{method} {target}: {status}", file=sys.stderr)  # noqa: T201 - the caller asked for it
+            complain(f"{method} {target}: {status}")
         envelope = _open(text)
         if envelope is None or (status >= 400 and envelope.get("type") != "error"):
             raise Failure(f"Failed fetching {target}: {status}")
         if envelope.get("type") == "error":
-            raise Failure(str(envelope.get("error") or f"{status}"))
+            raise Failure(escaped(str(envelope.get("error") or f"{status}")))
         return Answer(
             metadata=envelope.get("metadata"),
             etag=received.get("ETag", ""),

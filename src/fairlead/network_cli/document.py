@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from fairlead.network_cli.failure import Failure
+from fairlead.terminal import escaped
 
 OTHER_THAN_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
 """What YAML takes for truth values and numbers, though PyYAML does not."""
@@ -93,7 +94,9 @@ class _Dumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     """In the quotes that Go's YAML chooses: literal for several lines, double where it would be read as no text."""
     style = None
-    if "\n" in text:
+    if any(escaped(line) != line for line in text.split("\n")):
+        style = '"'  # the only style that has escapes
+    elif "\n" in text:
         style = "|"
     elif OTHER_THAN_TEXT.fullmatch(text) or _tag_of(dumper, text) != "tag:yaml.org,2002:str":
         style = '"'
@@ -109,7 +112,10 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def render_yaml(value: object) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    """PyYAML leaves some control characters as they are, such as those that turn text round: in double quotes their
+    escapes mean the same."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def parse_yaml(text: str, more: Sequence[str] = ()) -> Description:

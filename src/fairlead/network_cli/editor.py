@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.network_cli.failure import Failure
+from fairlead.terminal import complain
 
 HELP = """### This is a YAML description of the load balancer. Lines that begin with '#' are ignored.
 ###
@@ -43,8 +44,8 @@ def edit(text: str, accept: Callable[[str], None]) -> None:
             try:
                 return accept(file.read_text())
             except Failure as refused:
-                print(f"Config parsing error: {refused}", file=sys.stderr)  # noqa: T201 - to the person who edits
-                print("Press enter to open the editor again or ctrl+c to abort change", file=sys.stderr)  # noqa: T201
+                complain(*f"Config parsing error: {refused}".split("\n"))
+                complain("Press enter to open the editor again or ctrl+c to abort change")
                 if not sys.stdin.readline():
                     raise
 

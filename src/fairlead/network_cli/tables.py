@@ -14,6 +14,7 @@ from functools import cmp_to_key
 
 from fairlead.network_cli.document import LoadBalancer, render_yaml, to_wire
 from fairlead.network_cli.failure import Failure
+from fairlead.terminal import escaped, escaped_json
 
 FORMATS = ("csv", "json", "table", "yaml", "compact")
 HEADERS = {"": None, "header": True, "noheader": False}
@@ -55,16 +56,21 @@ def render(balancers: Sequence[LoadBalancer], chosen: str, columns: str) -> str:
     letters = parse_columns(columns)
     whole = [to_wire(each) for each in balancers]
     if form == "json":
-        return _escape(json.dumps(whole, ensure_ascii=False, separators=(",", ":"))) + "\n"
+        return escaped_json(_escape(json.dumps(whole, ensure_ascii=False, separators=(",", ":")))) + "\n"
     if form == "yaml":
         return render_yaml(whole)
     heads = [COLUMNS[letter][0] for letter in letters]
-    rows = sort_rows([[COLUMNS[letter][1](each) for letter in letters] for each in balancers])
+    rows = sort_rows([[_cell(COLUMNS[letter][1](each)) for letter in letters] for each in balancers])
     with_header = form != "csv" if header is None else header
     if form == "csv":
         return _render_csv([heads, *rows] if with_header else rows)
     draw = _draw_table if form == "table" else _draw_compact
     return draw(heads if with_header else None, rows, len(letters))
+
+
+def _cell(text: str) -> str:
+    """Of a table: it may have several lines."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def _escape(text: str) -> str:

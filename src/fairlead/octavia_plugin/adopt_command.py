@@ -4,13 +4,12 @@ Results go to standard output, complaints to standard error.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from fairlead.octavia_plugin.adoption import Adoption, Outcome, Report
 from fairlead.octavia_plugin.door import Door
+from fairlead.terminal import complain, say, say_json
 
 UNFINISHED, REFUSED = 1, 3
 GOOD = (Outcome.ADOPTED, Outcome.ALREADY, Outcome.POSSIBLE)
@@ -57,9 +56,9 @@ def _adopt(arguments: argparse.Namespace, door: Door) -> int:
         report = do(name)
         reports.append(report)
         if not arguments.json:
-            print(report, file=sys.stdout if report.outcome in GOOD else sys.stderr, flush=True)
+            (say if report.outcome in GOOD else complain)(str(report))
     if arguments.json:
-        print(json.dumps([report.as_json() for report in reports], indent=2))
+        say_json([report.as_json() for report in reports], indent=2)
     outcomes = {report.outcome for report in reports}
     if outcomes & {Outcome.FAILED, Outcome.UNFINISHED}:
         return UNFINISHED

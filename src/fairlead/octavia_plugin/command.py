@@ -5,14 +5,13 @@
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from fairlead.client import ServerError
 from fairlead.octavia_plugin.adopt_command import add_adopt
 from fairlead.octavia_plugin.door import Door
+from fairlead.terminal import complain, say, say_json
 
 FAILED, DIFFERENT = 1, 3
 DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
@@ -47,7 +46,7 @@ def main(words: Sequence[str]) -> int:
     try:
         code: int = arguments.run(arguments)
     except (Failure, ServerError) as error:
-        print(f"fairlead octavia: {error}", file=sys.stderr)
+        complain(f"fairlead octavia: {error}")
         return FAILED
     except KeyboardInterrupt:
         return FAILED
@@ -136,7 +135,7 @@ def _sync(arguments: argparse.Namespace) -> int:
             return
         heard.append(finding)
         if not arguments.json:
-            print(sentence(finding), flush=True)
+            say(sentence(finding))
 
     doubt = 0.0 if arguments.at_once else float(section.patience)
     conduct = Conduct(doubt=doubt, hear=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old)
@@ -147,9 +146,9 @@ def _sync(arguments: argparse.Namespace) -> int:
     left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER, What.KEPT_ORPHAN)]
     if arguments.json:
         records = [each.record for each in heard]
-        print(json.dumps({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records}))
+        say_json({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records})
     else:
-        print(_summary(looked, len(heard), len(left), is_dry=arguments.dry_run))
+        say(_summary(looked, len(heard), len(left), is_dry=arguments.dry_run))
     if heard and arguments.dry_run:
         return DIFFERENT
     return FAILED if left else 0

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from fairlead.octavia_plugin.differences import BALANCERS, Known, Record
+from fairlead.terminal import escaped
 
 _NAMES = {
     BALANCERS: "load balancer",
@@ -74,7 +75,7 @@ def sentence(found: Finding) -> str:
         case What.OLD_STRANGER:
             return f"{found.id} is not in Octavia, and too old to be deleted by itself"
         case What.REFUSED:
-            return f"{where}: Fairlead does not take what Octavia has of it: {found.fairlead}"
+            return f"{where}: Fairlead does not take what Octavia has of it: {escaped(str(found.fairlead))}"
         case What.ORPHAN:
             return f"{where}, which Octavia does not have, {_at(found.octavia)}: it is deleted in Neutron"
         case What.KEPT_ORPHAN:
@@ -82,7 +83,7 @@ def sentence(found: Finding) -> str:
 
 
 def _at(seen: Mapping[str, Any]) -> str:
-    return f"has {', '.join(seen['addresses']) or 'no address'} on network {seen['network']}"
+    return escaped(f"has {', '.join(seen['addresses']) or 'no address'} on network {seen['network']}")
 
 
 def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known: Known) -> Iterator[Finding]:

@@ -4,9 +4,7 @@ Results go to standard output, complaints to standard error. Exit codes: 0 done,
 """
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +12,7 @@ from fairlead.client import ServerError
 from fairlead.tenant_cli import things
 from fairlead.tenant_cli.clouds import BadCloud, find_cloud
 from fairlead.tenant_cli.things import LISTENER, LOCAL_IP, POOL, Sort
+from fairlead.terminal import complain, say, say_json
 
 LOCALITIES = ("none", "chassis", "zone")
 DOWN_MEMBERS = ("keep", "reset")
@@ -171,9 +170,12 @@ def _run(arguments: argparse.Namespace, sort: Sort, act: Act) -> int:
     try:
         thing = act(arguments)
     except (BadCloud, ServerError) as error:
-        print(f"fairlead: {error}", file=sys.stderr)
+        complain(f"fairlead: {error}")
         return 2 if isinstance(error, BadCloud) else 1
-    print(json.dumps(thing, indent=2) if arguments.json else things.render(sort, thing))
+    if arguments.json:
+        say_json(thing, indent=2)
+    else:
+        say(*things.render(sort, thing))
     return 0
 
 

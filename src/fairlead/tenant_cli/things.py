@@ -120,11 +120,11 @@ def _with_parts(door: Server, sort: Sort, thing: Mapping[str, Any]) -> Mapping[s
     return {**thing, **door.ask("GET", f"{sort.path}/{quote(thing['id'], safe='')}/{sort.parts}")}
 
 
-def render(sort: Sort, thing: Mapping[str, Any]) -> str:
+def render(sort: Sort, thing: Mapping[str, Any]) -> list[str]:
     """A line for each column that the door has."""
     known = [column for column in sort.columns if column in thing]
     width = max(map(len, known), default=0)
-    return "\n".join(f"{column:<{width}}  {_text(thing[column])}".rstrip() for column in known)
+    return [f"{column:<{width}}  {_text(thing[column])}".rstrip() for column in known]
 
 
 def _text(value: Any) -> str:
