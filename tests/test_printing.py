@@ -37,7 +37,7 @@ CHASSIS = {"name": HOSTILE, "host": HOSTILE, "ports": 1, "alive": True, "in_ovn"
            "proxies": [{"at": HOSTILE, "project_id": HOSTILE, "serving": 1, "wanted": 2}]}  # fmt: skip
 CHANGE = {"create": [HOSTILE], "update": [[HOSTILE, HOSTILE]], "delete": [HOSTILE]}
 HEALTH = {"member": HOSTILE, "id": HOSTILE, "address": "fd00::1", "number": 80, "owner": HOSTILE, "owner_name": HOSTILE,
-          "monitor": HOSTILE, "by": HOSTILE, "chassis": HOSTILE, "status": "ERROR",
+          "monitor": HOSTILE, "by": HOSTILE, "prober": "", "chassis": HOSTILE, "status": "ERROR",
           "since": "2026-01-01T00:00:00+00:00", "latency": 0.001, "error": HOSTILE, "why": HOSTILE}  # fmt: skip
 OWNER = {"owner": HOSTILE, "name": HOSTILE, "generation": 1, "applied": 1, "error": HOSTILE, "status": HOSTILE,
          "member_of": [{"pool": HOSTILE, "load_balancer": HOSTILE, "id": HOSTILE, "address": HOSTILE}],

@@ -21,8 +21,13 @@ def _line(row: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
     latency = "" if row["latency"] is None else f"{row['latency'] * 1000:.1f} ms"
     since = "" if row["since"] is None else _ago(now - datetime.fromisoformat(row["since"]).astimezone(UTC))
     of, error = row["owner_name"] or row["owner"], row["error"] or ("" if row["status"] == "ONLINE" else row["why"])
-    names = (row["member"] or row["id"], place, of, row["monitor"], row["by"], row["chassis"], row["status"])
+    names = (row["member"] or row["id"], place, of, row["monitor"], _prober(row), row["chassis"], row["status"])
     return (*names, since, latency, error)
+
+
+def _prober(row: Mapping[str, Any]) -> str:
+    """`agent on NAME` if that is another chassis than its own."""
+    return row["by"] if row["prober"] in ("", row["chassis"]) else f"agent on {row['prober']}"
 
 
 def _ago(passed: Any) -> str:

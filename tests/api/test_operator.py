@@ -1,17 +1,20 @@
 """What the operator's door says of members that are down."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
-from fairlead.api.operator import _down, _unknown
+from fairlead.api.door import ApiError
+from fairlead.api.operator import _down, _find_owner, _unknown
 from fairlead.api.operator_rows import plans
 from fairlead.dataplane.native import Vip
 from fairlead.dataplane.rows import NO_ROWS, Diff, diff
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.resting import in_steps
 from harness.down_members import DOCUMENTS, ENDPOINT, MODEL, VM2, WEB
@@ -65,3 +68,42 @@ async def test_nobody_waits_for_a_plan_of_ten_thousand_load_balancers(many_chang
     assert len(found) == 10_000
     assert found["loadbalancer/0"]["create"][0] == "Vip 10.0.0.0 held"
     assert set(found["loadbalancer/0"]["dataplanes"]) == {"ovn"}
+
+
+PARTS = """
+network net1 10.0.0.0/24
+web vip=10.0.0.10 on=net1 name=shop tcp:80{monitor=HTTP}=a/10.0.0.11:80,b/[fd00::12]:80
+api vip=10.0.0.20 on=net1 tcp:80=a/10.0.0.11:80 udp:53=a/10.0.0.11:53 tcp:81=a/10.0.0.12:81
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("web2", "no owner is called 'web2', but member 10.0.0.11:80 'web2' of pool 'web' of loadbalancer/web 'shop'"),
+        ("web-b", "but member [fd00::12]:80 of pool 'web' of loadbalancer/web 'shop'; show the load balancer"),
+        ("twin", " and 3 more; show the load balancer"),
+        ("front", "but listener 'front' of loadbalancer/web 'shop'"),
+        ("none", "nothing is called 'none'; an owner is kind/id, an id or a name"),
+    ],
+)
+def test_a_name_that_a_part_of_a_load_balancer_has_is_found_there(text: str, words: str):
+    documents, _ = parse_model(PARTS.strip(), {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    web, api = snapshot.load_balancers["web"], snapshot.load_balancers["api"]
+    (pool,), (listener,) = web.pools, web.listeners
+    members = tuple(replace(each, name="web2" if each.id == "web-a" else "") for each in pool.members)
+    web = replace(
+        web,
+        pools=(replace(pool, name="web", members=members),),
+        listeners=(replace(listener, name="front"),),
+    )
+    pools = [
+        replace(each, name="twin", members=tuple(replace(member, name="twin") for member in each.members[:1]))
+        for each in api.pools
+    ]
+    api = replace(api, pools=tuple(pools))
+    snapshot = apply_changes(snapshot, Changes(puts=(web, api)), 2)
+    with pytest.raises(ApiError) as found:
+        at_once(_find_owner(snapshot, text))
+    assert (found.value.status, words in str(found.value)) == (404, True), str(found.value)

@@ -112,7 +112,7 @@ def table(site: Site) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 def seen_by(site: Site, chassis: str, status: str, *names: str) -> bool:
     rows = [row for (_, member), row in table(site).items() if member in names]
-    return bool(rows) and all((row["chassis"], row["status"]) == (chassis, status) for row in rows)
+    return bool(rows) and all((row["prober"], row["status"]) == (chassis, status) for row in rows)
 
 
 def turns(site: Site, since: int) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from immutables import Map
 
@@ -44,8 +45,8 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
     rows = at_once(health_table(snapshot))
     assert [(row.id, row.chassis, row.status, row.error) for row in rows] == [
         ("web-a", "n1", "ERROR", "it refuses"),
-        ("web-b", "n2", "UNPROBED", NO_AGENT),
         ("web-gone", "", "GONE", NOBODYS),
+        ("web-b", "n2", "UNPROBED", NO_AGENT),
         ("vm1", "n1", "UNPROBED", ""),
     ]
     told = [{**asdict(row), "since": row.since.isoformat() if row.since else None} for row in rows]
@@ -53,3 +54,78 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
     assert text[1].split("  ")[0] == "web-a"
     assert all(word in text[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "it refuses"))
     assert any(NOBODYS in line for line in text)
+
+
+def site(**more: Any) -> Snapshot:
+    """Two nodes with a member each, and a third one, all with agents."""
+    documents, _ = parse_model(MODEL.strip(), {})
+    nodes = {
+        name: Chassis(name=name, host=name, ports=Map(dict.fromkeys(ports, True)))
+        for name, ports in (("n1", ("vm1",)), ("n2", ("vm2",)), ("n3", ()))
+    }
+    agents = {name: Agent(name=name, since=NOW, heartbeat=5.0) for name in nodes}
+    known = {"chassis": Map(nodes), "plugged": Map(vm1="n1", vm2="n2"), "agents": Map(agents), **more}
+    empty = replace(Snapshot(agents_probe=True), **known)
+    return apply_changes(empty, Changes(puts=tuple(documents.values())), 1)
+
+
+def seen_by(chassis: str, health: Health, error: str = "") -> Sighting:
+    return Sighting(health=health, chassis=chassis, since=NOW, error=error)
+
+
+def test_a_covered_member_is_shown_on_its_own_chassis_and_by_whom_it_is_probed():
+    snapshot = site()
+    stale = snapshot.agents.set("n1", replace(snapshot.agents["n1"], heard=False))
+    snapshot = replace(snapshot, agents=stale, covered=Map(vm1="n3"))
+    first, second = (
+        each.endpoint for each in targets(snapshot, snapshot.load_balancers["web"]) if each.endpoint.port_id
+    )
+    seen = Map({first: seen_by("n3", Health.ERROR, "refused"), second: seen_by("n2", Health.ONLINE)})
+    rows = {row.id: row for row in at_once(health_table(replace(snapshot, sightings=seen)))}
+    assert {name: (rows[name].chassis, rows[name].prober) for name in ("web-a", "web-b")} == {
+        "web-a": ("n1", "n3"),
+        "web-b": ("n2", "n2"),
+    }
+    before = {row.id: row for row in at_once(health_table(snapshot))}  # nobody has probed it yet
+    assert (before["web-a"].chassis, before["web-a"].prober) == ("n1", "n3")
+    text = render([{**asdict(row), "since": None} for row in rows.values()], NOW)
+    by, where = text[0].index("BY"), text[0].index("CHASSIS")
+    line = next(each for each in text if each.startswith("web-a"))
+    assert (line[by:where].strip(), line[where:].split()[0]) == ("agent on n3", "n1")
+    line = next(each for each in text if each.startswith("web-b"))
+    assert (line[by:where].strip(), line[where:].split()[0]) == ("agents", "n2")
+
+
+def test_those_that_are_down_come_first_and_then_those_that_nobody_knows():
+    snapshot = site()
+    first, second = (
+        each.endpoint for each in targets(snapshot, snapshot.load_balancers["web"]) if each.endpoint.port_id
+    )
+    (replica,) = (each.endpoint for each in targets(snapshot, snapshot.local_ips["lip"]))
+    seen = {first: seen_by("n1", Health.ONLINE), replica: seen_by("n1", Health.ERROR)}
+    rows = at_once(health_table(replace(snapshot, sightings=Map(seen))))
+    assert [(row.id, row.status) for row in rows] == [
+        ("web-gone", "GONE"),
+        ("vm1", "ERROR"),
+        ("web-b", "UNPROBED"),
+        ("web-a", "ONLINE"),
+    ]
+    stale = replace(snapshot.agents["n1"], heard=False)
+    snapshot = replace(snapshot, sightings=Map({**seen, second: seen_by("n2", Health.ONLINE)}))
+    rows = at_once(health_table(replace(snapshot, agents=snapshot.agents.set("n1", stale))))
+    assert [(row.id, row.status, bool(row.error)) for row in rows][2:] == [
+        ("web-a", "ONLINE", True),  # as it was seen last: nobody can know
+        ("web-b", "ONLINE", False),
+    ]
+
+
+def test_a_member_behind_a_plain_host_is_shown_on_its_host():
+    model = """
+network pool announced 203.0.113.0/24
+host h1 1 192.0.2.21 10.1.0.0/24
+web vip=203.0.113.10 on=pool provider=native tcp:80{monitor=TCP}=a/10.1.0.7:80
+"""
+    documents, _ = parse_model(model.strip(), {})
+    snapshot = apply_changes(Snapshot(agents_probe=True), Changes(puts=tuple(documents.values())), 1)
+    (row,) = at_once(health_table(snapshot))
+    assert (row.chassis, row.status) == ("h1", "UNPROBED")

@@ -27,8 +27,8 @@ from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Health
 from fairlead.model.health_table import HealthRow, health_table
 from fairlead.model.kinds import has_rows
-from fairlead.model.names import describe_probed, name_of, name_rows
-from fairlead.model.owner import Owner
+from fairlead.model.names import describe_owner, describe_probed, name_of, name_rows, parts_called
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import Probing, find_probing, why_down, why_unknown
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
@@ -78,7 +78,20 @@ _PARTS: Mapping[str, Schema] = {**_FIGURES, "followed": object_schema(FOLLOWED, 
 STATISTICS = object_schema({**_FIGURES, "dataplanes": _each(object_schema(_PARTS, _PARTS))}, [*_FIGURES, "dataplanes"])
 
 
-_TEXTS = ("owner", "owner_name", "id", "member", "address", "monitor", "by", "chassis", "status", "why", "error")
+_TEXTS = (
+    "owner",
+    "owner_name",
+    "id",
+    "member",
+    "address",
+    "monitor",
+    "by",
+    "chassis",
+    "prober",
+    "status",
+    "why",
+    "error",
+)
 _PROBED: Mapping[str, Schema] = {
     **dict.fromkeys(_TEXTS, TEXT),
     "number": NUMBER,
@@ -86,6 +99,10 @@ _PROBED: Mapping[str, Schema] = {
     "latency": or_null({"type": "number"}),
 }
 HEALTH = object_schema({"health": {"type": "array", "items": object_schema(_PROBED, _PROBED)}}, ["health"])
+
+
+MOST_NAMED = 3
+"""Parts of load balancers in one sentence."""
 
 
 def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
@@ -219,10 +236,26 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
             named.append(owner)
         yield
     if not named:
-        raise ApiError(404, f"nothing is called '{text}'; an owner is kind/id, an id or a name")
+        raise ApiError(404, (yield from _why_none(snapshot, text)))
     if len(named) > 1:
         raise ApiError(409, f"'{text}' is several: {', '.join(map(str, sorted(named, key=str)))}")
     return named[0]
+
+
+def _why_none(snapshot: Snapshot, text: str) -> Steps[str]:
+    """What has this name or id instead of an owner: a part of a load balancer, which is shown with it."""
+    found, others = list[str](), 0
+    for balancer in snapshot.load_balancers.values():
+        for part in parts_called(balancer, text):
+            if len(found) < MOST_NAMED:
+                found.append(f"{part} of {describe_owner(snapshot, Owner(Kind.LOAD_BALANCER, balancer.id))}")
+            else:
+                others += 1
+        yield
+    if not found:
+        return f"nothing is called '{text}'; an owner is kind/id, an id or a name"
+    more = f" and {others} more" if others else ""
+    return f"no owner is called '{text}', but {', '.join(found)}{more}; show the load balancer"
 
 
 def _followed(now: Condition) -> JsonObject:

@@ -1,6 +1,6 @@
 """Who is probed, by whom, and what is known of each: a table for operators."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -47,7 +47,9 @@ class HealthRow:
     by: str
     """Who probes: agents, or the dataplane."""
     chassis: str
-    """Where it is probed; empty if nobody knows."""
+    """Where it is: its port's chassis, or the plain host that it is behind; empty if nobody knows."""
+    prober: str
+    """Chassis whose agent probes it: its own, or another one in its place; empty if none does."""
     status: str
     """ONLINE, ERROR, or another name of `Health`."""
     why: str
@@ -61,15 +63,34 @@ class HealthRow:
 
 
 def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
-    """One row for each member and port that is probed, and each replica."""
-    found: list[HealthRow] = []
+    """One row for each member and port that is probed, and each replica: first those that fail, then those of which
+    nobody knows, then the others; of each sort by owner."""
+    failing, unknown, well = list[HealthRow](), list[HealthRow](), list[HealthRow]()
     where = chassis_with(snapshot)
     for owner in sorted(all_probing(snapshot), key=str):
         for each, port_id, place in _of_owner(snapshot, owner):
-            chassis = next(iter(where(port_id)), "") if port_id else ""
-            found.append(_row(snapshot, owner, each, place, chassis))
+            row = _row(snapshot, owner, each, place, _chassis_of(snapshot, place, where(port_id) if port_id else ()))
+            health = Health[row.status]
+            (failing if health.is_failing else well if health.is_known and not row.error else unknown).append(row)
             yield
-    return found
+    return [*failing, *unknown, *well]
+
+
+def _chassis_of(snapshot: Snapshot, place: Endpoint | Health, plugged: Sequence[str]) -> str:
+    """Of a member or replica: where it is."""
+    if isinstance(place, Endpoint) and place.network_id in snapshot.announced:
+        host = host_of(snapshot, place.address)
+        return "" if host is None else host[0].name
+    return next(iter(plugged), "")
+
+
+def _prober_of(snapshot: Snapshot, place: Endpoint, chassis: str) -> str:
+    """The chassis whose agent has seen it, or is to see it."""
+    if not snapshot.agents_probe:
+        return ""
+    seen = snapshot.sightings.get(place)
+    expected = snapshot.covered.get(place_of(place)) or (chassis if is_heard(snapshot, chassis) else "")
+    return seen.chassis if seen else expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +157,8 @@ def _row(snapshot: Snapshot, owner: Owner, each: _Probed, found: Endpoint | Heal
         number=each.number,
         monitor=each.monitor,
         by="agents" if snapshot.agents_probe else "dataplane",
-        chassis=seen.chassis if seen else chassis,
+        chassis=chassis,
+        prober=_prober_of(snapshot, found, chassis) if isinstance(found, Endpoint) else "",
         status=health.name,
         why=health.value,
         since=seen.since if seen else None,

@@ -8,6 +8,7 @@ from fairlead.model.addresses import render_address, render_endpoint
 from fairlead.model.kinds import has_rows
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.local_ip import LocalIP
+from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
 from fairlead.model.port_ranges import render
 from fairlead.model.probes import Probing
@@ -56,6 +57,30 @@ def describe_probed(snapshot: Snapshot, probing: Probing, ids: Container[str]) -
                     yield each.port_id, f"{render_address(each.address)}{name}"
         case unknown:
             assert_never(unknown)
+
+
+def parts_called(balancer: LoadBalancer, text: str) -> Iterator[str]:
+    """What of a load balancer has this name or id, in words: `member 10.0.0.11:80 'web2' of pool 'web'`."""
+    for pool in balancer.pools:
+        of_pool = f"pool {_called(pool)}"
+        if text in (pool.id, pool.name):
+            yield of_pool
+        monitor = pool.health_monitor
+        if monitor is not None and text in (monitor.id, monitor.name):
+            yield f"health monitor {_called(monitor)} of {of_pool}"
+        for member in pool.members:
+            if text in (member.id, member.name):
+                yield f"member {' '.join(describe_member(member))} of {of_pool}"
+    for listener in balancer.listeners:
+        if text in (listener.id, listener.name):
+            yield f"listener {_called(listener)}"
+        for policy in listener.l7policies:
+            if text in (policy.id, policy.name):
+                yield f"L7 policy {_called(policy)} of listener {_called(listener)}"
+
+
+def _called(part: Resource) -> str:
+    return f"'{shorten(part.name, LONGEST)}'" if part.name else part.id
 
 
 def describe_owner(snapshot: Snapshot, owner: Owner) -> str:
