@@ -362,7 +362,7 @@ MUTANTS = (
     Mutant(
         "news lost while waiting",
         "reconciler/queue.py",
-        "                line[owner] = now\n",
+        "                line.add(owner, self._tenant_of(owner), now)\n",
         "                pass\n",
     ),
     Mutant(

@@ -3,18 +3,27 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
-from fairlead.model.facts import HEALTH
+from fairlead.model.facts import AGENTS_PROBE, HEALTH, SIGHTINGS
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Owner
-from fairlead.model.writing import Changes
+from fairlead.model.probes import targets
+from fairlead.model.reasons import reasons
+from fairlead.model.sighting import Sighting
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.down_members import DOCUMENTS, ENDPOINT, VM2, WEB
 from harness.story import parse_model
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
@@ -87,3 +96,60 @@ async def test_what_is_seen_while_a_change_is_being_stored_is_not_lost(tmp_path:
     await writing
     assert dict(model.snapshot.down) == {"web": {"web-a"}}
     await store.close()
+
+
+AGENTS = """
+network net1 10.0.0.0/24 fd00::/64
+port vm1 net1 10.0.0.11
+port vm2 net1 fd00::12
+probes net1 10.0.0.2
+probes net1 fd00::2
+web vip=10.0.0.10 on=net1 tcp:80{monitor=HTTP}=a/10.0.0.11:80,b/[fd00::12]:80
+local-ip lip net1 10.0.0.200 name=db monitor=TCP+port=81 +vm1
+"""
+
+
+async def test_the_reason_that_an_agent_saw_is_the_one_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    documents, _ = parse_model(AGENTS.strip(), {})
+    store = await SqliteStore.open(tmp_path / "s.db")
+    errors = {"vm1": "it answers 500", "vm2": "no answer within 3 s"}
+    with caplog.at_level(logging.INFO, "fairlead.store.model"):
+        model = await Model.load(store, lambda snapshot, owner: None)
+        for _ in model.observe(AGENTS_PROBE, True):
+            pass
+        await model.write(lambda _: Changes(puts=tuple(documents.values())))
+        web, lip = model.snapshot.load_balancers["web"], model.snapshot.local_ips["lip"]
+        for each in [*targets(model.snapshot, web), *targets(model.snapshot, lip)]:
+            seen = Sighting(health=Health.ERROR, chassis="n1", since=NOON, error=errors[each.endpoint.port_id])
+            for _ in model.observe(SIGHTINGS, {each.endpoint: seen}):
+                pass
+    await store.close()
+    assert [line.partition(" that are down: ")[2] for line in caplog.messages if "that are down" in line] == [
+        "10.0.0.11:80 (it answers 500)",
+        "10.0.0.11:80 (it answers 500), [fd00::12]:80 (no answer within 3 s)",
+        "10.0.0.11 (it answers 500)",
+    ]
+    assert set(reasons(model.snapshot, web).values()) == set(errors.values())
+
+
+async def test_the_reasons_of_a_member_with_several_ports_are_told_by_port():
+    lines = """
+network net1 10.0.0.0/24
+port vm1 net1 10.0.0.11
+probes net1 10.0.0.2
+api vip=10.0.0.10 on=net1 for=net1 tcp:80-83{monitor=TCP}=a/10.0.0.11
+"""
+    documents, _ = parse_model(lines.strip(), {})
+    snapshot = apply_changes(Snapshot(agents_probe=True), Changes(puts=tuple(documents.values())), 1)
+    api = snapshot.load_balancers["api"]
+    first = [each.endpoint for each in targets(snapshot, api) if each.endpoint.port_id == "vm1"]
+    seen = {
+        each: Sighting(health=Health.ERROR, chassis="n1", since=NOON, error=f"it answers {420 + each.number}")
+        for each in first
+    }
+    told = reasons(replace(snapshot, sightings=Map(seen)), api)["api-a"]
+    assert told == (
+        f"{Health.ERROR.value}: port 80: it answers 500; port 81: it answers 501; port 82: it answers 502 and 1 more"
+    )
+    told = reasons(replace(snapshot, sightings=Map({first[1]: seen[first[1]]})), api)["api-a"]
+    assert told == f"{Health.PARTLY.value}: port 81: it answers 501"

@@ -24,12 +24,12 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.interface import DriverError
 from fairlead.model.foreign import is_foreign
-from fairlead.model.health import Health
 from fairlead.model.health_table import HealthRow, health_table
 from fairlead.model.kinds import has_rows
 from fairlead.model.names import describe_owner, describe_probed, name_of, name_rows, parts_called
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import Probing, find_probing, why_down, why_unknown
+from fairlead.model.probes import Probing, find_probing, why_unknown
+from fairlead.model.reasons import reasons
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
@@ -299,24 +299,28 @@ def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
 
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """The members of a load balancer, or replicas of a Local IP, that their health monitor calls down, and why."""
-    return _probed(snapshot, owner, why_down)
+    return _probed(snapshot, owner, reasons)
 
 
 def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """Those that have a health monitor, and of which nobody knows whether they answer, and why not."""
-    return _probed(snapshot, owner, why_unknown)
+    return _probed(snapshot, owner, _why_unknown)
+
+
+def _why_unknown(snapshot: Snapshot, probing: Probing) -> Mapping[str, str]:
+    return {identity: health.value for identity, health in why_unknown(snapshot, probing).items()}
 
 
 def _probed_row(row: HealthRow) -> JsonObject:
     return {**asdict(row), "since": row.since.isoformat() if row.since else None}
 
 
-def _probed(snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Probing], Mapping[str, Health]]) -> JsonObject:
+def _probed(snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Probing], Mapping[str, str]]) -> JsonObject:
     probing = find_probing(snapshot, owner)
     if probing is None:
         return {}
     why = ask(snapshot, probing)
-    return {f"{identity} {text}": why[identity].value for identity, text in describe_probed(snapshot, probing, why)}
+    return {f"{identity} {text}": why[identity] for identity, text in describe_probed(snapshot, probing, why)}
 
 
 def _only_admin(who: Identity) -> None:

@@ -26,8 +26,9 @@ from fairlead.model.host_news import OwnNews, at_own_addresses, behind_hosts, wi
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.names import describe_owner, describe_probed
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import all_probing, changed_health, derive_health, find_probing, why_down
+from fairlead.model.probes import all_probing, changed_health, derive_health, find_probing
 from fairlead.model.proxies import ProxyNews, led_there, led_to
+from fairlead.model.reasons import reasons
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import with_foreign
@@ -122,9 +123,9 @@ def derive_all(snapshot: Snapshot) -> Snapshot:
 def _describe_down(snapshot: Snapshot, owner: Owner) -> str:
     """The first of them, and how many more there are."""
     probing = find_probing(snapshot, owner)
-    why = why_down(snapshot, probing) if probing else {}
+    why = reasons(snapshot, probing) if probing else {}
     found = list(describe_probed(snapshot, probing, why)) if probing else []
-    told = ", ".join(f"{text} ({why[identity].value})" for identity, text in found[:MOST_TOLD])
+    told = ", ".join(f"{text} ({why[identity]})" for identity, text in found[:MOST_TOLD])
     more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
     whose = "replicas" if owner.kind is Kind.LOCAL_IP else "members"
     return f"{whose} of {describe_owner(snapshot, owner)} that are down: {told or 'none'}{more}"

@@ -199,7 +199,7 @@ def _endpoints_of_pool(
 def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
     match probing:
         case LoadBalancer():
-            for pool, monitor, listeners in _monitored(probing):
+            for pool, monitor, listeners in monitored_pools(probing):
                 yield from _endpoints_of_pool(snapshot, probing, monitor, pool, listeners)
         case LocalIP():
             yield from replica_endpoints(snapshot, probing)
@@ -207,7 +207,7 @@ def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
             assert_never(unknown)
 
 
-def _monitored(balancer: LoadBalancer) -> Iterator[tuple[Pool, HealthMonitor, Sequence[Listener]]]:
+def monitored_pools(balancer: LoadBalancer) -> Iterator[tuple[Pool, HealthMonitor, Sequence[Listener]]]:
     """Each pool that is monitored, with its monitor, and the listeners that lead to it."""
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
@@ -220,7 +220,7 @@ def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
     """What agents have to probe for this document, wherever it is. An endpoint that several members share is one."""
     match probing:
         case LoadBalancer():
-            for pool, monitor, listeners in _monitored(probing):
+            for pool, monitor, listeners in monitored_pools(probing):
                 yield from _targets_of_pool(snapshot, probing, monitor, pool, listeners)
         case LocalIP():
             if probing.health_monitor is not None:

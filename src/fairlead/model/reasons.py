@@ -1,0 +1,49 @@
+"""Why members and replicas are down, in words: those of the agent that saw it, where one did."""
+
+from collections import defaultdict
+from collections.abc import Container, Iterator
+
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import LoadBalancer, probed_ports
+from fairlead.model.probes import Probing, find_endpoint, monitored_pools, probed_members, why_down
+from fairlead.model.replica_probes import replica_endpoints
+from fairlead.model.snapshot import Snapshot
+
+MOST_PORTS = 3
+"""Whose errors are named, of a member that is probed at several."""
+_SEEN = frozenset({Health.ERROR, Health.PARTLY})
+"""What follows from probes; all else has its own reason."""
+
+
+def reasons(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
+    """The id of each member or replica that is down, if only at some of its ports -> why."""
+    why = why_down(snapshot, probing)
+    errors = defaultdict[str, dict[int, str]](dict)
+    for identity, endpoint in _endpoints(snapshot, probing, {key for key, health in why.items() if health in _SEEN}):
+        sighting = snapshot.sightings.get(endpoint)
+        if sighting is not None and sighting.health is Health.ERROR and sighting.error:
+            errors[identity][endpoint.number] = sighting.error
+    return {identity: _words(health, errors.get(identity, {})) for identity, health in why.items()}
+
+
+def _words(health: Health, errors: dict[int, str]) -> str:
+    if not errors:
+        return health.value
+    if health is Health.ERROR and len(set(errors.values())) == 1:
+        return next(iter(errors.values()))
+    left = len(errors) - MOST_PORTS
+    named = "; ".join(f"port {number}: {error}" for number, error in list(errors.items())[:MOST_PORTS])
+    return f"{health.value}: {named}{f' and {left} more' if left > 0 else ''}"
+
+
+def _endpoints(snapshot: Snapshot, probing: Probing, ids: Container[str]) -> Iterator[tuple[str, Endpoint]]:
+    """Where these members or replicas are probed."""
+    if not isinstance(probing, LoadBalancer):
+        yield from ((each.port_id, each) for each in replica_endpoints(snapshot, probing) if each.port_id in ids)
+        return
+    for pool, monitor, listeners in monitored_pools(probing):
+        for member in probed_members(pool):
+            for number in probed_ports(listeners, member) if member.id in ids else ():
+                found = find_endpoint(snapshot, probing, monitor, member, number)
+                if isinstance(found, Endpoint):
+                    yield member.id, found
