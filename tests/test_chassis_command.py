@@ -22,7 +22,7 @@ AGENT = {
     "probes": 4,
     "unapplied": [],
 }
-WELL = {
+WELL: dict[str, Any] = {
     "name": "one",
     "host": "h1",
     "in_ovn": True,
@@ -33,7 +33,7 @@ WELL = {
     "declared": None,
     "proxies": [{"at": "net1", "project_id": "demo", "serving": 2, "wanted": 2}],
     "agent": AGENT,
-    "enrolled": {"since": "2026-01-01T12:00:00Z", "until": "2026-04-01T12:00:00Z"},
+    "enrolled": {"since": "2026-01-01T12:00:00Z", "until": "2026-04-01T12:00:00Z", "expired": False},
     "token_until": None,
 }
 FAILING = {"dataplane": "haproxy", "owner": "loadbalancer/web", "error": "no such file"}
@@ -59,14 +59,22 @@ def test_a_table_for_people_and_json_for_programs(monkeypatch: pytest.MonkeyPatc
         {**WELL, "agent": {**AGENT, "heard": False}},
         {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}},
         {**WELL, "alive": False},
+        {**WELL, "enrolled": {**WELL["enrolled"], "expired": True}},
         {**WELL, "proxies": [{"at": "net1", "project_id": "demo", "serving": 0, "wanted": 2}]},
     ],
-    ids=["silent", "failing", "dead", "not serving"],
+    ids=["silent", "failing", "dead", "expired", "not serving"],
 )
 def test_what_is_not_well_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch, row: Any):
     assert run(monkeypatch, {"chassis": [WELL, row]}, "list") == 3
     assert run(monkeypatch, row, "show", "one") == 3
     assert run(monkeypatch, WELL, "show", "one") == 0
+
+
+def test_a_certificate_that_has_expired_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    row = {**WELL, "enrolled": {**WELL["enrolled"], "expired": True}}
+    run(monkeypatch, {"chassis": [WELL, row]}, "list")
+    _, well, over = capsys.readouterr().out.splitlines()
+    assert ("until 2026-04-01T12:00:00Z" in well, "expired 2026-04-01T12:00:00Z" in over) == (True, True)
 
 
 def test_what_could_not_be_applied_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

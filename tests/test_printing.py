@@ -33,7 +33,7 @@ HOST = {"name": HOSTILE, "number": 1, "addresses": [HOSTILE], "prefixes": [{"cid
 AGENT = {"heard": True, "version": HOSTILE, "since": HOSTILE, "last_heard": HOSTILE,
          "unapplied": [{"dataplane": HOSTILE, "owner": HOSTILE, "error": HOSTILE}]}  # fmt: skip
 CHASSIS = {"name": HOSTILE, "host": HOSTILE, "ports": 1, "alive": True, "in_ovn": True, "agent": AGENT,
-           "enrolled": {"until": HOSTILE}, "token_until": HOSTILE, "declared": None, "covered_for": 1,
+           "enrolled": {"until": HOSTILE, "expired": True}, "token_until": HOSTILE, "declared": None, "covered_for": 1,
            "proxies": [{"at": HOSTILE, "project_id": HOSTILE, "serving": 1, "wanted": 2}]}  # fmt: skip
 CHANGE = {"create": [HOSTILE], "update": [[HOSTILE, HOSTILE]], "delete": [HOSTILE]}
 HEALTH = {"member": HOSTILE, "id": HOSTILE, "address": "fd00::1", "number": 80, "owner": HOSTILE, "owner_name": HOSTILE,

@@ -20,8 +20,8 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
     chassis = commands.add_parser(
         "chassis",
         help="the nodes, their agents, and which agents may come in",
-        epilog="`list` and `show` answer 3 when an agent is silent, a node is dead, something could not be applied, or "
-        "a proxy does not serve all of its listeners.",
+        epilog="`list` and `show` answer 3 when an agent is silent, its certificate has expired, a node is dead, "
+        "something could not be applied, or a proxy does not serve all of its listeners.",
     )
     mine = chassis.add_subparsers(metavar="COMMAND", required=True)
     mine.add_parser("list", help="every node")
@@ -210,13 +210,16 @@ def _is_unwell(row: Any) -> bool:
     agent = row["agent"]
     silent = agent is not None and (not agent["heard"] or bool(agent["unapplied"]))
     behind = any(each["serving"] < each["wanted"] for each in row["proxies"])
-    return silent or behind or (row["in_ovn"] and not row["alive"])
+    expired = row["enrolled"] is not None and row["enrolled"]["expired"]
+    return silent or behind or expired or (row["in_ovn"] and not row["alive"])
 
 
 def _columns(row: Any) -> tuple[str, ...]:
     agent = row["agent"]
     state = "none" if agent is None else "heard" if agent["heard"] else "silent"
-    known = f"until {row['enrolled']['until']}" if row["enrolled"] else "none"
+    known = "none"
+    if enrolled := row["enrolled"]:
+        known = f"{'expired' if enrolled['expired'] else 'until'} {enrolled['until']}"
     if row["token_until"]:
         known = f"token until {row['token_until']}"
     plain = " (plain host, drained)" if (row.get("declared") or {}).get("draining") else " (plain host)"

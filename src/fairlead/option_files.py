@@ -82,7 +82,7 @@ def invalid_now(file: OptionFile, now: datetime) -> str:
         return ""
     expired = [end for _, end in valid if end <= now]
     if expired:
-        return f"the certificate expired on {max(expired):%Y-%m-%d %H:%M} UTC; renew it"
+        return f"the certificate expired on {max(expired):%Y-%m-%d %H:%M} UTC; replace it"
     begin = min(begin for begin, _ in valid)
     return f"the certificate is not valid before {begin:%Y-%m-%d %H:%M} UTC; does the clock of this machine go right?"
 

@@ -5,6 +5,7 @@ import logging
 import ssl
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,18 @@ import pytest
 from fairlead.api.enrolment import LONGEST_TOKEN, read_token
 from fairlead.changes.nodes import NAME
 from fairlead.client import Server, ServerError
+from fairlead.node import identity as identity_module
 from fairlead.node.channel import Channel, Slice
-from fairlead.node.identity import NoIdentity, enrol, read_identity, renew
+from fairlead.node.identity import (
+    NodeIdentity,
+    NoIdentity,
+    _request,
+    _write,
+    enrol,
+    keep_renewed,
+    read_identity,
+    renew,
+)
 from fairlead.server.authority import OWN_FILE, Authority
 from harness.agents import running
 from harness.nodes import Deployed, play
@@ -124,6 +135,91 @@ def test_a_certificate_is_renewed_before_its_time_is_over(tmp_path: Path):
         assert len(stage.snapshot.nodes["one"].certificates) == 2
         connection = stage.connection(again)
         await connection.ask("POST", "/agent/chassis/one/report", REPORT)
+        connection.close()
+
+    play(tmp_path, story)
+
+
+def expired(stage: Deployed, chassis: str) -> NodeIdentity:
+    """A node whose certificate was good until ten days ago, and was not renewed."""
+    enrolment = stage.nodes.enrolment()
+    assert enrolment is not None
+    key, request = _request(chassis)
+    signed = enrolment.authority.sign(request, chassis, datetime.now(UTC) - timedelta(days=100))
+    path = stage.folder / f"{chassis}.expired.pem"
+    _write(path, key, signed.pem, enrolment.authority.pem)
+    found = read_identity(path)
+    assert found is not None
+    return found
+
+
+def test_an_agent_whose_certificate_has_expired_is_told_so_and_the_server_says_which(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+
+    async def story(stage: Deployed) -> None:
+        one, two = expired(stage, "one"), expired(stage, "two")
+        words = f"the certificate of chassis one expired on {one.not_after:%Y-%m-%d %H:%M} UTC"
+        for _ in range(3):
+            connection = stage.connection(one)
+            with pytest.raises(ServerError, match=words) as refused:
+                await connection.ask("POST", "/agent/chassis/one/report", REPORT)
+            assert refused.value.status == 401
+            connection.close()
+        server = Server(url=stage.url, identity=str(one.path), authority=one.authority)
+        with pytest.raises(ServerError, match=words):
+            await asyncio.to_thread(server.ask, "PUT", "/agent/chassis/one", {"interval": 10, "listeners": {}})
+        with pytest.raises(ServerError, match="the certificate of chassis two expired on"):
+            await renew(two, stage.url)
+        assert dict(stage.snapshot.agents) == {}
+        logged = [each.message for each in caplog.records if each.name == "fairlead.api.node_identity"]
+        assert [each.partition(" UTC")[0] for each in logged] == [
+            f"the certificate of chassis {each.chassis} expired on {each.not_after:%Y-%m-%d %H:%M}"
+            for each in (one, two)
+        ]
+        assert all("fairlead chassis enroll" in each for each in logged)
+        connection = stage.connection(await stage.enrol("one"))  # by a token it comes in again
+        await connection.ask("POST", "/agent/chassis/one/report", REPORT)
+        connection.close()
+
+    play(tmp_path, story)
+
+
+def test_an_agent_says_that_its_own_certificate_has_expired_and_takes_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    caplog.set_level(logging.INFO, "fairlead.node")
+
+    async def story(stage: Deployed) -> None:
+        old, taken = expired(stage, "one"), list[NodeIdentity]()
+        monkeypatch.setattr(identity_module, "LOOK", 0.05)
+        async with running(partial(keep_renewed, old, (stage.url,), taken.append)):
+            await eventually(lambda: str(old.path) in caplog.text)
+            assert caplog.text.count(str(old.path)) == 1
+            assert f"expired on {old.not_after:%Y-%m-%d %H:%M} UTC" in caplog.text
+            assert "fairlead chassis enroll one" in caplog.text
+            await enrol(read_token(await stage.token("one")), old.path)  # the operator does what the log says
+            await eventually(lambda: bool(taken))
+        assert taken[0].not_after > datetime.now(UTC)
+
+    play(tmp_path, story)
+
+
+def test_a_certificate_of_another_time_is_none(tmp_path: Path):
+    """The handshake leaves the time to the server, so that it can say whose certificate has expired."""
+
+    async def story(stage: Deployed) -> None:
+        enrolment = stage.nodes.enrolment()
+        assert enrolment is not None
+        key, request = _request("one")
+        signed = enrolment.authority.sign(request, "one", datetime.now(UTC) + timedelta(days=10))
+        _write(tmp_path / "early.pem", key, signed.pem, enrolment.authority.pem)
+        early = read_identity(tmp_path / "early.pem")
+        assert early is not None
+        connection = stage.connection(early)
+        with pytest.raises(ServerError, match="the certificate of chassis one is not valid before"):
+            await connection.ask("POST", "/agent/chassis/one/report", REPORT)
         connection.close()
 
     play(tmp_path, story)

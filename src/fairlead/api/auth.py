@@ -83,6 +83,10 @@ class SpeaksForNone(Exception):
     """It is known who calls, and they speak for no project."""
 
 
+class NotValidNow(Exception):
+    """The certificate of the caller has expired, or is not valid yet; the message says whose and since when."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
     """What a caller says of itself, and what is seen of it."""
@@ -104,8 +108,8 @@ class LoginAttempt:
 
 
 Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
-"""The caller; None when they have to say who they are. Raises TooManyChecks, NobodyToAsk, SpeaksForNone, and Gone
-when they have hung up."""
+"""The caller; None when they have to say who they are. Raises TooManyChecks, NobodyToAsk, SpeaksForNone, NotValidNow,
+and Gone when they have hung up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

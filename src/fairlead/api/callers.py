@@ -26,6 +26,7 @@ from fairlead.api.auth import (
     Authenticate,
     LoginAttempt,
     NobodyToAsk,
+    NotValidNow,
     SpeaksForNone,
     TooManyChecks,
     read_credentials,
@@ -227,6 +228,8 @@ class AccessControl:
             return _too_many_checks(error.seconds)
         except NobodyToAsk as error:
             return self._cannot_tell(path, error.seconds)
+        except NotValidNow as error:
+            return self._way.fault(path, ApiError(401, str(error), "Unauthorized"))
         except SpeaksForNone:
             return self._way.fault(path, ApiError(403, NO_PROJECT, "PolicyNotAuthorized"))
         except Gone:

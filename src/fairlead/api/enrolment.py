@@ -10,6 +10,8 @@ from typing import Protocol
 import msgspec
 
 LONGEST_TOKEN = 4096
+REMEDY = "give the node another one by `fairlead chassis enroll {}`, and there `fairlead agent --enroll FILE`"
+"""For a certificate that has expired: it renews none any more."""
 
 
 class BadRequest(Exception):

@@ -5,18 +5,20 @@ at each request, so one that is revoked lets nobody in any more; and whoever lis
 """
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
+from cryptography import x509
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.acceptor import UNIX, counted_as
-from fairlead.api.auth import Authenticate, LoginAttempt
+from fairlead.api.auth import Authenticate, LoginAttempt, NotValidNow, common_name
 from fairlead.api.door import ApiError, Services, identity, json_response
-from fairlead.api.enrolment import BadRequest, Enrolment, Signed, digest, write_token
+from fairlead.api.enrolment import REMEDY, BadRequest, Enrolment, Signed, digest, write_token
 from fairlead.api.fields import object_schema
 from fairlead.api.openapi import TEXT, Newest, Operation, read_body
 from fairlead.api.pace import Pace
@@ -33,8 +35,9 @@ from fairlead.changes.nodes import (
     renew_node,
 )
 from fairlead.changes.refusal import Refused
-from fairlead.model.enrolment import IssuedCertificate, NodeToken
+from fairlead.model.enrolment import MOST_NODES, IssuedCertificate, NodeToken
 
+LOG = logging.getLogger(__name__)
 TRIES, TRY_SECONDS = 5, 2.0
 """Wrong tokens of one address at once, and seconds after which one is forgiven."""
 PUBLIC = ("authority", "enrol")
@@ -48,11 +51,14 @@ def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
     """Who comes by the agents' own listeners. `of_socket` are the chassis for which whoever may open the unix socket
     speaks."""
 
+    expired = _ExpiredCertificates()
+
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
         if attempt.address.startswith(UNIX):
             return _agent_of(attempt.address, *of_socket)
         chassis = None
         if attempt.certificate is not None:
+            expired.check(attempt.certificate, services.now())
             fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
             chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
             if chassis is None and await services.knows_newest():
@@ -60,6 +66,34 @@ def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
         return None if chassis is None else _agent_of(f"chassis {chassis}", chassis)
 
     return authenticate
+
+
+class _ExpiredCertificates:
+    """Of agents that come by one all the same: the log names each certificate once."""
+
+    def __init__(self) -> None:
+        self._logged = dict[str, datetime]()
+        """By chassis: until when the certificate was valid."""
+
+    def check(self, certificate: bytes, now: datetime) -> None:
+        """Of this deployment's authority. Raises NotValidNow."""
+        shown, chassis = x509.load_der_x509_certificate(certificate), common_name(certificate)
+        begin, end = shown.not_valid_before_utc, shown.not_valid_after_utc
+        if begin <= now < end:
+            self._logged.pop(chassis, None)
+            return
+        if now < begin:
+            raise NotValidNow(
+                f"the certificate of chassis {chassis} is not valid before {begin:%Y-%m-%d %H:%M} UTC: does the clock"
+                " of this server go right?"
+            )
+        words = f"the certificate of chassis {chassis} expired on {end:%Y-%m-%d %H:%M} UTC: {REMEDY.format(chassis)}"
+        if self._logged.get(chassis) != end:
+            if len(self._logged) >= MOST_NODES:
+                self._logged.clear()
+            self._logged[chassis] = end
+            LOG.warning("%s", words)
+        raise NotValidNow(words)
 
 
 def _agent_of(user: str, *chassis: str) -> Identity:

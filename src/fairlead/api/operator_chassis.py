@@ -40,7 +40,7 @@ _SERVING: Mapping[str, Schema] = {"at": TEXT, "project_id": TEXT, "serving": NUM
 _PROXY = object_schema(_SERVING, _SERVING)
 _DECLARED = object_schema({"number": NUMBER, "draining": FLAG}, ["number", "draining"])
 """As a plain host."""
-_ENROLLED = object_schema({"since": TEXT, "until": TEXT}, ["since", "until"])
+_ENROLLED = object_schema({"since": TEXT, "until": TEXT, "expired": FLAG}, ["since", "until", "expired"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
     "host": TEXT,
@@ -162,7 +162,8 @@ def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) ->
                 {"dataplane": each.dataplane, "owner": each.owner, "error": each.error} for each in agent.unapplied
             ],
         },
-        "enrolled": node and {"since": _time(node.enrolled_at), "until": _time(max(until))},
+        "enrolled": node
+        and {"since": _time(node.enrolled_at), "until": _time(max(until)), "expired": max(until) < services.now()},
         "token_until": _time(token.expires_at) if token is not None and waits else None,
     }
 

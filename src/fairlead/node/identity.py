@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.enrolment import CarriedToken
+from fairlead.api.enrolment import REMEDY, CarriedToken
 from fairlead.client import ServerError
 from fairlead.files import write_whole
 from fairlead.node.complaints import Complaints
@@ -56,6 +56,13 @@ class NodeIdentity:
         context = _trusting(self.authority)
         context.load_cert_chain(self.path)
         return context
+
+    def expiry(self, now: datetime) -> str:
+        """What is to be done about a certificate that has expired; empty for one that is valid."""
+        if now < self.not_after:
+            return ""
+        since, remedy = f"{self.not_after:%Y-%m-%d %H:%M} UTC", REMEDY.format(self.chassis)
+        return f"{self.path}: the certificate of chassis {self.chassis} expired on {since}: {remedy}"
 
     def is_due(self, now: datetime) -> bool:
         return now > self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
@@ -114,21 +121,37 @@ async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
 
 
 async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Callable[[NodeIdentity], None]) -> None:
-    """Until it is cancelled; `take` has each new one."""
+    """Until it is cancelled; `take` has each new one, also one that an operator has put in the place of one that had
+    expired."""
     complaints = Complaints("renewing the certificate")
     while True:
+        if identity.expiry(datetime.now(UTC)) and (found := _next(identity)) is not None:
+            identity = found
+            complaints.end()
+            take(identity)
+            LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
         if identity.is_due(datetime.now(UTC)):
             for url in urls:
                 try:
                     identity = await renew(identity, url)
                 except (ServerError, OSError) as error:
-                    complaints.say(error, LOOK)
+                    expired = identity.expiry(datetime.now(UTC))
+                    complaints.say(NoIdentity(expired) if expired else error, LOOK)
                 else:
                     complaints.end()
                     take(identity)
                     LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
                     break
         await asyncio.sleep(random.uniform(LOOK / 2, LOOK))  # noqa: S311 - nobody gains by guessing it
+
+
+def _next(identity: NodeIdentity) -> NodeIdentity | None:
+    """What is in the file by now, if it is valid for longer."""
+    try:
+        found = read_identity(identity.path)
+    except NoIdentity:
+        return None
+    return found if found is not None and found.not_after > identity.not_after else None
 
 
 async def _find_authority(url: str, fingerprint: str) -> str:

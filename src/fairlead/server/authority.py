@@ -28,6 +28,9 @@ OWN_FILE = "nodes-ca.pem"
 CA_LIFETIME = timedelta(days=3650)
 SERVER_LIFETIME = timedelta(days=365)
 """Of what a server shows: it makes a new one whenever it starts, and at SIGHUP."""
+NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of X509_VERIFY_PARAM_set_flags(3), which Python's ssl does not name. The time of the
+authority is not checked either: no certificate that it signs is valid for longer than itself."""
 BACKDATED = timedelta(hours=1)
 """Clocks of nodes may be late."""
 
@@ -83,7 +86,8 @@ class Authority:
 
     def server_context(self) -> ssl.SSLContext:
         """What this server shows to agents; it asks each for a certificate, and takes those of this authority alone.
-        Who has none is a stranger, who may enrol."""
+        Who has none is a stranger, who may enrol. Whether a certificate is valid now is checked at each request
+        (`api/node_identity.py`): a handshake could not say whose has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         shown = self._sign(
             "fairlead", key.public_key(), datetime.now(UTC), SERVER_LIFETIME, ExtendedKeyUsageOID.SERVER_AUTH
@@ -92,6 +96,7 @@ class Authority:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_OPTIONAL
         context.num_tickets = 0
+        context.verify_flags |= NO_CHECK_TIME
         context.load_verify_locations(cadata=self.pem)
         with NamedTemporaryFile() as file:  # which only its owner may read; ssl takes no other form
             file.write(shown.public_bytes(Encoding.PEM) + _private(key))
