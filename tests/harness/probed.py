@@ -14,7 +14,7 @@ from fairlead.model.addresses import parse_address
 from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
 from fairlead.model.health import ASKED_OVER, Endpoint
 from fairlead.model.loadbalancer import MonitorType
-from fairlead.node.prober import Prober
+from fairlead.node.prober import STARVED, Prober
 from fairlead.node.tracker import Standing
 from harness.waiting import eventually, pause_loop, turns, wait_until
 
@@ -149,7 +149,7 @@ async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 GOOD = answering(b"HTTP/1.1 200 OK\r\n\r\n")
 SLOW = f"no answer in {PATIENCE:g} s"
-BUSY = (Verdict.PENDING, "this node was too busy to see whether it answers")
+BUSY = (Verdict.PENDING, STARVED)
 
 
 def outcome(standing: Standing) -> tuple[Verdict, str]:

@@ -1,17 +1,23 @@
 """What a silence means while the node is busy, was asleep, or is another one than the member's."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
+from datetime import UTC, datetime
 from math import inf
 
 import pytest
 
-from fairlead.model.checks import Rhythm, Verdict
-from fairlead.node.prober import OVERSLEPT
+from fairlead.model.checks import Rhythm, Target, Verdict
+from fairlead.model.health import Endpoint, Health
+from fairlead.node.prober import MOST_DOUBTS, OVERSLEPT, STARVED
+from fairlead.node.prober_thread import _log_starved, sighting
+from fairlead.node.tracker import Standing
 from harness.probed import HOSTS, HTTP, TCP, UDP, answering, full, nothing, probe_all, probing, serving, target
 from harness.virtual_clock import advance
-from harness.waiting import eventually
+from harness.waiting import eventually, turns
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -87,3 +93,108 @@ async def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_no
     assert await verdict(port) is Verdict.DOWN  # the connection is refused
     with full(4) as port:
         assert await verdict(port) is Verdict.PENDING
+
+
+@contextlib.asynccontextmanager
+async def falling_silent() -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A member that answers until the event is set."""
+    silent = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if silent.is_set():
+            await reader.read()
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+
+    async with serving(serve) as port:
+        yield port, silent
+        await turns()  # connections that the prober has ended end here too
+
+
+async def starve(seconds: float, every: float, times: int) -> None:
+    """The process is not given the processor for so long, again and again."""
+    for _ in range(times):
+        await asyncio.sleep(every - seconds)
+        advance(seconds)
+
+
+async def test_a_starved_agent_calls_nobody_down_and_says_so_until_it_is_not_starved_any_more():
+    how = Rhythm(delay=0.4, timeout=0.3, max_retries=1, max_retries_down=1)
+    told, starved = list[Verdict](), list[bool]()
+
+    def tell(changed: Collection[Endpoint]) -> None:
+        told.extend(prober.tracker.standings[each].verdict for each in changed)
+
+    async with falling_silent() as (port, silent):
+        asked = target(HTTP, port, rhythm=how)
+        async with probing(asked, told=tell, starved=starved.append) as prober:
+            await eventually(lambda: told == [Verdict.UP])
+            silent.set()
+            before = prober.probes
+            await starve(0.08, every=0.1, times=300)
+            standing = prober.tracker.standings[asked.endpoint]
+            assert (told, starved) == ([Verdict.UP], [True])
+            assert (standing.verdict, standing.missed) == (Verdict.UP, STARVED)
+            assert 2 * MOST_DOUBTS < prober.probes - before < 60, "and it is not asked without a rest"
+            await eventually(lambda: told == [Verdict.UP, Verdict.DOWN])
+            assert starved == [True, False]
+
+
+async def test_what_was_probed_by_a_starved_agent_is_forgotten_with_it():
+    how = Rhythm(delay=0.4, timeout=0.3, max_retries=1, max_retries_down=1)
+    starved = list[bool]()
+    async with serving(nothing) as port:
+        asked = target(HTTP, port, rhythm=how)
+        async with probing(asked, starved=starved.append) as prober:
+            await starve(0.08, every=0.1, times=300)
+            assert starved == [True]
+            prober.change([asked.endpoint], ())
+            assert starved == [True, False]
+
+
+async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved():
+    """Less than a quarter of a longer time is lost, if more than a quarter of a short one."""
+    how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
+    starved = list[bool]()
+    async with falling_silent() as (port, silent):
+        asked = target(HTTP, port, rhythm=how)
+        async with probing(asked, starved=starved.append) as prober:
+            standings = prober.tracker.standings
+            await eventually(lambda: asked.endpoint in standings)
+            silent.set()
+            busy = asyncio.create_task(starve(0.03, every=0.15, times=1000))
+            await eventually(lambda: standings[asked.endpoint].verdict is Verdict.DOWN)
+            assert (busy.done(), starved) == (False, [])
+            busy.cancel()
+
+
+async def test_time_that_is_lost_between_two_looks_is_held_against_nobody():
+    """The thread may be stopped anywhere, and not only where it waits."""
+    how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
+    stops = [0.0]
+
+    def device(_: Target) -> str:
+        advance(stops[0])
+        return "lo"
+
+    async with serving(nothing) as port:
+        silent = target(HTTP, port, rhythm=how)
+        async with probing(silent) as prober:
+            prober.device = device
+            stops[0] = 0.3
+            await eventually(lambda: prober._flights)
+            [flight] = prober._flights.values()
+            assert asyncio.get_running_loop().time() - flight.began < 0.1, "it begins when the member is asked"
+            lost = await eventually(lambda: prober.lost)
+            assert lost == pytest.approx(0.3)
+
+
+def test_a_starved_agent_is_in_its_log_and_in_the_report_of_each_member(caplog: pytest.LogCaptureFixture):
+    for is_starved in (True, False):
+        _log_starved(is_starved)
+    first, last = caplog.messages
+    assert ("members keep their last status" in first, "not starved any more" in last) == (True, True)
+    standing = Standing(verdict=Verdict.UP, since=1.0, missed=STARVED)
+    seen = sighting(standing, "one", datetime(2026, 1, 1, tzinfo=UTC), 2.0)
+    assert (seen.health, seen.error) == (Health.ONLINE, STARVED)

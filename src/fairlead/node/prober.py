@@ -2,11 +2,13 @@
 
 * **Nothing waits for anything.** Every socket is non-blocking, and one that says nothing costs a place among
   `MOST_AT_ONCE` until its time is over.
-* **An answer counts if it comes in time, and a silence only if somebody was listening.** When this process was not
-  given the processor, the time that it lost is added to the time in which members may answer; and if it was more than a
-  quarter of that, their silence says nothing: the machines of this node were not given the processor either. Nor does
-  it while those members that do answer take that much longer than they do at other times. Who is silent then is asked
-  again at once; if they are `MOST_DOUBTS` times, it counts.
+* **An answer counts if it comes in time, and a silence only if this process was listening.** When it was not given the
+  processor, the time that it lost is added to the time in which members may answer. If it was more than a quarter of
+  that, the attempt is void: the machines of this node were not given the processor either. It is repeated immediately,
+  each time with twice the time, `MOST_DOUBTS` times. If the longest attempt is void too, this agent is *starved*: it
+  says so, members keep their last status, and it probes on in their usual rhythm.
+* **A slow node is not starved.** While members that answer take longer than usual by as much, a silence is put down to
+  the node as well, but not more than `MOST_DOUBTS` times in a row.
 * **What this node cannot do** (no device yet, no socket left) says nothing of the member.
 * **Connections end with a reset**: a thousand probes a second would leave sixty thousand sockets that wait for their
   end.
@@ -43,7 +45,9 @@ LONGEST_SLEEP = 0.02
 TOLERATED = 0.025
 """Seconds, or a quarter of the time in which an answer may come: if more was lost meanwhile, silence says nothing."""
 MOST_DOUBTS = 3
-"""Silences in a row that are put down to the node: one that is never at rest has to find out about the dead, too."""
+"""Silences in a row after each of which a member is asked again immediately, with twice the time to answer."""
+STARVED = "this node's agent was not given the processor in time: what was seen last holds"
+"""Why an attempt is void."""
 RECENT, FEWEST, MOST_RECENT = 2.0, 5, 50
 """Seconds for which an answer says how busy the node is; how many there have to be; and how many are looked at."""
 CREEP = 1.05
@@ -88,6 +92,8 @@ class _Flight:
     began: float
     lost: float
     """How much time had been lost by then."""
+    patience: float
+    """Seconds in which an answer may come: more than the monitor says after attempts that said nothing."""
     unsent: bytes = b""
     is_connected: bool = False
     is_refused: bool = False
@@ -110,10 +116,16 @@ class Prober:
     """Until when a failure by a device says nothing: the switch does not know it yet."""
     overslept: Callable[[], None] = lambda: None
     """Is called when all that was known has been forgotten."""
+    starved: Callable[[bool], None] = lambda _: None
+    """Is called when this agent begins to be starved, and when it ends."""
     probes: int = 0
     """That were concluded."""
     lost: float = 0.0
     """Seconds for which this process had something to do and was not given the processor."""
+    _starving: set[Endpoint] = field(default_factory=set)
+    """Whose longest attempt was void, and none since then was not."""
+    _awake: float | None = None
+    """When it slept last."""
     _usual: dict[Endpoint, float] = field(default_factory=dict)
     """Seconds that an answer takes while the node is at rest."""
     _delays: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
@@ -128,6 +140,7 @@ class Prober:
         self.tracker.change(gone, targets, self._now())
         for endpoint in gone:
             self._usual.pop(endpoint, None)
+            self._note(endpoint, starves=False)
             if endpoint in self._flights:
                 self._close(self._flights[endpoint])
         self._woken.set()
@@ -151,6 +164,8 @@ class Prober:
         """Until something is to be done. What it takes longer is lost."""
         until = self._next()
         began = self._now()
+        worked = 0.0 if self._awake is None else began - self._awake
+        self.lost += worked if worked > LATE else 0.0
         seconds = None if until is None else max(0.0, until - began)
         if seconds is not None and self._flights:
             seconds = min(seconds, LONGEST_SLEEP)
@@ -160,9 +175,10 @@ class Prober:
             self._woken.clear()
         except TimeoutError:
             pass
-        late = 0.0 if seconds is None else self._now() - began - seconds
+        self._awake = self._now()
+        late = 0.0 if seconds is None else self._awake - began - seconds
         self.lost += late if late > LATE else 0.0
-        if late > OVERSLEPT:
+        if max(late, worked) > OVERSLEPT:
             self.tracker.forget()
             self.overslept()
 
@@ -185,7 +201,8 @@ class Prober:
                 raw = made.type == socket.SOCK_RAW
                 header = _header(target, made)
                 said = dialog(target.check, target.endpoint, secrets.randbits(48), by_raw_socket=raw, header=header)
-                self._begin(_Flight(target, made, said, now, self.lost))
+                # the moment in which it is asked: this process may have been stopped since `now`
+                self._begin(_Flight(target, made, said, self._now(), self.lost, self._patience(target)))
 
     def _open(self, target: Target) -> socket.socket:
         """Raises OSError."""
@@ -206,8 +223,7 @@ class Prober:
 
     def _begin(self, flight: _Flight) -> None:
         self._flights[flight.target.endpoint] = flight
-        patience = flight.target.rhythm.patience
-        heapq.heappush(self._deadlines, (flight.began + patience, next(iter(self._numbers)), flight))
+        heapq.heappush(self._deadlines, (flight.began + flight.patience, next(iter(self._numbers)), flight))
         loop = asyncio.get_running_loop()
         loop.add_writer(flight.socket, self._write, flight)
 
@@ -289,20 +305,34 @@ class Prober:
             _, number, flight = heapq.heappop(self._deadlines)
             if self._flights.get(flight.target.endpoint) is not flight:
                 continue
-            patience, lost = flight.target.rhythm.patience, self.lost - flight.lost
+            patience, lost = flight.patience, self.lost - flight.lost
             until = flight.began + patience + min(lost, patience)
             if until > now:
                 heapq.heappush(self._deadlines, (until, number, flight))
-            elif self._is_doubtful(flight, lost, now):
-                self._conclude(flight, Missed("this node was too busy to see whether it answers", at_once=True))
             else:
-                self._conclude(flight, _silence(flight, patience))
+                self._conclude(flight, self._meaning_of_silence(flight, lost, now))
 
-    def _is_doubtful(self, flight: _Flight, lost: float, now: float) -> bool:
-        """Whether it is silent, as far as can be told, because the node is busy."""
-        tolerated = max(TOLERATED, flight.target.rhythm.patience / 4)
-        standing = self.tracker.standings.get(flight.target.endpoint, PENDING)
-        return standing.doubts < MOST_DOUBTS and (lost > tolerated or self._slowness(now) > tolerated)
+    def _meaning_of_silence(self, flight: _Flight, lost: float, now: float) -> Outcome:
+        tolerated = max(TOLERATED, flight.patience / 4)
+        again = self._doubts(flight.target) < MOST_DOUBTS
+        if lost > tolerated:
+            return Missed(STARVED, at_once=again)
+        if again and self._slowness(now) > tolerated:
+            return Missed("this node was too busy to see whether it answers", at_once=True)
+        return _silence(flight, flight.patience)
+
+    def _doubts(self, target: Target) -> int:
+        return self.tracker.standings.get(target.endpoint, PENDING).doubts
+
+    def _patience(self, target: Target) -> float:
+        return float(target.rhythm.patience * 2 ** min(self._doubts(target), MOST_DOUBTS))
+
+    def _note(self, endpoint: Endpoint, *, starves: bool) -> None:
+        """Whether the last attempt was void, and the longest one."""
+        before = bool(self._starving)
+        (self._starving.add if starves else self._starving.discard)(endpoint)
+        if bool(self._starving) is not before:
+            self.starved(not before)
 
     def _slowness(self, now: float) -> float:
         """By how many seconds those who answer take longer than usual: half of them longer, half of them less."""
@@ -316,6 +346,7 @@ class Prober:
         if self.new_devices:
             outcome = self._by_new_device(flight, outcome, now)
         self.tracker.conclude(flight.target, outcome, now)
+        self._note(flight.target.endpoint, starves=outcome == Missed(STARVED))
         if self.tracker.changed:
             self._woken.set()
 

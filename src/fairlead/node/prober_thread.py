@@ -3,6 +3,7 @@ the devices. So nothing else that an agent does keeps a probe waiting."""
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from fairlead.drivers.ovn.offloads import disable_checksums, enter_namespace
 from fairlead.drivers.ovn.probe_ports import device_name
+from fairlead.logs import RateLimit
 from fairlead.model.checks import Target, Verdict
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.probe_devices import device_key
@@ -20,6 +22,8 @@ from fairlead.model.sighting import LONGEST_ERROR, Sighting
 from fairlead.node.prober import Prober
 from fairlead.node.tracker import PENDING, Standing
 
+LOG = logging.getLogger(__name__)
+LOG.addFilter(RateLimit(10))
 HEALTH = {Verdict.PENDING: Health.UNPROBED, Verdict.UP: Health.ONLINE, Verdict.DOWN: Health.ERROR}
 SETTLING = 5.0
 """Seconds that a switch may take until packets of a new device flow."""
@@ -88,7 +92,10 @@ class ProberThread:
 
     async def _run(self) -> None:
         prober = Prober(
-            device=_any_device if self._namespace is None else _device, told=self._tell, overslept=self._wake
+            device=_any_device if self._namespace is None else _device,
+            told=self._tell,
+            overslept=self._wake,
+            starved=_log_starved,
         )
         self._running = asyncio.ensure_future(prober.run())
         self._started.set_result((asyncio.get_running_loop(), prober))
@@ -126,6 +133,17 @@ class ProberThread:
             for endpoint, standing in found.items()
             if standing.verdict is not Verdict.PENDING or standing.missed
         }
+
+
+def _log_starved(is_starved: bool) -> None:
+    """The report says it of each member whose probes are void."""
+    if is_starved:
+        LOG.warning(
+            "this agent is starved: it was not given the processor in time for its probes, so members keep their last"
+            " status; give its unit more processor time (CPUWeight=), or this node fewer machines"
+        )
+    else:
+        LOG.warning("this agent is not starved any more: its probes count again")
 
 
 def _device(target: Target) -> str:
