@@ -32,7 +32,7 @@ from fairlead.store.interface import (
 from fairlead.store.seal import Seal, State
 from harness.certificates import Authority, key_pem
 from harness.etcd import Etcd, started
-from harness.waiting import DEADLINE, eventually, eventually_equal, watch_loop
+from harness.waiting import DEADLINE, eventually, eventually_equal, turns, watch_loop
 
 pytestmark = pytest.mark.slow
 
@@ -813,3 +813,23 @@ async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(e
     feed.start()
     await eventually_equal(lambda: feed.since(0), [])  # it listens
     await asyncio.wait_for(feed.close(), DEADLINE)
+
+
+async def test_a_reader_of_a_stream_that_begins_with_nothing_new_waits_for_no_change(etcd: Etcd, opened):
+    """It may have asked before the stream knows how far the store is: there is nothing that could come."""
+    store = await opened()
+    last = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+    feed = Feed(store._members, store._keys)
+    feed.start()
+    told = asyncio.ensure_future(feed.news(last - 1))
+    await eventually_equal(lambda: feed.since(last), [])
+    await turns()
+    assert told.done(), "nobody writes, so nobody would wake it"
+    assert await feed.up_to(last, last) == []
+    await feed.lose()  # the next stream is the same
+    told = asyncio.ensure_future(feed.news(last - 1))
+    await eventually_equal(lambda: feed.since(last), [])
+    await turns()
+    assert told.done()
+    await feed.close()
+    await store.close()

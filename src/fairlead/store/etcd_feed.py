@@ -163,6 +163,7 @@ class Feed:
             start = answer.header.revision
             # Under a seal somebody may have written half of what will be the next one: it is for nobody.
             self._began = self._reached = start if seal else max((each.mod_revision for each in head), default=0)
+            self._wake()  # there may be nothing new, and whoever waits for what is there has it
         heard = transactions(self._members, self._keys, start, patience=None)
         async with contextlib.aclosing(heard) as batches:
             async for batch in batches:
@@ -176,6 +177,10 @@ class Feed:
             oldest = self._batches.popleft()
             self._bytes -= size_of(oldest)
             self._began = oldest.revision
+        self._wake()
+
+    def _wake(self) -> None:
+        """Whoever waits for news: `_reached` is another one."""
         came, self._came = self._came, asyncio.Event()
         came.set()
 
