@@ -309,7 +309,9 @@ def open_socket(listen: str) -> socket.socket:
 
 
 def _bind(family: int, address: object) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sets TCP_NODELAY on what is accepted only if the socket says that it is TCP
+    protocol = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
+    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)  # type: ignore[arg-type]
