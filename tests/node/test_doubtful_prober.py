@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
@@ -112,10 +112,11 @@ async def falling_silent() -> AsyncIterator[tuple[int, asyncio.Event]]:
         await turns()  # connections that the prober has ended end here too
 
 
-async def starve(seconds: float, every: float, times: int) -> None:
+async def starve(seconds: float, every: float, times: int, look: Callable[[], None] = lambda: None) -> None:
     """The process is not given the processor for so long, again and again."""
     for _ in range(times):
         await asyncio.sleep(every - seconds)
+        look()
         advance(seconds)
 
 
@@ -132,7 +133,9 @@ async def test_a_starved_agent_calls_nobody_down_and_says_so_until_it_is_not_sta
             await eventually(lambda: told == [Verdict.UP])
             silent.set()
             before = prober.probes
-            await starve(0.08, every=0.1, times=300)
+            given = set[float]()
+            await starve(0.08, 0.1, 300, lambda: given.update(each.patience for each in prober._flights.values()))
+            assert sorted(given) == pytest.approx([0.3, 0.6, 1.2, 2.4]), "each attempt has twice the time"
             standing = prober.tracker.standings[asked.endpoint]
             assert (told, starved) == ([Verdict.UP], [True])
             assert (standing.verdict, standing.missed) == (Verdict.UP, STARVED)

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvloop
 
 from fairlead.client import ServerError
 from fairlead.node.connection import Connection, Remote
@@ -85,17 +84,17 @@ async def serving(folder: Path) -> AsyncIterator[Remote]:
             await running
 
 
+async def said(remote: Remote) -> str:
+    """What `/readyz` answers; raises TransportError between two ways to serve, while nobody listens."""
+    transport = httpx.AsyncHTTPTransport(uds=remote.url.removeprefix("unix:"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876") as client:
+        return (await client.get("/readyz")).text
+
+
 async def answers(remote: Remote, words: str) -> None:
-    """Waits until `/readyz` says this."""
-    async with asyncio.timeout(DEADLINE):
-        async with httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=remote.url.removeprefix("unix:")), base_url="http://127.0.0.1:9876"
-        ) as client:
-            said = ""
-            while words not in said:
-                with contextlib.suppress(httpx.TransportError):
-                    said = (await client.get("/readyz")).text
-                await asyncio.sleep(0)
+    await eventually(
+        lambda: said(remote), words, is_enough=lambda text: words in str(text), retry=(httpx.TransportError,)
+    )
 
 
 async def hang(remote: Remote, asked: asyncio.Event) -> None:
@@ -137,11 +136,7 @@ async def meet_at_the_start(folder: Path, living: weakref.WeakSet[Any]) -> None:
 
 
 @pytest.mark.parametrize("meet", [meet_while_it_works, meet_at_the_start])
-def test_a_server_that_stands_by_keeps_nothing_of_its_model(
-    tmp_path: Path,
-    living: weakref.WeakSet[Any],
-    collected_by_hand: None,
-    meet: Callable[..., Any],
+async def test_a_server_that_stands_by_keeps_nothing_of_its_model(
+    tmp_path: Path, living: weakref.WeakSet[Any], collected_by_hand: None, meet: Callable[..., Any]
 ):
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(meet(tmp_path, living))
+    await meet(tmp_path, living)
