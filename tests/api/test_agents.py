@@ -176,7 +176,11 @@ async def test_a_node_asks_whose_it_is(scene: Scene):
         ("datapath:1", "udp", "10.0.0.10", 80),
         ("datapath:2", "tcp", "10.0.0.10", 80),
     )
-    assert found.json() == {"listeners": [*scene.listeners, None, None], "proxied": []}
+    assert found.json() == {
+        "listeners": [*scene.listeners, None, None],
+        "proxied": [],
+        "places": [NET, "vm1", NET, "other"],
+    }
 
 
 async def test_while_ovn_cannot_be_asked_nothing_is_said_to_be_nobodys(scene: Scene):
@@ -243,17 +247,19 @@ async def test_an_agent_learns_whose_the_addresses_are_that_its_node_has(scene: 
     """node1 has a machine on the network of the VIP, node2 on another one, node3 none."""
 
     sightings = ("datapath:1", "tcp", "10.0.0.10", 80), ("zone:vm1", "tcp", "10.0.0.10", 81)
-    for chassis, found in (("node1", scene.listeners), ("node2", [None, None]), ("node3", [None, None])):
+    nobodys, named = {"listeners": [None, None], "proxied": [], "places": [None, None]}, [NET, "vm1"]
+    owned = {"listeners": scene.listeners, "proxied": [], "places": named}
+    for chassis, found in (("node1", owned), ("node2", nobodys), ("node3", nobodys)):
         scene.caller = agent(chassis)
         for answer in (await scene.whose(*sightings), await scene.whose(*sightings, chassis=chassis)):
-            assert answer.json() == {"listeners": found, "proxied": []}
+            assert answer.json() == found
     scene.caller = agent("node1", "node2")
     answer = await scene.whose(*sightings)
     assert answer.status_code == 400
     assert answer.json() == {"error": "chassis is missing: which of node1, node2 asks?"}
     scene.caller = ADMIN
-    assert (await scene.whose(*sightings)).json() == {"listeners": scene.listeners, "proxied": []}
-    assert (await scene.whose(*sightings, chassis="node2")).json() == {"listeners": [None, None], "proxied": []}
+    assert (await scene.whose(*sightings)).json() == owned
+    assert (await scene.whose(*sightings, chassis="node2")).json() == nobodys
 
 
 async def test_sums_that_no_node_can_have_are_not_believed(scene: Scene):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.drivers.ovn.control import Control
-from fairlead.drivers.ovn.tracked import Tracked, render_tuples
+from fairlead.drivers.ovn.tracked import Attempt, Tracked, render_tuples
 from fairlead.drivers.ovn.vswitch import SwitchError, Tools
 from fairlead.model.addresses import parse_address
 from fairlead.model.cutting import Cut
@@ -28,6 +28,16 @@ FLOWS_6 = """OFPST_FLOW reply (OF1.5) (xid=0x2):
 priority=120,ct_state=+new+trk,tcp6,metadata=0x1,ipv6_dst=fd00:a::150,tp_dst=80 actions=group:6
 """
 BUCKET = "bucket=bucket_id:{0},weight:100,actions=ct(commit,table=15,zone=NXM_NX_REG13[0..15],nat(dst={1}),exec())"
+TRACKED = """\
+tcp,orig=(src=10.0.0.20,dst=10.0.0.150,sport=40001,dport=80),reply=(src=10.0.0.11,dst=10.0.0.20,sport=8080,\
+dport=40001),zone=7,mark=2,protoinfo=(state=SYN_SENT)
+tcp,orig=(src=10.0.0.20,dst=10.0.0.150,sport=40002,dport=80),reply=(src=10.0.0.11,dst=10.0.0.20,sport=8080,\
+dport=40002),zone=7,mark=2,protoinfo=(state=ESTABLISHED)
+udp,orig=(src=10.0.0.20,dst=10.0.0.150,sport=40003,dport=53),reply=(src=10.0.0.11,dst=10.0.0.20,sport=5300,\
+dport=40003),zone=7,mark=2
+tcp,orig=(src=fd00:a::20,dst=fd00:a::150,sport=40004,dport=80),reply=(src=fd00:a::11,dst=fd00:a::20,sport=8080,\
+dport=40004),zone=9,mark=2,labels=0x1,protoinfo=(state=SYN_SENT)
+"""
 GROUPS = {
     "5": ("10.0.0.11:8080", "10.0.0.12:8080"),
     "6": ("[fd00:a::11]:8080", "[fd00:a::12]:8080"),
@@ -46,6 +56,10 @@ class Told(Tools):
         if "dump-groups" in words:
             buckets = ",".join(BUCKET.format(number, each) for number, each in enumerate(GROUPS[words[-1]]))
             return f"OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id={words[-1]},type=select,{buckets}\n"
+        if "dpctl/ct-get-nconns" in words:
+            return "4\n"
+        if "dpctl/dump-conntrack" in words:
+            return TRACKED
         if "dump-flows" in words:
             return FLOWS_6 if "ipv6" in words[-1] else FLOWS
         return json.dumps({"data": [[["map", ZONES]]], "headings": ["external_ids"]})
@@ -57,7 +71,7 @@ def service(key: int, transport: Transport, address: str, port: int) -> CountedS
 
 async def test_where_new_connections_are_led_is_read_of_flows_and_groups():
     tools, addresses = Told(), [parse_address("10.0.0.150"), parse_address("fd00:a::150")]
-    found = await Tracked("br-int", tools, Path()).leading(addresses)
+    found = await Tracked("br-int", tools, Path(), 1000).leading(addresses)
     assert {each.service: each.backends for each in found} == {
         service(1, Transport.TCP, "10.0.0.150", 80): {"10.0.0.11:8080", "10.0.0.12:8080"},
         service(2, Transport.UDP, "10.0.0.150", 53): {"10.0.0.12:5353"},
@@ -70,7 +84,7 @@ async def test_where_new_connections_are_led_is_read_of_flows_and_groups():
 
 
 async def test_zones_are_those_of_the_bridge():
-    assert (await Tracked("br-int", Told(), Path()).zones()) == {"p1": 7, "6ad7_dnat": 9}
+    assert (await Tracked("br-int", Told(), Path(), 1000).zones()) == {"p1": 7, "6ad7_dnat": 9}
 
 
 def cut(address: str, member: str, transport: Transport = Transport.TCP) -> Cut:
@@ -112,7 +126,7 @@ async def with_switch(
 
     (folder / "ovs-vswitchd.pid").write_text("77\n")
     async with await asyncio.start_unix_server(answer, folder / "ovs-vswitchd.77.ctl"):
-        await story(Tracked("br-int", Told(), folder))
+        await story(Tracked("br-int", Told(), folder, 1000))
         await asyncio.gather(*(each for each in answering if each is not None))
     return asked
 
@@ -129,6 +143,35 @@ async def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
         ("dpctl/flush-conntrack", ["zone=9", *render_tuples(SIX)]),
         ("revalidator/wait", []),
     ]
+
+
+def attempt(zone: int, client: str, port: int, which: Cut) -> Attempt:
+    return Attempt(zone, parse_address(client), port, which)
+
+
+ATTEMPTS = [
+    attempt(7, "10.0.0.20", 40001, FOUR),
+    attempt(9, "fd00:a::20", 40004, SIX._replace(transport=Transport.TCP)),
+]
+
+
+async def test_attempts_without_an_answer_are_listed_and_flushed_by_their_whole_tuples(tmp_path: Path):
+    async def story(tracked: Tracked) -> None:
+        assert await tracked.unanswered() == ATTEMPTS
+        await tracked.forget(ATTEMPTS)
+
+    asked = await with_switch(tmp_path, {"dpctl/flush-conntrack": {"result": ""}}, story)
+    assert [each["params"] for each in asked] == [
+        ["zone=7", "ct_nw_src=10.0.0.20,ct_nw_dst=10.0.0.150,ct_nw_proto=6,ct_tp_src=40001,ct_tp_dst=80"],
+        ["zone=9", "ct_ipv6_src=fd00:a::20,ct_ipv6_dst=fd00:a::150,ct_nw_proto=6,ct_tp_src=40004,ct_tp_dst=80"],
+    ]
+
+
+async def test_with_too_many_connections_they_are_not_listed(caplog: pytest.LogCaptureFixture):
+    tools = Told()
+    assert await Tracked("br-int", tools, Path(), 3).unanswered() == []
+    assert tools.asked == [("ovs-appctl", "dpctl/ct-get-nconns")]
+    assert "4 are tracked; the limit is most_connections=3" in caplog.text
 
 
 async def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):

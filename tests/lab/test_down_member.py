@@ -1,5 +1,6 @@
-"""End to end, with an agent on each chassis: what becomes of the connections of a member that dies."""
+"""End to end, with an agent on each chassis: what becomes of the connections of a member that dies or is removed."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -175,3 +176,91 @@ def test_they_hang_where_they_are_kept(site: Site):
             assert of(speaker.look(), "acacia-1") == kept, "nothing has answered them since"
             assert not any(each.broke or each.changed for each in kept)
         wait_answered(speaker, "acacia-1")
+
+
+@pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.extended), 6])
+def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_stay_while_it_drains(
+    site: Site, version: int
+):
+    """Senders never pause. Another tenant has the same addresses everywhere."""
+    with ExitStack() as stack:
+        mine, theirs = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)
+        wait_members(site, ONLINE=4)
+        speaker = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
+        others = stack.enter_context(talking(site, "juniper-client", theirs, Protocol.UDP))
+        outside = stack.enter_context(talking(site, "outside", mine, Protocol.UDP))
+        site.set_member(mine, "acacia-1", weight=0)
+        for each in (speaker, outside):
+            check_alive(each, "acacia-1")
+        site.set_member(mine, "acacia-1", is_admin_state_up=False)
+        for each in (speaker, outside):
+            wait_all(each, "acacia-1", lambda speech: speech.last == "acacia-2")
+        site.set_member(mine, "acacia-1", is_admin_state_up=True, weight=1)
+        member = site.cloud.load_balancer.get_member(site.member(mine, "acacia-1"), mine.pool)
+        again = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
+        assert of(again.look(), "acacia-1")
+        site.cloud.load_balancer.delete_member(member, mine.pool)
+        wait_all(again, "acacia-1", lambda speech: speech.last == "acacia-2")
+        check_alive(others, "juniper-1")
+        check_alive(others, "juniper-2")
+
+
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+def test_datagrams_leave_the_members_of_a_load_balancer_that_was_deleted(site: Site, version: int):
+    """It is made again at once with the same address, and with one of them."""
+    with ExitStack() as stack:
+        with balanced(site, "acacia", version, Protocol.UDP, "KEEP") as mine:
+            speaker = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
+            outside = stack.enter_context(talking(site, "outside", mine, Protocol.UDP))
+        address = {"vip_address": mine.vip}
+        settings = {"protocol": "UDP", "version": version, **address}
+        stack.enter_context(site.balancer(f"acacia-v{version}", ("acacia-2",), **settings))
+        for each in (speaker, outside):
+            wait_all(each, "acacia-1", lambda speech: speech.last == "acacia-2")
+            check_goes_on(each)
+
+
+def check_goes_on(speaker: Speaker) -> None:
+    for name in ("acacia-1", "acacia-2"):
+        wait_answered(speaker, name)
+
+
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+def test_datagrams_leave_a_dead_member_where_streams_are_kept(site: Site, version: int):
+    with ExitStack() as stack:
+        mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)
+        wait_members(site, ONLINE=4)
+        speaker = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
+        with dead(site, "acacia-1"):
+            wait_all(speaker, "acacia-1", lambda speech: speech.last == "acacia-2")
+            check_alive(speaker, "acacia-2")
+
+
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+def test_connections_that_a_dead_member_has_not_answered_go_to_another_one_by_the_same_port(site: Site, version: int):
+    """Their first segments were lost before anybody knew that it was dead; those that are open are kept."""
+    with ExitStack() as stack:
+        mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.TCP, "KEEP")) for each in TENANTS)
+        wait_members(site, ONLINE=4)
+        kept = stack.enter_context(talking(site, "acacia-client", mine, Protocol.TCP))
+        monitor = site.cloud.load_balancer.get_pool(mine.pool).health_monitor_id
+        site.cloud.load_balancer.update_health_monitor(monitor, is_admin_state_up=False)
+        site.settle(mine.id)
+        cut_cable(site, "acacia-1")
+        stack.callback(wait_members, site, ONLINE=4)
+        stack.callback(mend_cable, site, "acacia-1")
+        late = stack.enter_context(speaking(site.lab, "acacia-client", mine.vip, Protocol.TCP))
+        late.open(OPEN)
+        dead = {str(AT[version]) + "11"}
+        wait_until(lambda: attempts(site) & dead, "some of them are lost")
+        site.cloud.load_balancer.update_health_monitor(monitor, is_admin_state_up=True)
+        wait_members(site, ERROR=1, ONLINE=3)
+        wait_equal(lambda: attempts(site) & dead, set())
+        wait_equal(lambda: {each.first for each in late.look().values()}, {"acacia-2"})
+        assert not any(each.broke for each in kept.look().values())
+
+
+def attempts(site: Site) -> set[str]:
+    """Members to which connections on the client's chassis are not answered."""
+    text = site.lab.exec("chassis1", ["ovs-appctl", "dpctl/dump-conntrack"])
+    return set(re.findall(r"reply=\(src=([^,]+),.*state=SYN_SENT", text))

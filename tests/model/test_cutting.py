@@ -1,9 +1,13 @@
 """Which connections are to be cut: by both ends, of members that are down and of pools that reset them."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from immutables import Map
+
+from fairlead.model import cutting
 from fairlead.model.addresses import parse_address
-from fairlead.model.cutting import Cut, cuts_of
+from fairlead.model.cutting import Cut, Unanswered, cuts_left, is_unanswered, leads_to, lost_of, unanswered_of
 from fairlead.model.health import HealthKey
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.probes import sourceless_subnets
@@ -35,14 +39,26 @@ def snapshot_of(listeners: str, *down: HealthKey, agents: bool = True) -> Snapsh
     return with_health(snapshot, "web", frozenset(keys))
 
 
+def cuts_of(snapshot: Snapshot, balancer_id: str) -> set[Cut]:
+    return {cut for lost in lost_of(snapshot, balancer_id) for cut in cutting.cuts_of(snapshot, balancer_id, lost)}
+
+
+def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> set[Cut]:
+    """What is not served all the same."""
+    found = {cut for flows in cutting.left_of(before, after, balancer_id) for cut in cuts_left(flows)}
+    now = after.load_balancers.get(balancer_id)
+    detached = {FLOATING} if not after.port_floating_ips else set[str]()
+    return {cut for cut in found if now is None or str(cut.address) in detached or not leads_to(now, cut)}
+
+
 def cut(address: str, port: int, member: str, member_port: int, transport: Transport = Transport.TCP) -> Cut:
     return Cut(transport, parse_address(address), port, parse_address(member), member_port)
 
 
 def test_none_are_while_all_serve_or_where_they_are_kept():
-    assert cuts_of(snapshot_of(TWO), "web") == frozenset()
-    assert cuts_of(snapshot_of(TWO, "d"), "web") == frozenset()
-    assert cuts_of(snapshot_of(TWO), "nobody") == frozenset()
+    assert cuts_of(snapshot_of(TWO), "web") == set()
+    assert cuts_of(snapshot_of(TWO, "d"), "web") == set(), "of streams"
+    assert cuts_of(snapshot_of(TWO), "nobody") == set()
 
 
 def test_those_of_a_member_are_by_each_address_of_its_family_that_leads_to_it():
@@ -67,11 +83,101 @@ def test_a_member_may_be_down_at_one_of_its_ports():
     }
 
 
+BOTH = (
+    "tcp:53{monitor=TCP}=a/10.0.0.11:5300 "
+    "udp:53{monitor=UDP-CONNECT}=e/10.0.0.11:5300,f/10.0.0.12:5300,g/[fd00::11]:5300"
+)
+E = {cut(address, 53, "10.0.0.11", 5300, Transport.UDP) for address in (FOUR, FLOATING)}
+F = {cut(address, 53, "10.0.0.12", 5300, Transport.UDP) for address in (FOUR, FLOATING)}
+G = {cut(SIX, 53, "fd00::11", 5300, Transport.UDP)}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "down", "wanted"),
+    [
+        (BOTH, ("e",), E),
+        (BOTH, ("g",), G),
+        (BOTH.replace("UDP-CONNECT", "UDP-CONNECT+off"), (), set()),
+        (BOTH.replace("12:5300", "12:5300*0"), (), set()),  # it drains
+        (BOTH.replace("12:5300", "12:5300!").replace("fd00::11]:5300", "fd00::11]:5300!"), (), F | G),
+        (
+            BOTH.replace("tcp:53{monitor=TCP}=a/10.0.0.11:5300", "tcp:53{monitor=TCP,reset}=a/10.0.0.11:5300!"),
+            (),
+            set(),
+        ),
+        (
+            BOTH.replace("udp", "sctp").replace("UDP-CONNECT", "SCTP"),
+            ("e",),
+            {each._replace(transport=Transport.SCTP) for each in E},
+        ),
+    ],
+)
+def test_datagram_flows_of_members_that_are_down_or_disabled_are_cut_whatever_the_pool_says(
+    listeners: str, down: tuple[str, ...], wanted: set[Cut]
+):
+    assert cuts_of(snapshot_of(listeners, *down), "web") == wanted
+
+
+FEWER = BOTH.replace("f/10.0.0.12:5300,", "")
+
+
+@pytest.mark.parametrize(
+    ("then", "wanted"),
+    [
+        (BOTH, set()),
+        (BOTH.replace("12:5300", "12:5300*0"), set()),
+        (BOTH.replace("12:5300", "12:5300!"), set()),  # the slice says it
+        (FEWER, F),
+        (BOTH.replace("12:5300", "12:5301"), F),
+        (BOTH.replace("udp:53", "udp:54"), E | F | G),
+        ("tcp:53{monitor=TCP}=a/10.0.0.11:5300", E | F | G),
+        (BOTH.replace("udp:53{", "udp:53+54{").replace(":5300", ""), E | F | G),
+        (BOTH.replace("udp:53{monitor=UDP-CONNECT}", "udp:53{monitor=UDP-CONNECT+delay=9}"), set()),
+    ],
+)
+def test_datagram_flows_are_cut_that_have_no_member_any_more(then: str, wanted: set[Cut]):
+    assert left_of(snapshot_of(BOTH), snapshot_of(then), "web") == wanted
+
+
+def test_datagram_flows_are_cut_of_what_is_removed_or_disabled_as_a_whole():
+    before, empty = snapshot_of(BOTH), Snapshot()
+    assert left_of(before, empty, "web") == E | F | G
+    assert left_of(empty, before, "web") == set()
+    assert left_of(before, before, "web") == set()
+    web = before.load_balancers["web"]
+    off = replace(web, admin_state_up=False)
+    assert left_of(before, replace(before, load_balancers=Map(web=off)), "web") == E | F | G
+    assert left_of(replace(before, load_balancers=Map(web=off)), before, "web") == set()
+    detached = replace(before, port_floating_ips=Map())
+    assert left_of(before, detached, "web") == {each for each in E | F if str(each.address) == FLOATING}
+
+
+def test_attempts_to_a_member_that_is_down_are_found_by_both_ends():
+    kept = "tcp:80+81{monitor=TCP}=a/10.0.0.11,b/10.0.0.12 udp:53{monitor=UDP-CONNECT}=e/10.0.0.11:5300"
+    assert unanswered_of(snapshot_of(kept), "web") == set()
+    assert unanswered_of(snapshot_of(TWO, "a"), "web") == set(), "all of that pool is cut"
+    snapshot = snapshot_of(kept, ("a", 81), "e")
+    (asked,) = unanswered_of(snapshot, "web")
+    assert isinstance(asked, Unanswered)
+    found = {
+        each
+        for address in (FOUR, FLOATING, SIX, "10.0.0.99")
+        for port in (80, 81, 82)
+        for member in ("10.0.0.11", "10.0.0.12")
+        for each in (cut(address, port, member, port), cut(address, port, member, port, Transport.UDP))
+        if is_unanswered(snapshot, "web", {asked}, each)
+    }
+    assert found == {cut(FOUR, 81, "10.0.0.11", 81), cut(FLOATING, 81, "10.0.0.11", 81)}
+    assert not is_unanswered(snapshot, "nobody", {asked}, min(found))
+    six = snapshot_of("tcp:80{monitor=TCP}=c/[fd00::11]:8080", "c")
+    assert is_unanswered(six, "web", unanswered_of(six, "web"), cut(SIX, 80, "fd00::11", 8080))
+
+
 def test_one_that_waits_to_be_taken_over_is_left_alone():
     documents, _ = parse_model(MODEL.replace("{listeners}", TWO).replace("on=net1", "on=net1 prepared").strip(), {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     found = [each.id for each in snapshot.load_balancers["web"].pools[0].members]
-    assert cuts_of(with_health(snapshot, "web", frozenset(found)), "web") == frozenset()
+    assert cuts_of(with_health(snapshot, "web", frozenset(found)), "web") == set()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 again when a member goes down again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,18 +11,21 @@ import pytest
 from immutables import Map
 
 from fairlead.client import ServerError
-from fairlead.drivers.ovn.tracked import Leading
+from fairlead.drivers.ovn.tracked import Attempt, Leading
 from fairlead.drivers.ovn.vswitch import SwitchError
-from fairlead.model.addresses import IPAddress
+from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.chassis import Chassis
-from fairlead.model.cutting import Cut, cuts_of
+from fairlead.model.cutting import Cut, cuts_of, lost_of
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.port_ranges import one_port
 from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.model.statistics import CountedService, Datapath, Zone
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.node import cutting
 from fairlead.node.cutting import AGAIN, DATAPLANE, PAUSE, Cutting
+from fairlead.node.protocol import Whose
+from harness.given_slice import Given
 from harness.story import parse_model
 from harness.waiting import INTERVAL, eventually, turns
 
@@ -62,22 +65,6 @@ def with_down(snapshot: Snapshot, *down: str) -> Snapshot:
 
 
 @dataclass
-class Given:
-    snapshot: Snapshot
-    name: str = "node1"
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
-    call: Callable[[tuple[Owner, ...]], None] = lambda _: None
-
-    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
-        self.call = call
-
-    def say(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in snapshot.load_balancers))
-
-
-@dataclass
 class Switch:
     """It writes down what it is told."""
 
@@ -86,6 +73,8 @@ class Switch:
     done: list[tuple[int, Cut] | str] = field(default_factory=list)
     looks_at: list[float] = field(default_factory=list)
     error: str = ""
+    attempts: list[Attempt] = field(default_factory=list)
+    listings: int = 0
 
     @property
     def looks(self) -> int:
@@ -103,6 +92,14 @@ class Switch:
             raise SwitchError(self.error)
         self.done += due
 
+    async def unanswered(self) -> list[Attempt]:
+        self.listings += 1
+        return list(self.attempts)
+
+    async def forget(self, attempts: Iterable[Attempt]) -> None:
+        for each in attempts:
+            self.attempts.remove(each)
+
     async def settled(self) -> None:
         self.done.append("settled")
 
@@ -113,15 +110,20 @@ class Place:
     switch: Switch = field(default_factory=Switch)
     owned: dict[object, str] = field(default_factory=dict)
     """Place -> the load balancer whose listener servers say is there."""
+    places: dict[object, str] = field(default_factory=dict)
+    """Place -> the network or router that servers say it is."""
     away: bool = False
     failures: list[tuple[str, str | None]] = field(default_factory=list)
 
-    async def whose(self, services: Sequence[CountedService]) -> list[str | None]:
+    async def whose(self, services: Sequence[CountedService]) -> Whose:
         if self.away:
             raise ServerError("nobody answers")
         owners = (self.owned.get(each.place) for each in services)
         balancers = self.given.snapshot.load_balancers
-        return [None if each is None else balancers[each].listeners[0].id for each in owners]
+        listeners = [
+            balancers[each].listeners[0].id if each is not None and each in balancers else None for each in owners
+        ]
+        return Whose(listeners=listeners, proxied=set(), places=[self.places.get(each.place) for each in services])
 
     def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
         assert dataplane == DATAPLANE
@@ -138,6 +140,7 @@ async def cutting_at(snapshot: Snapshot, **owned: str) -> AsyncIterator[Place]:
     place = Place(Given(snapshot), owned={Zone(name): owner for name, owner in owned.items()})
     work = asyncio.ensure_future(Cutting(place.given, place.switch, place.whose, place.failed).run())
     place.given.ready.set()
+    await turns()
     try:
         yield place
         assert not work.done()
@@ -146,7 +149,7 @@ async def cutting_at(snapshot: Snapshot, **owned: str) -> AsyncIterator[Place]:
 
 
 def cuts(snapshot: Snapshot) -> set[Cut]:
-    return set(cuts_of(snapshot, "web"))
+    return {cut for lost in lost_of(snapshot, "web") for cut in cuts_of(snapshot, "web", lost)}
 
 
 async def test_connections_are_cut_in_the_zones_of_the_clients_that_this_node_has_twice_and_nowhere_else():
@@ -279,3 +282,164 @@ async def test_what_comes_back_and_goes_down_again_while_it_is_cut_is_cut_again(
         place.given.say(with_down(place.given.snapshot, "a"))
         settled.set()
         await eventually(lambda: len(place.cuts) == 8)
+
+
+DATAGRAMS = """
+dns vip=10.0.0.10 on=net1 udp:53{monitor=UDP-CONNECT}=d/10.0.0.11:53,e/10.0.0.12:53
+ntp vip=10.0.0.10 on=net2 project=other udp:53=f/10.0.0.11:53
+"""
+
+
+def datagrams_of(text: str = DATAGRAMS, ports: Sequence[str] = ("c1", "c2", "vm2")) -> Snapshot:
+    """Two tenants with the same addresses."""
+    networks = MODEL.split("web vip", maxsplit=1)[0]
+    documents, _ = parse_model((networks + text.strip()).strip(), {})
+    here = Chassis(name="node1", ports=Map(dict.fromkeys(ports, True)))
+    return apply_changes(Snapshot(chassis=Map(node1=here)), Changes(puts=tuple(documents.values())), 1)
+
+
+def say_of(place: Place, snapshot: Snapshot) -> None:
+    """Of those that were there before, too."""
+    known = {*place.given.snapshot.load_balancers, *snapshot.load_balancers}
+    place.given.snapshot = snapshot
+    place.given.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in known))
+
+
+WITHOUT = DATAGRAMS.replace("d/10.0.0.11:53,", "")
+NTP_ALONE = DATAGRAMS[DATAGRAMS.index("ntp") :]
+
+
+@pytest.mark.parametrize(
+    ("then", "members"),
+    [
+        (WITHOUT, {"10.0.0.11"}),
+        (DATAGRAMS.replace("11:53,", "11:53!,"), {"10.0.0.11"}),
+        (DATAGRAMS.replace("11:53,", "11:53*0,"), set()),
+        (NTP_ALONE, {"10.0.0.11", "10.0.0.12"}),
+    ],
+)
+async def test_datagram_flows_of_removed_and_disabled_members_are_flushed_and_draining_ones_kept(
+    then: str, members: set[str]
+):
+    async with cutting_at(datagrams_of()) as place:
+        say_of(place, datagrams_of(then))
+        await eventually(lambda: len(place.cuts) == 4 * len(members))
+        await asyncio.sleep(LONG)
+        assert len(place.cuts) == 4 * len(members)
+        assert {str(each.member) for _, each in place.cuts} == members
+        assert {zone for zone, _ in place.cuts} <= {1, 3}, "the other tenant's zone is left alone"
+
+
+async def test_flows_of_what_was_deleted_are_flushed_when_its_flows_are_gone_and_not_before():
+    def led_by(key: int) -> Leading:
+        service = CountedService(place=Datapath(key), transport=Transport.UDP, address=VIP, port=53)
+        return Leading(service, frozenset({"10.0.0.11:53"}))
+
+    async with cutting_at(datagrams_of()) as place:
+        place.places = {Datapath(1): "net1", Datapath(2): "net2"}
+        place.switch.leads = [led_by(1), led_by(2)]
+        say_of(place, datagrams_of(NTP_ALONE))
+        await eventually(lambda: place.switch.looks > 3)
+        assert place.cuts == []
+        place.switch.leads = [led_by(2)]
+        await eventually(lambda: len(place.cuts) == 8)
+
+
+async def test_what_was_deleted_and_made_again_is_flushed_but_for_the_members_that_it_has_again():
+    async with cutting_at(datagrams_of()) as place:
+        place.switch.error = "not yet"
+        say_of(place, datagrams_of(NTP_ALONE))
+        await turns()
+        say_of(place, datagrams_of(WITHOUT.replace("dns", "again")))
+        place.switch.error = ""
+        await eventually(lambda: len(place.cuts) == 4)
+        await asyncio.sleep(LONG)
+        assert {str(each.member) for _, each in place.cuts} == {"10.0.0.11"}
+
+
+async def test_clients_outside_of_what_was_deleted_are_cut_in_the_zone_of_their_router():
+    snapshot = datagrams_of(ports=("c1",))
+    gateway = snapshot.routers["r1"].gateway
+    assert gateway is not None
+
+    def here(text: str) -> Snapshot:
+        return datagrams_of(text, ports=("c1", gateway.port_id))
+
+    async with cutting_at(here(DATAGRAMS)) as place:
+        place.places = {Zone("r1-uuid_dnat"): "r1", Zone("r2-uuid_dnat"): "r2"}
+        say_of(place, here(NTP_ALONE))
+        await eventually(lambda: len(place.cuts) == 8)
+        assert {zone for zone, _ in place.cuts} == {1, 4}
+
+
+VIP = parse_address("10.0.0.10")
+KEPT = MODEL.replace(",reset", "")
+
+
+def tries(zone: int, port: int, member: str) -> Attempt:
+    return Attempt(zone, parse_address("10.0.0.21"), port, Cut(Transport.TCP, VIP, 80, parse_address(member), 80))
+
+
+async def test_attempts_to_members_that_are_down_are_flushed_whatever_their_pools_say_by_one_listing():
+    documents, _ = parse_model(KEPT.strip(), {})
+    here = Chassis(name="node1", ports=Map(c1=True, c2=True, vm2=True))
+    snapshot = apply_changes(Snapshot(chassis=Map(node1=here)), Changes(puts=tuple(documents.values())), 1)
+    async with cutting_at(snapshot) as place:
+        others = [tries(1, 2, "10.0.0.12"), tries(2, 3, "10.0.0.11"), tries(5, 4, "10.0.0.11")]
+        place.switch.attempts = [tries(1, 1, "10.0.0.11"), *others]
+        service = CountedService(place=Datapath(1), transport=Transport.TCP, address=VIP, port=80)
+        place.owned[Datapath(1)] = "web"
+        place.switch.leads = [Leading(service, frozenset({"10.0.0.11:80", "10.0.0.12:80"}))]
+        place.given.say(with_down(snapshot, "a"))
+        await eventually(lambda: place.switch.looks > 3)
+        assert (place.switch.listings, place.cuts) == (0, [])
+        place.switch.leads = [Leading(service, frozenset({"10.0.0.12:80"}))]
+        await eventually(lambda: place.switch.attempts == others)
+        await asyncio.sleep(LONG)
+        assert (place.switch.listings, place.cuts) == (1, [])
+        place.switch.leads = []
+        place.given.say(with_down(snapshot, "a", "b", "c"))
+        await eventually(lambda: place.switch.attempts == others[2:])
+        assert place.switch.listings <= 3, "of both tenants' at once, but for the first"
+        await asyncio.sleep(LONG)
+        assert place.switch.listings <= 3
+
+
+MANY_LISTENERS, MANY_MEMBERS = 200, 64
+
+
+@pytest.fixture
+def large() -> Snapshot:
+    """Made before there is an event loop whose steps are counted."""
+    members = ",".join(f"m{each}/10.0.{1 + each // 250}.{1 + each % 250}:53" for each in range(MANY_MEMBERS))
+    whole = datagrams_of(f"dns vip=10.0.0.10 on=net1 udp:53{{monitor=UDP-CONNECT}}={members}")
+    one = whole.load_balancers["dns"]
+    ports = range(1, MANY_LISTENERS + 1)
+    listeners = tuple(replace(one.listeners[0], id=f"l{port}", ports=one_port(port)) for port in ports)
+    return apply_changes(whole, Changes(puts=(replace(one, listeners=listeners),)), 2)
+
+
+async def test_many_members_and_listeners_hold_nobody(large: Snapshot):
+    empty = replace(large, load_balancers=Map(), listener_owner=Map())
+    down = with_health(large, "dns", frozenset(each.id for each in large.load_balancers["dns"].pools[0].members))
+    async with cutting_at(large) as place:
+        place.given.say(down)
+        await eventually(lambda: len(place.cuts) >= 4 * MANY_LISTENERS)
+        say_of(place, empty)
+        await eventually(lambda: len(place.cuts) >= 12 * MANY_LISTENERS)
+
+
+@pytest.fixture
+def many() -> tuple[Snapshot, Snapshot]:
+    """Two hundred load balancers, before and after they have another member."""
+    text = "\n".join(f"b{each} vip=10.0.0.{each} on=net1 udp:53=m/10.0.9.9:53" for each in range(30, 230))
+    return datagrams_of(text), datagrams_of(text.replace("m/10.0.9.9", "n/10.0.9.8"))
+
+
+async def test_many_load_balancers_are_looked_at_in_turns(
+    many: tuple[Snapshot, Snapshot], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cutting, "MOST_AT_ONCE", 3)
+    async with cutting_at(many[0]) as place:
+        say_of(place, many[1])
+        await eventually(lambda: len({each.address for _, each in place.cuts}) == 200)

@@ -79,8 +79,9 @@ _ANSWER = object_schema(
     {
         "listeners": array_schema(or_null(IDENTITY), MOST_SERVICES),
         "proxied": array_schema(IDENTITY, MOST_SERVICES),
+        "places": array_schema(or_null(TEXT), MOST_SERVICES),
     },
-    ["listeners", "proxied"],
+    ["listeners", "proxied", "places"],
 )
 _NAMES = array_schema(TEXT, MOST_LISTENERS)
 _HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
@@ -103,26 +104,29 @@ class _Counting:
     async def find(self, request: Request) -> Response:
         """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
         by a user who has one; an administrator who leaves it out is told of all. `proxied` are those of which proxies
-        count."""
+        count; `places` are the networks, routers and ports that the places of the services are, or null."""
         services, asked = self._services, await read_body(request)
         counted = read_services(asked)
         chassis = asked.get("chassis") or _only_chassis(identity(request))
         ports = None if chassis is None else _ports_of(services, request, chassis)
-        found = self._find(counted, ports)
+        places, found = self._find(counted, ports)
         if None in found and await services.knows_newest():
-            found = self._find(counted, ports)
+            places, found = self._find(counted, ports)
         snapshot = services.model.snapshot
         proxied = [each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)]
-        return json_response({"listeners": found, "proxied": proxied})
+        called = [None if each is None else snapshot.called.get(each, each) for each in places]
+        return json_response({"listeners": found, "proxied": proxied, "places": called})
 
-    def _find(self, counted: Sequence[CountedService], ports: frozenset[str] | None) -> list[str | None]:
-        """Of a node that has these ports; None: of all nodes."""
+    def _find(
+        self, counted: Sequence[CountedService], ports: frozenset[str] | None
+    ) -> tuple[list[str | None], list[str | None]]:
+        """Place and listener of each. Of a node that has these ports; None: of all nodes."""
         snapshot = self._services.model.snapshot
         places = [self._services.locate(each.place) for each in counted]
         if ports is not None:
             local = local_places(snapshot, ports)
             places = [place if place in local else None for place in places]
-        return find_listeners(snapshot, zip(places, counted, strict=True))
+        return places, find_listeners(snapshot, zip(places, counted, strict=True))
 
     async def tell(self, request: Request) -> Response:
         """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have

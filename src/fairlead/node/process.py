@@ -209,8 +209,8 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     namespace = Path("/run/netns") / options.probe_namespace
     probing = Probing(slice_, reports, ports, namespace, Resetter(namespace))
     asked = read_servers(options, ANSWER_PATIENCE)
-    tracked = Tracked(options.bridge, Tools(run_dir), run_dir)
-    cutting = Cutting(slice_, tracked, partial(asked.ask_listeners, name), reports.failed)
+    tracked = Tracked(options.bridge, Tools(run_dir), run_dir, options.most_connections)
+    cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
     proxying = _proxying(options, heard, ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir)), tally)
     parts = (*heard.listening, reports.run, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))

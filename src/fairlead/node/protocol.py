@@ -40,6 +40,9 @@ class Whose:
     """Of each service; None for what is nobody's."""
     proxied: Set[str]
     """Those of them that lead to proxies."""
+    places: Sequence[str | None] = ()
+    """The network, router or port that the place of each service is; None: none of this node. Empty: the server is of
+    a version that does not name them."""
 
 
 class Servers:
@@ -50,17 +53,14 @@ class Servers:
 
     async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
         """Raises ServerError."""
-        found, proxied = list[str | None](), set[str]()
+        found, places, proxied = list[str | None](), list[str | None](), set[str]()
         for first in range(0, len(services), MOST_SERVICES):
             question = render_question(chassis, services[first : first + MOST_SERVICES])
             answer = await self._ask_one(*question)
             found += answer["listeners"]
+            places += answer.get("places", ())
             proxied.update(answer.get("proxied", ()))
-        return Whose(listeners=found, proxied=proxied)
-
-    async def ask_listeners(self, chassis: str, services: Sequence[CountedService]) -> list[str | None]:
-        """The listener of each; None for what is nobody's. Raises ServerError."""
-        return list((await self.ask_whose(chassis, services)).listeners)
+        return Whose(listeners=found, proxied=proxied, places=places if len(places) == len(found) else ())
 
     async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
         """Tell all servers: each answers for itself what clients ask."""

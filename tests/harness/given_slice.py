@@ -1,0 +1,25 @@
+"""A node's slice without its file, for tests on a virtual clock."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+
+
+@dataclass
+class Given:
+    snapshot: Snapshot
+    name: str = "node1"
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    call: Callable[[tuple[Owner, ...]], None] = lambda _: None
+
+    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
+        self.call = call
+
+    def say(self, snapshot: Snapshot) -> None:
+        """News of all load balancers that there are."""
+        self.snapshot = snapshot
+        self.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in snapshot.load_balancers))
