@@ -404,6 +404,11 @@ async def test_attempts_to_members_that_are_down_are_flushed_whatever_their_pool
         await asyncio.sleep(LONG)
         assert place.switch.listings <= 3
 
+    elsewhere = replace(snapshot, chassis=Map(node1=Chassis(name="node1", ports=Map(c2=True))))
+    async with cutting_at(with_down(elsewhere, "a")) as place:
+        await asyncio.sleep(LONG)
+        assert place.switch.listings == 0, "no client of it is here"
+
 
 MANY_LISTENERS, MANY_MEMBERS = 200, 64
 

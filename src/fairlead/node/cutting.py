@@ -40,6 +40,7 @@ from fairlead.model.cutting import (
     lost_of,
     unanswered_of,
 )
+from fairlead.model.domain import Topology
 from fairlead.model.loadbalancer import Transport, transport
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
@@ -392,8 +393,11 @@ class Cutting:
         waiting, self._listed = self._listed, {}
         listed = {owner: items & self._in_hand.get(owner, frozenset()) for owner, items in waiting.items()}
         try:
-            await self._switch.settled()  # then nothing leads there any more: no attempt comes after the listing
-            found = await self._find_attempts(listed, await self._switch.unanswered())
+            attempts = list[Attempt]()
+            if any(map(self._is_reached, listed)):
+                await self._switch.settled()  # then nothing leads there any more: no attempt comes after the listing
+                attempts = await self._switch.unanswered()
+            found = await self._find_attempts(listed, attempts)
             await self._switch.forget([each for attempts in found.values() for each in attempts])
         except (SwitchError, ServerError, OSError) as error:
             for owner, items in listed.items():
@@ -406,6 +410,17 @@ class Cutting:
             if found[owner]:
                 LOG.info("load balancer %s: flushed %d unanswered connections", owner.id, len(found[owner]))
             self._finish(owner, frozenset(items))
+
+    def _is_reached(self, owner: Owner) -> bool:
+        """Whether connections to this load balancer may be tracked here: nodes without clients list nothing."""
+        snapshot, name = self._given.snapshot, self._given.name
+        balancer = snapshot.load_balancers.get(owner.id)
+        if balancer is None:
+            return False
+        ports = (each.ports[0].first for each in balancer.listeners if transport(each.protocol) is Transport.TCP)
+        port, addresses = next(ports, 0), addresses_of(snapshot, owner.id)
+        clients = (_clients(snapshot, name, owner, (Transport.TCP, address, port)) for address in addresses)
+        return any(True for each in (*clients, _gateways(snapshot, name)) for _ in each)
 
     async def _find_attempts(
         self, listed: Mapping[Owner, frozenset[Unanswered]], attempts: Sequence[Attempt]
@@ -452,7 +467,9 @@ class Cutting:
 
 def _reach(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Reach:
     ports = frozenset(_clients(snapshot, node, owner, key))
-    routers = sorted(snapshot.routers)
+    balancer = snapshot.load_balancers[owner.id]
+    among = {*Topology(snapshot).domain_of(balancer).routers, balancer.router_id or ""}
+    routers = sorted(each for each in among if each in snapshot.routers)
     listeners = find_listeners(snapshot, [(each, _service(Zone(each), key)) for each in routers])
     own = {router for router, each in zip(routers, listeners, strict=True) if _has(snapshot, owner, each)}
     networks = {snapshot.ports[port].network_id for port in ports}
