@@ -18,6 +18,7 @@ from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attribu
 from fairlead.drivers.native.ruleset import SECOND
 from fairlead.drivers.native.writing import _ends_asking
 from fairlead.model.addresses import IPAddress
+from fairlead.model.cutting import Cut
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, OWNER, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
@@ -210,3 +211,29 @@ def test_what_was_noted_of_services_that_are_gone_goes(site: Fabric) -> None:
     site.do(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
     for version in (4, 6):
         assert "elements" not in site.hosts[1].run("nft", "list", "set", "inet", "fairlead", f"asked{version}")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_flows_of_members_that_serve_no_more_are_forgotten_and_no_others(site: Fabric, version: int) -> None:
+    """Whose senders never rest: another member has them, and when the service is gone nobody."""
+    site.open(version)
+    site.lead(1)
+    site.serve(1, bytes(256))
+    vip = next(each for each in VIPS if each.version == version)
+    udp, tcp = (site.flow(each, vip) for each in (Transport.UDP, Transport.TCP))
+    assert (udp.ask(), tcp.ask()) == ("m1", "m1")
+    ends = [Cut(each, vip, PORT, member_address(1, version), 8080) for each in BOTH]
+    other = ends[0]._replace(member_port=8081)
+    assert site.do(1, site.drivers[1].flush([*ends, other])) == (0, frozenset(ends)), "rows lead there"
+    here = {(vip.packed, number, PORT, True) for number in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)}
+    assert translated(site.hosts[1]) == here
+    site.do(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
+    assert site.do(1, site.drivers[1].flush([other])) == (0, frozenset())
+    assert translated(site.hosts[1]) == here
+    assert site.do(1, site.drivers[1].flush([ends[1]])) == (1, frozenset())
+    assert {(to, number) for to, number, _, _ in translated(site.hosts[1])} == {(vip.packed, socket.IPPROTO_TCP)}
+    assert tcp.ask() == "m1"
+
+
+def translated(host: Apart) -> set[tuple[bytes, int, int, bool]]:
+    return {(to, number, port, True) for to, number, port, status in entries(host) if status & DESTINATION_TRANSLATED}

@@ -40,6 +40,7 @@ from fairlead.node.connection import Remote
 from fairlead.node.counting import Tally
 from fairlead.node.cutting import Cutting
 from fairlead.node.host_counting import HostCounting, Tells
+from fairlead.node.host_cutting import HostCutting
 from fairlead.node.host_proxying import HostProxying
 from fairlead.node.identity import NodeIdentity, keep_renewed, read_identity
 from fairlead.node.own_addresses import OwnAddresses
@@ -139,7 +140,9 @@ async def _serve_host(options: AgentOptions) -> None:
 
 async def _serve_present(options: AgentOptions) -> None:
     heard = Heard(options, options.host)
-    probing, host = Probing(heard.slice, heard.reports), PlainHost(heard.slice, heard.reports, Native())
+    native = Native()
+    probing, host = Probing(heard.slice, heard.reports), PlainHost(heard.slice, heard.reports, native)
+    cutting = HostCutting(heard.slice, native)
     servers = read_servers(options, max(5.0, float(options.interval)))
     counted = HostCounting(heard.slice, make_host_counters(options), servers)
     counting = Agent(options, counted, counted, counted.name, read_boot())
@@ -147,7 +150,7 @@ async def _serve_present(options: AgentOptions) -> None:
     proxies = HostProxying(heard.slice, heard.reports, proxying, options.haproxy)
     LOG.info("serving what hosts announce, as host %s", options.host)
     own = OwnAddresses(heard.slice, heard.reports)
-    parts = (*heard.listening, own.run, proxies.tell, probing.run, host.run, proxies.run, counting.run)
+    parts = (*heard.listening, own.run, proxies.tell, probing.run, host.run, cutting.run, proxies.run, counting.run)
     await _until_told(*parts, keep_alive)
 
 

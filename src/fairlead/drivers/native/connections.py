@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 from fairlead.dataplane.flow_slot import PROTOCOLS, flow_slot, source_slot
@@ -15,12 +15,14 @@ from fairlead.drivers.native.ruleset import SECOND, THERE
 
 GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 DESTINATION_TRANSLATED = 1 << 5
-_STATUS = 3
-_TUPLE, _MARK, _ID, _ZONE, _MARK_MASK = 1, 8, 12, 18, 21
+_STATUS, _STATUS_MASK = 3, 26
+_ANSWER, _TUPLE, _MARK, _ID, _ZONE, _MARK_MASK = 2, 1, 8, 12, 18, 21
 FIRST_PACKET = {socket.AF_INET: struct.Struct(">24x4s8xB15xH"), socket.AF_INET6: struct.Struct(">36x16s8xB15xH")}
 """Where to, which protocol, which port: the kernel says them first, and all that is before them has one length."""
 _CLIENT = {socket.AF_INET: struct.Struct(">16x4s24xH"), socket.AF_INET6: struct.Struct(">16x16s36xH")}
 """Where from, and the port."""
+_ANSWERING = {socket.AF_INET: struct.Struct(">8x4s24xH"), socket.AF_INET6: struct.Struct(">8x16s36xH")}
+"""The same of the answers, without what is before them."""
 _TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 
 
@@ -54,6 +56,32 @@ def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
     return kept
+
+
+def forget_translated(
+    netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Set[tuple[bytes, int]]]
+) -> int:
+    """Connections to these services that are translated here to one of these members, an address and a port. The kernel
+    looks through all that it tracks, and says what is translated; one before 5.19 says all. How many there were.
+
+    Raises OSError.
+    """
+    found = list[Message]()
+    head, translated = struct.pack(">BBH", family, 0, 0), DESTINATION_TRANSLATED
+    which = be32(_STATUS, translated) + be32(_STATUS_MASK, translated)
+    with contextlib.suppress(Interrupted):  # connections come and go while they are listed
+        for _, body in netlink.dump(Message(GET, head + which)):
+            members = ending.get(_key(*FIRST_PACKET[family].unpack_from(body)))
+            if members is None:
+                continue
+            its = attributes(body[4:])
+            is_translated = int.from_bytes(its[_STATUS]) & translated
+            if is_translated and _ANSWERING[family].unpack_from(its[_ANSWER]) in members:
+                found.append(Message(_DELETE, head + _naming(its)))
+    for number in netlink.ask_all(found):
+        if number not in (0, errno.ENOENT):
+            raise OSError(number, os.strerror(number))
+    return len(found)
 
 
 def _slot(body: bytes, family: socket.AddressFamily, staying: Staying) -> int | None:

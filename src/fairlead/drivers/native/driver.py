@@ -16,11 +16,14 @@ from typing import ParamSpec, TypeVar
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.found import Found, find_missing, follow_addresses, mend, read
+from fairlead.drivers.native.encoding import connection_key
+from fairlead.drivers.native.found import Found, find_missing, follow_addresses, leads_to, mend, read
 from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import ReadOnly, steadily
+from fairlead.drivers.native.ruleset import FAMILIES
 from fairlead.drivers.native.watching import Watch
 from fairlead.drivers.native.writing import Writing
+from fairlead.model.cutting import Cut
 from fairlead.model.owner import Owner
 
 LOG = logging.getLogger(__name__)
@@ -100,6 +103,11 @@ class Native:
     async def apply_all(self, diffs: Mapping[Owner, Diff]) -> None:
         if any(diffs.values()):
             await self._in_thread(self._apply, diffs)
+
+    async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
+        """Have the kernel forget the connections with these ends. How many there were; and the ends to which a row
+        leads still, of which none is forgotten: the next packet would go there again. Raises DriverError."""
+        return await self._in_thread(self._flush, cuts)
 
     async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """One at a time. Whoever is cancelled leaves the kernel to finish: nobody else begins before."""
@@ -181,6 +189,19 @@ class Native:
                 "somebody had removed our table of nftables: what was to be changed is not there any more"
             )
         Writing(found, diffs).write(self._ground)
+
+    def _flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
+        found, number = self._known(), 0
+        leading = frozenset(each for each in cuts if leads_to(found, each))
+        for version in FAMILIES:
+            ending = dict[bytes, set[tuple[bytes, int]]]()
+            for each in cuts:
+                if each.address.version == version and each not in leading:
+                    key = connection_key(each.address, each.transport, each.port)
+                    ending.setdefault(key, set()).add((each.member.packed, each.member_port))
+            if ending and self._ground is not None:
+                number += self._ground.forget_translated(version, ending)
+        return number, leading
 
     def _remove(self) -> None:
         ground, watch = self._ground or Ground(self._table), self._watch

@@ -12,6 +12,7 @@ from fairlead.dataplane.native import Here, NativeRow, Own, Service, Target, The
 from fairlead.drivers.native.elements import Elements, Shape
 from fairlead.drivers.native.ruleset import BEFORE, FAMILIES, OWNERS, SECOND, THERE
 from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.loadbalancer import Transport
 
 Clients: TypeAlias = tuple[IPNetwork, ...]
 ByShape: TypeAlias = dict[Shape, dict[bytes, bytes]]
@@ -37,6 +38,11 @@ def own_elements(row: Own, owner: str) -> ByShape:
 
 def service_key(row: Service) -> bytes:
     return row.vip.packed + word(PROTOCOLS[row.transport]) + struct.pack(">Hxx", row.port)
+
+
+def connection_key(vip: IPAddress, transport: Transport, port: int) -> bytes:
+    """The same service as the tracker has it (`connections.py`)."""
+    return vip.packed + struct.pack(">B3xHxx", PROTOCOLS[transport], port)
 
 
 def asked_key(key: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.dataplane.native import NativeRow, Own, Service, Vip, Way
+from fairlead.dataplane.native import Here, NativeRow, Own, Service, Vip, Way
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.native.elements import Changes, Elements, Shape, read_elements
 from fairlead.drivers.native.encoding import (
@@ -30,6 +30,7 @@ from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS, SHAPES, WAYS
 from fairlead.drivers.native.shared import Shared
 from fairlead.model.addresses import IPAddress
+from fairlead.model.cutting import Cut
 from fairlead.model.owner import Owner
 
 OwnRows = dict[Key, NativeRow]
@@ -68,6 +69,14 @@ def read(ground: Ground) -> Found:
         stray.remove(family.asked, noted - {asked_key(key) for key in wanted.get(family.service, {})})
     ground.transact(stray)
     return found
+
+
+def leads_to(found: Found, cut: Cut) -> bool:
+    """Whether a row leads connections to this member here."""
+    owner = found.vips.get(cut.address)
+    key = "Service", str(cut.address), cut.transport.value, str(cut.port)
+    row = found.owners.get(owner, {}).get(key) if owner is not None else None
+    return isinstance(row, Service) and Here(address=cut.member, port=cut.member_port) in row.targets
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,11 +6,11 @@ So a host that was begun by one agent is left as it was by another.
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.connections import Staying, forget_asked
+from fairlead.drivers.native.connections import Staying, forget_asked, forget_translated
 from fairlead.drivers.native.elements import Changes, read_elements
 from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, steadily
 from fairlead.drivers.native.renewal import handle, remove, renew, said_about
@@ -99,6 +99,11 @@ class Ground:
         changes = Changes(self.table)
         changes.remove(family.asked, (due.keys() & noted) - kept)
         self.transact(changes)
+
+    def forget_translated(self, version: int, ending: Mapping[bytes, Set[tuple[bytes, int]]]) -> int:
+        """Connections to these services that are translated here to one of these members. How many there were. Raises
+        OSError."""
+        return forget_translated(self.netlink, socket.AF_INET if version == 4 else socket.AF_INET6, ending)
 
     def remove(self) -> None:
         """All that is ours: the host is as it was. Raises Unavailable, OSError."""

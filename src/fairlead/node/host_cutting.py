@@ -1,0 +1,173 @@
+"""Has the kernel of a plain host forget datagram flows that are translated here to members that are down, disabled or
+removed (`model/cutting.py` says which).
+
+The driver does it, and says to which members its rows lead still: those are tried again when the rows have changed. One
+listing of the tracker serves all load balancers, and no two listings follow each other within `PAUSE`.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Protocol, TypeAlias
+
+from fairlead.drivers.interface import DriverError
+from fairlead.model.behind import host_of
+from fairlead.model.cutting import Cut, Flows, Lost, cuts_left, cuts_of, left_of, lost_of
+from fairlead.model.loadbalancer import Member, find_member, find_pool
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.node.complaints import Complaints
+from fairlead.node.given import Given
+
+LOG = getLogger(__name__)
+PAUSE = 1.0
+"""Seconds between two listings of the tracker."""
+MOST_CUTS = 4096
+"""For one listing; the others are for the next one."""
+MOST_TRIES = 60
+"""For what was removed: another load balancer may lead there by the same address, for ever."""
+MOST_LEFT = 4096
+"""Removed members that wait, of all load balancers."""
+MOST_AT_ONCE = 100
+"""Load balancers that are looked at before others have the event loop."""
+
+
+class Flushing(Protocol):
+    async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
+        """How many connections were forgotten; and those to which rows lead still. Raises DriverError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Left:
+    """What was removed."""
+
+    flows: Flows
+    tries: int = 0
+
+
+_Item: TypeAlias = tuple[Owner, Lost] | _Left
+
+
+class HostCutting:
+    def __init__(self, given: Given, driver: Flushing) -> None:
+        self._given = given
+        self._driver = driver
+        self._seen = Snapshot()
+        """The slice when news came last."""
+        self._marked: dict[Owner, Snapshot] = {}
+        """Who has changed, and the slice before."""
+        self._wanted: dict[tuple[Owner, Lost], None] = {}
+        """What the slice says that is to be forgotten, and was not yet."""
+        self._left: list[_Left] = []
+        self._done: dict[Owner, frozenset[Lost]] = {}
+        self._news = asyncio.Event()
+        self._complaints = Complaints("flushing connections")
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        self._seen = self._given.snapshot
+        self._given.subscribe(self.mark)
+        await self._given.ready.wait()
+        self.mark(Owner(Kind.LOAD_BALANCER, each) for each in self._given.snapshot.load_balancers)
+        while True:
+            if not (self._marked or self._wanted or self._left):
+                await self._news.wait()
+            self._news.clear()
+            await self._look()
+            if self._wanted or self._left:
+                await self._flush()
+                await asyncio.sleep(PAUSE)
+
+    def mark(self, owners: Iterable[Owner]) -> None:
+        """Look at these again. What has come back is forgotten: when it is down again it is to be flushed again."""
+        before, self._seen = self._seen, self._given.snapshot
+        for owner in owners:
+            if owner.kind is Kind.LOAD_BALANCER:
+                self._marked.setdefault(owner, before)
+                if owner in self._done:
+                    self._done[owner] &= lost_of(self._given.snapshot, owner.id)
+        self._news.set()
+
+    async def _look(self) -> None:
+        """At all that have changed."""
+        while self._marked:
+            for owner in list(self._marked)[:MOST_AT_ONCE]:
+                self._look_at(owner, self._marked.pop(owner))
+            await asyncio.sleep(0)
+
+    def _look_at(self, owner: Owner, before: Snapshot) -> None:
+        now = self._given.snapshot
+        if _is_announced(before, owner):
+            gone = (each for each in left_of(before, now, owner.id) if self._is_here(before, each.member))
+            self._left += map(_Left, gone)
+            if len(self._left) > MOST_LEFT:
+                LOG.warning("only the newest %d removed members are flushed", MOST_LEFT)
+                del self._left[:-MOST_LEFT]
+        lost = lost_of(now, owner.id) if _is_announced(now, owner) else frozenset[Lost]()
+        done = self._done.pop(owner, frozenset()) & lost
+        if done:
+            self._done[owner] = done
+        self._wanted.update(dict.fromkeys((owner, each) for each in lost - done if each.datagrams))
+
+    def _is_here(self, snapshot: Snapshot, member: Member) -> bool:
+        found = host_of(snapshot, member.address)
+        return found is not None and found[0].name == self._given.name
+
+    async def _flush(self) -> None:
+        cuts = dict[Cut, list[_Item]]()
+        tried = list[_Item]()
+        items: list[_Item] = [*self._wanted, *self._left]
+        for item in items:
+            if len(cuts) >= MOST_CUTS:
+                break
+            tried.append(item)
+            for cut in self._cuts(item):
+                cuts.setdefault(cut, []).append(item)
+            if len(tried) % MOST_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        try:
+            number, leading = await self._driver.flush(cuts.keys()) if cuts else (0, frozenset[Cut]())
+        except DriverError as error:
+            self._complaints.say(error, PAUSE)
+            return
+        self._complaints.end()
+        if number:
+            LOG.info("flushed %d connections of members that are down, disabled or removed", number)
+        self._finish(tried, {id(item) for cut in leading for item in cuts[cut]})
+
+    def _cuts(self, item: _Item) -> Iterator[Cut]:
+        if isinstance(item, _Left):
+            yield from cuts_left(item.flows)
+            return
+        (owner, lost), snapshot = item, self._given.snapshot
+        balancer = snapshot.load_balancers.get(owner.id)
+        pool = find_pool(balancer, lost.pool_id) if balancer is not None else None
+        identity = lost.member if isinstance(lost.member, str) else lost.member[0]
+        member = find_member(pool, identity) if pool is not None else None
+        if member is not None and self._is_here(snapshot, member):
+            yield from cuts_of(snapshot, owner.id, lost)
+
+    def _finish(self, tried: Iterable[_Item], leading: Collection[int]) -> None:
+        """What rows lead to is tried again after those that have not been."""
+        gone, now = set[int](), dict[Owner, frozenset[Lost]]()
+        for item in tried:
+            if isinstance(item, _Left):
+                item.tries += 1
+                if id(item) not in leading or item.tries >= MOST_TRIES:
+                    gone.add(id(item))
+                continue
+            del self._wanted[item]
+            owner, lost = item
+            if owner not in now:
+                now[owner] = lost_of(self._given.snapshot, owner.id)
+            if lost in now[owner] and id(item) in leading:
+                self._wanted[item] = None
+            elif lost in now[owner] and owner not in self._marked:  # it may have come back meanwhile
+                self._done[owner] = self._done.get(owner, frozenset()) | {lost}
+        self._left = [each for each in self._left if id(each) not in gone]
+
+
+def _is_announced(snapshot: Snapshot, owner: Owner) -> bool:
+    balancer = snapshot.load_balancers.get(owner.id)
+    return balancer is not None and balancer.vip.network_id in snapshot.announced
