@@ -388,6 +388,20 @@ MUTANTS = (
         ("tests/drivers/test_haproxy_unsound.py::test_bad_ones_are_found_by_few_checks",),
     ),
     Mutant(
+        "datagrams of disabled members go on",
+        "model/cutting.py",
+        "if not each.admin_state_up}",
+        "if False}",
+        ("tests/model/test_cutting.py",),
+    ),
+    Mutant(
+        "datagrams of a deleted load balancer go on",
+        "model/cutting.py",
+        "had & has if twin_id else had\n",
+        "had & has\n",
+        ("tests/model/test_cutting.py",),
+    ),
+    Mutant(
         "news lost while waiting",
         "reconciler/queue.py",
         "                line.add(owner, self._tenant_of(owner), now)\n",

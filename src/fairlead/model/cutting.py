@@ -146,9 +146,9 @@ def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> list[Flows]:
         if twin_id:
             others = {(each.address, each.port) for each in twins[twin_id].members}
             gone = tuple(each for each in members if (each.address, each.port) not in others)
-        lost = had - has if twin_id else had
-        found += (Flows(tuple(listeners), lost, each) for each in members if lost)
-        found += (Flows(tuple(listeners), had - lost, each) for each in gone if had - lost)
+        detached, stayed = had - has, had & has if twin_id else had
+        found += (Flows(tuple(listeners), detached, each) for each in members if detached and twin_id)
+        found += (Flows(tuple(listeners), stayed, each) for each in gone if stayed)
     return found
 
 
