@@ -56,6 +56,12 @@ Hosts hear of a change one after the other, and meanwhile two may each take the 
 of TCP that came from one by its table and is another's here goes on once more, by the way back; who gets it there and
 has not got the slot either drops it. Its sender says it again. Led on by tables alone it would go to and fro until its
 hops are used up, and the client be told that nobody is there (ICMP time exceeded, RFC 792).
+
+A host whose agent is away keeps old rows, so a packet that it leads on may belong to a connection of the host that it
+leads to, though the slot is another's there. Therefore a host looks a packet from the tunnel of tables or from the
+tunnel back up in its tracker first, unless the packet is a SYN, and goes by its tables if it does not translate that
+connection (`unknown`). The same holds for errors of ICMP. Such a packet is tracked, so the host notes it as those about
+which others were asked.
 """
 
 import hashlib
@@ -150,11 +156,18 @@ _SHARED = Template("""\
         meta nfproto ipv4 ip daddr != @vips4 drop
         meta nfproto ipv6 ip6 daddr != @vips6 drop
     }
+    chain passed {
+        $led return
+        notrack
+    }
     chain again {
         type filter hook prerouting priority mangle; policy accept;
+        $led meta mark & $kinds == $there ct status & dnat == dnat meta mark set meta mark & $unled
         ct status & dnat == dnat accept
         iifname "$second" ip daddr @vips4 goto asked4
         iifname "$second" ip6 daddr @vips6 goto asked6
+        $led meta mark & $kinds == $there ip daddr @vips4 goto unknown4
+        $led meta mark & $kinds == $there ip6 daddr @vips6 goto unknown6
         $plainly ip daddr @vips4 tcp flags & (syn | ack) != syn jump second4
         $plainly ip6 daddr @vips6 tcp flags & (syn | ack) != syn jump second6
         ip daddr @vips4 meta mark & $kinds == $to_second goto noted4
@@ -293,11 +306,18 @@ _FAMILY = Template("""
         drop
     }
     chain placed$v {
+        $led meta l4proto { $datagrams } meta mark set $number map @owner meta priority set 0 return
+        $led tcp flags & (syn | ack) != syn meta mark set $number map @owner meta priority set 0 return
         iifname "$back" meta l4proto tcp meta mark set $number map @owner drop
         iifname "$table" meta l4proto tcp meta mark set $number map @owner \
             meta mark set meta mark | $to_second meta priority set 0 notrack return
         meta mark set $number map @owner meta priority set 0 notrack return
         meta mark set 0 meta priority set 0
+    }
+    chain unknown$v {
+        iifname "$back" meta l4proto tcp drop
+        meta l4proto tcp meta mark set meta mark | $to_second
+        meta l4proto { $protocols } goto noted$v
     }
     chain nobody$v {
         meta l4proto tcp tcp flags & (syn | ack) != syn return
@@ -365,7 +385,7 @@ _FAMILY = Template("""
         meta priority set $inner_protocol
         meta priority set $inner_key map @service$v meta mark set $number map @pattern \
             meta priority set $inner_protocol meta priority set $inner_key map @served$v \
-            meta mark set $number map @owner meta priority set 0 notrack return
+            meta mark set $number map @owner meta priority set 0 goto passed
         meta mark set 0 meta priority set 0
     }
     chain returned$v {
@@ -424,6 +444,7 @@ def rules() -> str:
         "answers": f'iifname != "lo" meta l4proto {{ {names} }} fib daddr type != local',
         "second": TUNNELS[1],
         "back": TUNNELS[2],
+        "led": f'iifname {{ "{TUNNELS[0]}", "{TUNNELS[2]}" }}',
         "to_second": f"{SECOND:#x}",
         "protocols": names,
         "datagrams": ", ".join(name for name in _PROTOCOLS if name != "tcp"),
