@@ -250,6 +250,32 @@ async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_h
     assert "203.0.113.5" not in "".join(kernel_state(host))
 
 
+async def test_tunnels_are_opened_after_all_rows_are_applied(
+    host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and after the table was made anew."""
+    seen: list[tuple[bool, bool, bool]] = []
+    open_tunnels = Native.open_tunnels
+
+    def shown() -> tuple[bool, bool, bool]:
+        rows = host.run("nft", "list", "ruleset")
+        held = host.run("ip", "addr", "show", "lo")
+        return "10.1.0.11" in rows, "203.0.113.5/32" in held, "udp . 4790" in rows
+
+    async def noted(driver: Native) -> None:
+        seen.append(shown())
+        await open_tunnels(driver)
+
+    monkeypatch.setattr(Native, "open_tunnels", noted)
+    async with _serving(tmp_path):
+        await eventually(shown, is_enough=lambda found: found == (True, True, False))
+        assert seen == [(True, True, True)]
+        host.run("nft", "flush", "ruleset")
+        await eventually(lambda: len(seen) == 2)
+        await eventually(shown, is_enough=lambda found: found == (True, True, False))
+    assert seen == [(True, True, True)] * 2
+
+
 async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(
     host: Apart, clock: Clock
 ) -> None:

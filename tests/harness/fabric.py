@@ -108,6 +108,7 @@ class Fabric:
         for number in self.hosts:
             self.drivers[number] = Native()
             self.do(number, self.drivers[number].open())
+            self.do(number, self.drivers[number].open_tunnels())
             for other in self.hosts.keys() - {number}:
                 way = Way(host=other, address=host_address(other, version))
                 self.put(number, [way], Owner(Kind.HOST, f"host{other}"))

@@ -2,18 +2,22 @@
 
 import asyncio
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.compilers.native import NATIVE
+from fairlead.dataplane.native import TUNNEL_PORTS
 from fairlead.model.addresses import parse_address
 from fairlead.model.checks import PlainCheck
 from fairlead.model.loadbalancer import MonitorType
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.peers import Peers, targets
+from fairlead.node.peers import Peers, targets, tunnel_of
 from harness.given import Given
 from harness.story import read_story
 from harness.waiting import eventually
@@ -55,7 +59,9 @@ def test_many_hosts_are_asked_less_often(tmp_path: Path):
     many = {f"h{n}": replace(three, name=f"h{n}", number=n, prefixes=()) for n in range(4, 1_000)}
     crowd = replace(known, hosts=known.hosts.update(many))
     asked = targets(crowd, "h1").values()
-    assert sum(1 / each.rhythm.delay for each in asked) <= 1_000
+    tunnels = [tunnel_of(each) for each in asked]
+    assert round(sum(1 / each.rhythm.delay for each in (*asked, *tunnels)), 6) <= 1_000
+    assert {each.rhythm.delay for each in map(tunnel_of, targets(known, "h1").values())} == {1.0}, "icmp_ratelimit"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
@@ -67,6 +73,11 @@ async def _lose(folder: Path) -> None:
     given = Given("h1", folder / "slice", read(folder))
     peers, told = Peers(given), list[Owner]()
     peers.follow(told.extend)
+    with tunnel("127.0.0.2"), tunnel("127.0.0.3"):
+        await _find_again(given, peers, told)
+
+
+async def _find_again(given: Given, peers: Peers, told: list[Owner]) -> None:
     running = asyncio.ensure_future(peers.run())
     try:
         await eventually(peers.ready.is_set)
@@ -77,6 +88,31 @@ async def _lose(folder: Path) -> None:
         given.become(replace(given.now, hosts=given.now.hosts.set("h3", back)), Owner(Kind.HOST, "h3"))
         await eventually(lambda: not peers.snapshot.lost_hosts and len(told) > 1)
         assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@contextmanager
+def tunnel(address: str) -> Iterator[None]:
+    """A socket that drops datagrams silently, as a tunnel does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind((address, TUNNEL_PORTS[0]))
+        yield
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
+async def test_host_that_answers_pings_is_lost_until_it_has_a_tunnel(tmp_path: Path) -> None:
+    """As after a boot, before the agent has applied its rows."""
+    known = read(tmp_path)
+    given = Given("h1", tmp_path / "slice", replace(known, hosts=known.hosts.delete("h3")))
+    peers = Peers(given)
+    running = asyncio.ensure_future(peers.run())
+    try:
+        await eventually(lambda: peers.snapshot.lost_hosts == {"h2"})
+        with tunnel("127.0.0.2"):
+            await eventually(lambda: not peers.snapshot.lost_hosts)
+        await eventually(lambda: peers.snapshot.lost_hosts == {"h2"})
     finally:
         running.cancel()
         await asyncio.wait([running])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.ovn_tables import references
-from fairlead.drivers.fake import FakeBulkDriver
+from fairlead.drivers.fake import FakeBulkDriver, Fault
 from fairlead.model.owner import Owner
 from fairlead.node.keeping import Keeping
 from fairlead.node.reporting import Reports
@@ -52,9 +52,29 @@ async def _observe(folder: Path) -> None:
     try:
         await eventually(waiting.is_set)
         assert (keeping.found.is_set(), driver.listings, driver.rows) == (True, 1, {})
+        tried = asyncio.ensure_future(keeping.tried())
+        await asyncio.sleep(0)
+        assert not tried.done()
         observed.set()
-        await eventually(told.done.is_set)
+        await tried
+        assert told.done.is_set(), "each owner was applied, or has failed"
         assert driver.rows
+        await keeping.resync()
+        await keeping.tried()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_owners_that_fail_for_good_are_not_waited_for(tmp_path: Path) -> None:
+    driver = Driver(references, lambda: Fault.BEFORE)
+    told = Told({owner for owner in STATE.documents if owner.kind in OVN.kinds})
+    keeping = Keeping(OVN, Given("h1", tmp_path / "slice", STATE.snapshot()), told, driver)
+    running = asyncio.ensure_future(keeping.run())
+    try:
+        await keeping.tried()
+        assert told.done.is_set()
+        assert not driver.rows
     finally:
         running.cancel()
         await asyncio.wait([running])

@@ -79,6 +79,10 @@ class Keeping:
         except MassDelete as brake:
             LOG.error("%s: they go on; is this node given the right model?", brake)
 
+    async def tried(self) -> None:
+        """Wait until each row that the last resync found wrong was applied, or has failed."""
+        await self._reconciler.tried.wait()
+
     async def run(
         self,
         *beside: Callable[[], Coroutine[None, None, None]],

@@ -1,15 +1,22 @@
-"""The other plain hosts, as this one reaches them: who does not answer is lost, and its members have no slot here.
+"""The other plain hosts, as this one reaches them. Members behind a lost host have no slot here.
 
-Servers are not asked, so nothing waits for them when a host dies. The kernel of a host answers (ICMP echo, RFC 792 and
-4443), so one whose agent has ended is there all the same. Each host sees for itself, and all see the same where they
-are: packets that come to one that has not seen it yet go to the dead host, for as long.
+Servers are not asked, so nothing waits for them when a host dies. The kernel of a host answers pings (ICMP echo, RFC
+792 and 4443), so one whose agent has ended is there all the same. Each host sees for itself, and all see the same where
+they are: packets that come to one that has not seen it yet go to the dead host, for as long.
+
+A kernel answers pings before an agent has applied the rows of this boot. Therefore a host that answers pings gets empty
+datagrams at the port of its tunnel. A host without rows refuses them (ICMP port unreachable), because it has no tunnel
+yet, or because its agent keeps the port closed (`drivers/native/ruleset.py`). A tunnel drops them silently, with and
+without an agent, and in every release. A lost host is found again when it answers pings and its tunnel is silent.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from fairlead.dataplane.native import TUNNEL_PORTS
 from fairlead.model.checks import PlainCheck, Rhythm, Target
 from fairlead.model.facts import LOST_HOSTS, with_facts
 from fairlead.model.health import Endpoint, Health
@@ -32,7 +39,9 @@ FAILURES, ANSWERS = 3, 2
 FIRST_LOOK = 5.0
 """Seconds until those of whom nothing is known yet count as being there."""
 _ANSWERS = {Health.ONLINE, Health.ERROR}
-_PING = PlainCheck(type=MonitorType.PING)
+PINGS = 5
+"""Pings of a host for each datagram to its tunnel."""
+_PING, _DATAGRAM = PlainCheck(type=MonitorType.PING), PlainCheck(type=MonitorType.UDP_CONNECT)
 
 
 def targets(snapshot: Snapshot, name: str) -> Mapping[Endpoint, Target]:
@@ -42,10 +51,17 @@ def targets(snapshot: Snapshot, name: str) -> Mapping[Endpoint, Target]:
         return {}
     others = (host for host in snapshot.hosts.values() if host.name != name)
     ways = {host.name: address for host in others if (address := way_to(own, host)) is not None}
-    delay = max(DELAY, len(ways) / MOST_A_SECOND)
+    delay = max(DELAY, len(ways) * (1 + 1 / PINGS) / MOST_A_SECOND)
     rhythm = Rhythm(delay=delay, timeout=delay, max_retries=ANSWERS, max_retries_down=FAILURES)
     endpoints = (Endpoint("", address, 0, Transport.ANY, "", other) for other, address in ways.items())
     return {each: Target(endpoint=each, check=_PING, rhythm=rhythm) for each in endpoints}
+
+
+def tunnel_of(ping: Target) -> Target:
+    """The port of a tunnel of the same host. Kernels refuse one datagram a second (`icmp_ratelimit` of ip-sysctl)."""
+    delay = PINGS * ping.rhythm.delay
+    endpoint = ping.endpoint._replace(number=TUNNEL_PORTS[0], transport=Transport.UDP)
+    return Target(endpoint=endpoint, check=_DATAGRAM, rhythm=replace(ping.rhythm, delay=delay, timeout=delay))
 
 
 class Peers:
@@ -53,7 +69,12 @@ class Peers:
         self.ready = asyncio.Event()
         """Set when all are known, or have had their time."""
         self._given = given
+        self._pings: Mapping[Endpoint, Target] = {}
+        """Of all hosts."""
+        self._tunnels: Mapping[Endpoint, Target] = {}
+        """Of the same hosts, by these endpoints."""
         self._targets: Mapping[Endpoint, Target] = {}
+        """All that is probed: pings, and tunnels of hosts that answer them."""
         self._known: Mapping[Endpoint, Health] = {}
         self._lost = frozenset[str]()
         self._view = self._given_view = given.snapshot
@@ -83,7 +104,9 @@ class Peers:
         waiting = asyncio.ensure_future(self._wait())
         try:
             while True:
-                before, self._targets = self._targets, targets(self._given.snapshot, self._given.name)
+                self._pings = targets(self._given.snapshot, self._given.name)
+                self._tunnels = {endpoint: tunnel_of(ping) for endpoint, ping in self._pings.items()}
+                before, self._targets = self._targets, dict(self._probed())
                 gone = before.keys() - self._targets.keys()
                 thread.change(gone, [each for key, each in self._targets.items() if before.get(key) != each], ())
                 self._know({endpoint: each for endpoint, each in self._known.items() if endpoint not in gone})
@@ -95,6 +118,14 @@ class Peers:
             waiting.cancel()
             thread.stop()
 
+    def _probed(self) -> Iterator[tuple[Endpoint, Target]]:
+        """A tunnel is probed anew after its host has not answered pings: what it did before counts no longer."""
+        for endpoint, ping in self._pings.items():
+            yield endpoint, ping
+            if self._known.get(endpoint) is Health.ONLINE:
+                tunnel = self._tunnels[endpoint]
+                yield tunnel.endpoint, tunnel
+
     def _mark(self, owners: Iterable[Owner]) -> None:
         if any(owner.kind is Kind.HOST for owner in owners):
             self._news.set()
@@ -104,13 +135,26 @@ class Peers:
         self._know({**self._known, **{each: health for each, health in found.items() if each in self._targets}})
 
     def _know(self, known: Mapping[Endpoint, Health]) -> None:
-        before, self._known = self.snapshot, known
-        self._lost = frozenset(endpoint.asker for endpoint, health in known.items() if health is Health.ERROR)
+        before, pings, self._known = self.snapshot, self._known, known
+        if any(pings.get(each) is not known.get(each) for each in self._pings):
+            self._news.set()
+        found = {endpoint.asker: self._health(endpoint) for endpoint in self._pings}
+        self._lost = frozenset(
+            name
+            for name, health in found.items()
+            if health is Health.ERROR or (health is None and name in before.lost_hosts)
+        )
         if self._lost != before.lost_hosts:
-            LOG.warning("hosts that do not answer: %s", ", ".join(sorted(self._lost)[:MOST_TOLD]) or "none")
+            named = ", ".join(sorted(self._lost)[:MOST_TOLD]) or "none"
+            LOG.warning("hosts that do not answer pings, or have no tunnels since they booted: %s", named)
             self._call(LOST_HOSTS.concerns(before, self.snapshot, self._lost))
-        if self._known.keys() >= self._targets.keys():
+        if None not in found.values():
             self.ready.set()
+
+    def _health(self, ping: Endpoint) -> Health | None:
+        """Of a host; None while it is not known."""
+        answered = self._known.get(ping)
+        return answered if answered is not Health.ONLINE else self._known.get(self._tunnels[ping].endpoint)
 
     async def _wait(self) -> None:
         with contextlib.suppress(TimeoutError):

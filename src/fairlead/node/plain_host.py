@@ -35,6 +35,9 @@ class PlainHost:
         self._peers.follow(self._keeping.mark)
         self._returns.follow(self._keeping.mark)
         self._lost = asyncio.Event()
+        self._closed = asyncio.Event()
+        """Set while tunnels may be closed: at the start, and after the table was made anew."""
+        self._closed.set()
         driver.follow(self._lost.set)
 
     async def run(self) -> None:
@@ -45,11 +48,28 @@ class PlainHost:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._peers.run())
             tasks.create_task(self._returns.run())
-            tasks.create_task(self._keeping.run(self._guard, observed=self._peers.ready.wait))
+            tasks.create_task(self._keeping.run(self._guard, self._open_tunnels, observed=self._peers.ready.wait))
 
     def _view(self) -> Snapshot:
         """What the host is given, and what it sees by itself."""
         return self._returns.seen_in(self._peers.snapshot)
+
+    async def _open_tunnels(self) -> None:
+        """Other hosts lead packets here from then on (`node/peers.py`)."""
+        complaints = Complaints("opening tunnels for other hosts")
+        while True:
+            await self._closed.wait()
+            self._closed.clear()
+            await self._keeping.tried()
+            try:
+                await self._driver.open_tunnels()
+            except DriverError as error:
+                self._closed.set()
+                complaints.say(error, AGAIN)
+                await asyncio.sleep(AGAIN)
+            else:
+                complaints.end()
+                LOG.info("all rows are applied: other hosts may lead packets here")
 
     async def _guard(self) -> None:
         """Others flush all of nftables, all rules of routing or all addresses: what of it is ours is made anew."""
@@ -76,5 +96,8 @@ class PlainHost:
         else:
             LOG.warning("somebody has removed what this host serves by: it is made anew")
             self._lost.clear()
-            await self._keeping.resync()
+            try:
+                await self._keeping.resync()
+            finally:
+                self._closed.set()
         return max(LOOK, PAUSE * (time.monotonic() - begun))

@@ -79,6 +79,10 @@ class Reconciler:
         self.statistics = self._outcomes.statistics
         self.stood_by = self._outcomes.stood_by
         """Set whenever something waits for another server."""
+        self.tried = asyncio.Event()
+        """Set while each owner that the last resync marked was worked on: what waits now has failed, or is newer."""
+        self._has_looked = False
+        """Whether the last resync marked all that differs."""
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -205,10 +209,13 @@ class Reconciler:
         Raises DriverError, and MassDelete unless `force`.
         """
         async with self._looking:
+            self.tried.clear()
+            self._has_looked = False
             try:
                 return await self._resync(force)
             finally:
                 self._memory.touched.clear()
+                self._wake.set()
 
     async def _resync(self, force: bool) -> int:
         """Model and dataplane are compared as they were at one moment. Owners with news since then are left out: they
@@ -243,6 +250,7 @@ class Reconciler:
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
             self.statistics.resync_changes += len(wrong) + len(gone)
         self.statistics.resyncs += 1
+        self._has_looked = True
         try:
             self.mark(gone if force else await brake(snapshot, gone, len(actual), self._deleted))
         except MassDelete as held:
@@ -358,6 +366,8 @@ class Reconciler:
             self._wake.clear()
             while await self.step():  # noqa: ASYNC110 - the sleep lets the doors answer between two owners
                 await asyncio.sleep(0)
+            if self._has_looked and not self._looking.locked():
+                self.tried.set()
             due = self._queue.next_due()
             timeout = None if due is None else max(0.0, due - self._clock())
             try:

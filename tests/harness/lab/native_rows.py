@@ -69,6 +69,7 @@ async def write(told: Told) -> None:
     applied, wanted = await driver.read_all(), _rows(told)
     for owner in sorted({*applied, *wanted}, key=lambda each: each.kind is Kind.LOAD_BALANCER):
         await driver.apply(owner, diff(wanted.get(owner, {}), applied.get(owner, {})))
+    await driver.open_tunnels()
     if not wanted:
         await driver.remove()
     await driver.close()

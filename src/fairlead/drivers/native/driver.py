@@ -73,6 +73,11 @@ class Native:
                 if each is not None:
                     each.close()
 
+    async def open_tunnels(self) -> None:
+        """Take what other hosts lead here: all rows are applied. A table that was made anew takes nothing before.
+        Raises DriverError."""
+        await self._in_thread(self._open_tunnels)
+
     async def remove(self) -> None:
         """Leave the host as it was before there was anything of ours. Raises DriverError."""
         await self._in_thread(self._remove)
@@ -202,6 +207,10 @@ class Native:
             if ending and self._ground is not None:
                 number += self._ground.forget_translated(version, ending)
         return number, leading
+
+    def _open_tunnels(self) -> None:
+        if self._ground is not None:
+            steadily(self._ground.open_tunnels)
 
     def _remove(self) -> None:
         ground, watch = self._ground or Ground(self._table), self._watch

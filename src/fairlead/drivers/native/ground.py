@@ -15,7 +15,7 @@ from fairlead.drivers.native.elements import Changes, read_elements
 from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, steadily
 from fairlead.drivers.native.renewal import handle, remove, renew, said_about
 from fairlead.drivers.native.routing import Device, Routing, read_sysctl, write_sysctl
-from fairlead.drivers.native.ruleset import MOST_COUNTED, TUNNELS, Family, about, layout_of
+from fairlead.drivers.native.ruleset import CLOSED, MOST_COUNTED, TUNNELS, Family, about, layout_of
 
 OLDEST = 5, 18
 """The first Linux on which an address says who made it."""
@@ -87,6 +87,12 @@ class Ground:
         """Raises OSError."""
         if changes:
             self.netlink.transact(changes.messages())
+
+    def open_tunnels(self) -> None:
+        """Take what other hosts lead here (`CLOSED`). Raises Interrupted, OSError."""
+        changes = Changes(self.table)
+        changes.remove(CLOSED, read_elements(self.netlink, self.table, CLOSED))
+        self.transact(changes)
 
     def forget_asked(self, family: Family, ending: Mapping[bytes, Staying]) -> None:
         """Connections to these services that others were asked about, so that this host translates them if they are its

@@ -14,7 +14,7 @@ from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.elements import Changes, Elements, Shape, read_elements, read_shape
 from fairlead.drivers.native.netlink import Netlink, absent, attributes, be32, nftables, text
 from fairlead.drivers.native.nft import NftError, load
-from fairlead.drivers.native.ruleset import ABOUT, NOTED, SHAPES, about, layout_of, ruleset
+from fairlead.drivers.native.ruleset import ABOUT, CLOSED, NOTED, SHAPES, about, closing, layout_of, ruleset
 
 _NEW_TABLE, _GET_TABLE, _DELETE_TABLE = 0, 1, 2
 _NAME, _FLAGS, _HANDLE = 1, 2, 4
@@ -41,7 +41,10 @@ def renew(netlink: Netlink, table: str) -> None:
     said = said_about(netlink, table)
     if said == about():
         return
-    if said is None or _fits(said):
+    if said is None:
+        _load(ruleset(table) + closing(table))
+        return
+    if _fits(said):
         _load(ruleset(table))
         return
     _move(netlink, table, beside(table))
@@ -98,7 +101,7 @@ def _move(netlink: Netlink, old: str, new: str) -> None:
     _remove(netlink, new)
     _load(ruleset(new, "flags dormant;"))
     changes, carried = Changes(new), {} if _fits(said_about(netlink, old)) else CARRIED
-    for shape in (*SHAPES, *NOTED):
+    for shape in (*SHAPES, *NOTED, CLOSED):
         changes.add(shape, _carried(netlink, old, shape, carried))
     if changes:
         netlink.transact(changes.messages())

@@ -57,6 +57,10 @@ of TCP that came from one by its table and is another's here goes on once more, 
 has not got the slot either drops it. Its sender says it again. Led on by tables alone it would go to and fro until its
 hops are used up, and the client be told that nobody is there (ICMP time exceeded, RFC 792).
 
+A host that boots has no rows until its agent has applied them, while its kernel answers pings already. Therefore ports
+of tunnels are closed in a new table (`closed`): a datagram to one is refused, as by a host without tunnels, and other
+hosts probe that (`node/peers.py`). The agent opens them when all rows are applied. They stay open without an agent.
+
 A host whose agent is away keeps old rows, so a packet that it leads on may belong to a connection of the host that it
 leads to, though the slot is another's there. Therefore a host looks a packet from the tunnel of tables or from the
 tunnel back up in its tracker first, unless the packet is a SYN, and goes by its tables if it does not translate that
@@ -128,6 +132,9 @@ SINCE = Shape(name="since", key=4, commented=True)
 """When counting began, in the words of `counters.py`."""
 MOST_COUNTED = 65_536
 """Elements of one set: who is not there yet when it is full is not counted."""
+CLOSED = Shape(name="closed", key=8)
+"""Ports of tunnels that this host refuses, as if no tunnel were there: all of them in a new table, until the rows are
+applied."""
 NOTED = tuple(family.asked for family in FAMILIES.values())
 SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
 
@@ -135,6 +142,7 @@ SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values(
 _SHARED = Template("""\
     set about { typeof meta mark; }
     set since { typeof meta mark; }
+    set closed { typeof meta l4proto . udp dport; }
     set ways { typeof meta mark; }
     map pattern { typeof meta priority . meta mark : meta mark; }
     map owner { typeof meta priority . meta mark : meta mark; }
@@ -144,6 +152,8 @@ _SHARED = Template("""\
     chain raw {
         type filter hook prerouting priority raw; policy accept;
         iifname "lo" ct status & dnat == dnat accept
+        meta l4proto . udp dport @closed ip daddr != @vips4 fib daddr type local goto refuse
+        meta l4proto . udp dport @closed ip6 daddr != @vips6 fib daddr type local goto refuse
         udp dport $ports ip daddr != @vips4 fib daddr type local notrack accept
         udp dport $ports ip6 daddr != @vips6 fib daddr type local notrack accept
         ip daddr @vips4 jump vip4
@@ -413,6 +423,11 @@ def ruleset(table: str, flags: str = "") -> str:
         "}",
     )
     return "\n".join([*parts, f"flush set inet {table} about", said, ""])
+
+
+def closing(table: str) -> str:
+    """Refuse what comes by tunnels (`CLOSED`), in the words of nft."""
+    return f"add element inet {table} closed {{ {', '.join(f'udp . {port}' for port in TUNNEL_PORTS)} }}\n"
 
 
 def about() -> str:

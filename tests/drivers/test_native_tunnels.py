@@ -1,0 +1,115 @@
+"""Ports of tunnels: a host refuses datagrams there from its boot until all of its rows are applied."""
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+
+import pytest
+
+from fairlead.dataplane.native import TUNNEL_PORTS
+from fairlead.drivers.native import renewal
+from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.ruleset import rules
+from harness.apart import require_root
+from harness.fabric import SILENCE, Fabric, fabric, host_address
+
+pytestmark = pytest.mark.slow
+
+ALL = {*product((4, 6), TUNNEL_PORTS)}
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        for host in made.hosts.values():  # each datagram is refused, and not one in a second
+            host.set("net/ipv4/icmp_ratelimit", 0)
+            host.set("net/ipv6/icmp/ratelimit", 0)
+        yield made
+
+
+def refused(site: Fabric) -> set[tuple[int, int]]:
+    """IP versions and ports at which the second host refuses datagrams of the first one."""
+    found = set()
+    with ExitStack() as stack:
+        asking = dict[socket.socket, tuple[int, int]]()
+        with site.hosts[1].inside():
+            for version, port in ALL:
+                family = socket.AF_INET if version == 4 else socket.AF_INET6
+                made = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+                made.connect((str(host_address(2, version)), port))
+                asking[made] = version, port
+        for each in asking:
+            each.send(b"")
+        while asking:
+            readable, _, _ = select.select(list(asking), [], [], SILENCE)
+            if not readable:
+                break
+            for each in readable:
+                with pytest.raises(ConnectionRefusedError):
+                    each.recv(1)
+                found.add(asking.pop(each))
+    return found
+
+
+def begin(site: Fabric) -> None:
+    """An agent on the second host, which finds what an earlier one has left."""
+    site.drivers[2] = Native()
+    site.do(2, site.drivers[2].open())
+
+
+def end(site: Fabric) -> None:
+    site.do(2, site.drivers.pop(2).close())
+
+
+def test_tunnels_are_closed_until_the_rows_of_this_boot_are_applied(site: Fabric) -> None:
+    assert refused(site) == ALL, "a host that has booted"
+    begin(site)
+    assert refused(site) == ALL
+    end(site)
+    begin(site)
+    assert refused(site) == ALL, "another agent has applied nothing either"
+    site.do(2, site.drivers[2].open_tunnels())
+    assert refused(site) == set()
+    end(site)
+    assert refused(site) == set(), "the agent has ended, and its rows go on"
+    begin(site)
+    assert refused(site) == set(), "and has begun again"
+    site.hosts[2].run("nft", "flush", "ruleset")
+    site.do(2, site.drivers[2].read_all())
+    assert refused(site) == ALL, "somebody has removed the rows"
+    site.do(2, site.drivers[2].open_tunnels())
+    assert refused(site) == set()
+    site.do(2, site.drivers[2].remove())
+    assert refused(site) == ALL
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_newer_release_leaves_tunnels_as_they_are(site: Fabric, is_open: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(site)
+    if is_open:
+        site.do(2, site.drivers[2].open_tunnels())
+    end(site)
+    other = rules().replace("set since {", "set newer { typeof meta mark; }\nset since {")
+    monkeypatch.setattr("fairlead.drivers.native.ruleset.rules", lambda: other)
+    monkeypatch.setattr(renewal, "_PASSING", 0.0)
+    begin(site)
+    assert "set newer" in site.hosts[2].run("nft", "list", "ruleset")
+    assert refused(site) == (set() if is_open else ALL)
+
+
+def test_host_of_an_older_release_goes_on_while_a_newer_one_takes_over(
+    site: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = "\n".join(line for line in rules().splitlines() if "closed" not in line)
+    with monkeypatch.context() as patch:
+        patch.setattr("fairlead.drivers.native.ruleset.rules", lambda: older)
+        patch.setattr("fairlead.drivers.native.renewal.closing", lambda _: "")
+        begin(site)
+        assert refused(site) == set()
+        end(site)
+    begin(site)
+    assert "set closed" in site.hosts[2].run("nft", "list", "ruleset")
+    assert refused(site) == set()
