@@ -75,7 +75,10 @@ PARTS = (
         name="siege",
         text="all attacks on one server while a tenant works",
         targets=("siege",),
-        covers=("src/fairlead/api/", "src/fairlead/server/", "tests/siege/", "tests/harness/siege/"),
+        covers=(
+            *("src/fairlead/api/", "src/fairlead/server/", "src/fairlead/reconciler/", "src/fairlead/drivers/haproxy/"),
+            *("tests/siege/", "tests/harness/siege/"),
+        ),
     ),
     Part(
         name="soak",

@@ -23,6 +23,7 @@ MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
     "harness/lab/moving.py": "benchmarks/moves.py reports what a move costs; the tests assert counts",
     "harness/lab/ticker.py": "records when each connection began, for the same benchmark",
     "harness/siege/attackers.py": "paces slow attackers: a byte a second",
+    "harness/siege/neighbour.py": "changes at a steady rate, and measures for `make siege`; no test asserts the times",
     "harness/siege/town.py": "measures requests for the table of `make siege`; no test asserts the times",
 }
 """Modules and why. A test module is never one of them."""

@@ -1,0 +1,154 @@
+"""One tenant changes the largest load balancer that it may have, without a pause; another one makes listeners on the
+same node: real HAProxys on loopback, and the reconciler of a node."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from fairlead.dataplane.rows import Diff
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.process import Program
+from fairlead.model.agent import Agent
+from fairlead.model.loadbalancer import Listener, LoadBalancer
+from fairlead.model.network import Network, Port
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import proxy_port_id
+from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
+from fairlead.model.sizes import MEMBERS
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from fairlead.node.counting import Tally
+from fairlead.node.proxying import Looks, Proxying
+from fairlead.node.reporting import Reports
+from harness.given import Given
+from harness.haproxy_site import Here
+from harness.ports import free_port
+from harness.proxied import PROGRAM, listener, member, pool, view
+from harness.waiting import eventually
+
+LARGE, SMALL = (Owner(Kind.LOAD_BALANCER, name) for name in ("large", "small"))
+ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Measured:
+    alone: float
+    """Seconds until a listener of the small tenant serves, on average, where nobody else changes anything."""
+    beside: float
+    """The same beside the large tenant."""
+    between: int
+    """Times that the large tenant's load balancer was applied between a change of the other one and its apply, at
+    most."""
+
+
+def of(name: str, snapshot: Snapshot) -> list[Network | Port | LoadBalancer]:
+    """The documents of `proxied.view`, on a network of this project's own."""
+    [network], [port], [balancer] = (
+        list(each.values()) for each in (snapshot.networks, snapshot.ports, snapshot.load_balancers)
+    )
+    at = {"network_id": name}
+    vip, *others = (replace(each, **at) for each in balancer.vips)
+    return [
+        replace(network, id=name, project_id=name),
+        replace(port, id=proxy_port_id(name, "node"), device_id=name, project_id=name, **at),
+        replace(balancer, id=name, project_id=name, vip=vip, additional_vips=tuple(others)),
+    ]
+
+
+def model(large: Snapshot | None, small: list[Listener]) -> Snapshot:
+    documents = [*(of("large", large) if large is not None else ()), *of("small", view(small, []))]
+    facts = Snapshot(chassis=view([], []).chassis)
+    return apply_changes(facts, Changes(puts=tuple(documents)), 1)
+
+
+def largest() -> Callable[[int], Snapshot]:
+    """With this connection limit: another one is another process."""
+    pools = [
+        pool(f"p{number}", *(member(f"m{each}", 80, "127.0.0.9") for each in range(MEMBERS)))
+        for number in range(MAX_PROXY_SERVERS // MEMBERS)
+    ]
+    ports = [free_port() for _ in pools]
+
+    def limited(limit: int) -> Snapshot:
+        made = zip(ports, pools, strict=True)
+        return view([listener(f"l{port}", port, each, connection_limit=limit) for port, each in made], pools)
+
+    return limited
+
+
+class Counted(HAProxy):
+    """Notes whose rows are applied."""
+
+    applied: list[Owner]
+
+    async def apply(self, owner: Owner, change: Diff) -> None:
+        self.applied.append(owner)
+        await super().apply(owner, change)
+
+
+@asynccontextmanager
+async def node(first: Snapshot) -> AsyncIterator[tuple[Given, Counted, Reports]]:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        given = Given("node", folder / "slice", first)
+        agent = Agent(name="node", version="1", host="node", since=datetime.now(UTC), heartbeat=1.0)
+        reports, looks = Reports(lambda: agent, list, 0), Looks(Tally(), 60.0, 60.0)
+        driver = Counted(folder / "p", Here(), reports.serves, Program(path=PROGRAM, user=""))
+        driver.applied = []
+        work = asyncio.ensure_future(Proxying(given, reports, driver, looks).run())
+        try:
+            yield given, driver, reports
+            given.become(Snapshot(), LARGE, SMALL, *(Owner(Kind.NETWORK, each.id) for each in (LARGE, SMALL)))
+            await eventually(lambda: not [*(folder / "p").glob("*/")])
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+
+async def make_listeners(
+    large: Callable[[int], Snapshot] | None, changing: Callable[[Given, list[Listener]], Awaitable[None]]
+) -> tuple[float, int]:
+    """Seconds until the small tenant's listeners serve, on average, and the most applies of the large one between."""
+    listeners, seconds, between = list[Listener](), 0.0, 0
+    async with node(model(large(1000) if large is not None else None, [])) as (given, driver, reports):
+        work = asyncio.ensure_future(changing(given, listeners))
+        for number in range(ROUNDS):
+            port = free_port()
+            listeners.append(listener(f"s{number}", port, None))
+            began, before = perf_counter(), len(driver.applied)
+            given.become(model(large(1000 + number) if large is not None else None, listeners), SMALL)
+            await eventually(lambda before=before: SMALL in driver.applied[before:])  # type: ignore[misc]
+            applied = driver.applied[before:]
+            between = max(between, applied[: applied.index(SMALL)].count(LARGE))
+            await eventually(lambda port=port: any(port in each for each in reports._serving.values()))  # type: ignore[misc]
+            seconds += perf_counter() - began
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+    return seconds / ROUNDS, between
+
+
+async def _nothing(_: Given, __: list[Listener]) -> None:
+    await asyncio.Event().wait()
+
+
+async def measure() -> Measured:
+    limited = largest()
+
+    async def without_pause(given: Given, listeners: list[Listener]) -> None:
+        limit = 0
+        while True:
+            limit = (limit + 1) % 3000
+            given.become(model(limited(1 + limit), listeners), LARGE)
+            await asyncio.sleep(0.05)
+
+    alone, _ = await make_listeners(None, _nothing)
+    beside, between = await make_listeners(limited, without_pause)
+    return Measured(alone, beside, between)
