@@ -30,7 +30,7 @@ from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.balancer import some_balancer
 from harness.story import parse_model
-from harness.waiting import eventually
+from harness.waiting import eventually, turns
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
@@ -217,3 +217,21 @@ async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen:
 
 async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
     """Nobody asks it anything."""
+
+
+async def test_a_client_that_is_dropped_before_its_handshake_begins_is_forgotten() -> None:
+    """Else it counted among those that may be connected, for as long as the server runs."""
+    with open_socket("127.0.0.1:0") as listener, socket.socket() as client:
+        settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
+        settings.load()
+        state = uvicorn.Server(settings).server_state
+        place = Acceptor(listener, lambda: BoundedHttp(settings, state, {}), ClientConnections(most=5, most_of_one=5))
+        listener.setblocking(False)
+        listener.listen()
+        client.connect(listener.getsockname())
+        place._accept()
+        (dropped,) = place.clients.all()
+        dropped.drop()
+        await turns()
+        assert place.clients.count == 0
+        assert client.recv(1) == b""

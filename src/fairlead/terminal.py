@@ -30,8 +30,9 @@ def say(*lines: str) -> None:
 
 
 def say_text(text: str) -> None:
-    """A text whose line breaks are ours: it ends in one."""
-    say(*text.removesuffix("\n").split("\n"))
+    """A text whose line breaks are ours: it ends in one. An empty text is no line."""
+    if text:
+        say(*text.removesuffix("\n").split("\n"))
 
 
 def complain(*lines: str) -> None:

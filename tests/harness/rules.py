@@ -29,6 +29,7 @@ MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
 """Modules and why. A test module is never one of them."""
 MAY_RUN_A_LOOP: Mapping[str, str] = {
     "api/test_agents_that_hang_up.py": "runs the server on uvloop too",
+    "test_subprocesses.py": "shows what is left when the loop has ended",
 }
 """Harness modules may; test modules with their reasons."""
 

@@ -16,10 +16,12 @@ from fairlead.client import Server
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import start, stop
+from harness.addresses import holds_address
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
 from harness.lab.native_served import AGENT, BEHIND, CLIENTS, MEMBERS, NUMBER, PORT, announced, remove, written
 from harness.lab.site import connect
 from harness.ports import free_port
+from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.lab
 
@@ -82,6 +84,12 @@ class Tenants:
     def refuse(self, user: str, tree: Mapping[str, Any]) -> str:
         api = self.clouds[user].load_balancer
         return refusal(lambda: api.create_load_balancer(**tree))
+
+    def unserved(self, host: str) -> list[str]:
+        """Addresses of members that this host leads nothing to: it does not know yet that their hosts live."""
+        ruleset = self.lab.exec(host, ("nft", "-s", "list", "table", "inet", "fairlead"))
+        addresses = [each for member in MEMBERS for each in self.lab.workload(member).addresses]
+        return [each for each in addresses if not holds_address(ruleset, each)]
 
     def answers(self, vip: str, protocol: Protocol) -> set[str]:
         asked = Traffic(to=vip, port=PORT, protocol=protocol, count=40, concurrency=10)
@@ -146,6 +154,8 @@ def both(tenants: Tenants) -> Iterator[None]:
             for vip in vips:
                 for router in ROUTERS:
                     tenants.lab.wait_ways(router, vip, MEMBERS[BOTH], MEMBERS[OWN[tenant]])
+        for host in HOSTS:
+            wait_equal(lambda host=host: tenants.unserved(host), [])
         yield
 
 

@@ -90,7 +90,7 @@ async def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place
         await early.put(*DOCUMENTS)
         assert not late.model.snapshot.listener_owner
         servers = Servers([Server(url=late.url)])
-        assert await servers.ask_listeners("", [COUNTED]) == [LISTENER]
+        assert (await servers.ask_whose("", [COUNTED])).listeners == [LISTENER]
         await early.put(WEB_TWICE)
         told = await servers.tell("one", 10, {SECOND_LISTENER: Figures(connections=1), "gone": Figures()})
         assert (told.unknown, told.failure) == ({"gone"}, None)

@@ -209,6 +209,15 @@ class Acceptor:
             return
         connection.setblocking(False)
         client.handshake = self._loop.create_task(self._hand_over(client, connection, peer))
+        client.handshake.add_done_callback(partial(self._forget_dropped, client, connection))
+
+    def _forget_dropped(
+        self, client: ClientConnection, connection: socket.socket, handshake: asyncio.Task[None]
+    ) -> None:
+        """A handshake may be cancelled before its first step, of which it does not hear itself."""
+        if handshake.cancelled():
+            self.clients.forget(client)
+            connection.close()
 
     async def _hand_over(self, client: ClientConnection, connection: socket.socket, peer: str) -> None:
         def make() -> BoundedHttp:
@@ -228,11 +237,6 @@ class Acceptor:
         except (OSError, TimeoutError, TooMany):  # no TLS, or gone: nobody's news
             self.clients.forget(client)
             connection.close()
-            return
-        except asyncio.CancelledError:
-            self.clients.forget(client)
-            connection.close()
-            raise
 
     async def _wait_for_turn(self, address: str) -> None:
         """Of a handshake."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fairlead.keystores import opener
 from fairlead.keystores.interface import LARGEST, Content, Unreadable
+from fairlead.subprocesses import kill
 
 _PROGRAM = (sys.executable, "-P", str(Path(opener.__file__)))
 _LARGEST_ANSWER = 8 * LARGEST
@@ -54,9 +55,8 @@ class Opener:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.kill()
-            await process.wait()
+        if process is not None:
+            await kill(process)
 
 
 async def _ask(process: asyncio.subprocess.Process, content: Content) -> tuple[bool, bytes]:

@@ -22,6 +22,7 @@ from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.interface import DriverError
 from fairlead.model.secrets import FOLDER as SECRETS
+from fairlead.subprocesses import kill as kill_child
 
 READY, POLL = 10.0, 0.02
 """Seconds until a process answers that was started, and between two looks whether it does."""
@@ -192,9 +193,7 @@ async def check(folder: Path, program: Program, configuration: str) -> None:
     except TimeoutError:
         raise NotStarted(f"HAProxy has not read the configuration after {READY:.0f} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await kill_child(process)
     if process.returncode != 0:
         raise NotStarted(f"HAProxy does not take the configuration: {_first_complaint(said)}")
 

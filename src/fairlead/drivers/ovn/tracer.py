@@ -28,6 +28,7 @@ from fairlead.drivers.ovsdb.client import Client, Settings, Tls
 from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids, encode_uuid
 from fairlead.model.addresses import IPAddress
+from fairlead.subprocesses import kill
 
 PATIENCE = 30.0
 """Seconds for a connection, a question, and ovn-trace: it reads all logical flows first."""
@@ -182,9 +183,7 @@ async def _ovn_trace(settings: TracerSettings, microflow: str) -> str:
     except TimeoutError:
         raise Untraceable(f"ovn-trace has not answered for {PATIENCE:.0f} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await kill(process)
     if process.returncode != 0:
         raise Untraceable(f"ovn-trace: {complaint.decode(errors='replace').strip()}")
     return output.decode()

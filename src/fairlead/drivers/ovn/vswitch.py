@@ -5,6 +5,8 @@ import os
 import socket
 from pathlib import Path
 
+from fairlead.subprocesses import kill
+
 PATIENCE = 30.0
 """Seconds for one question."""
 
@@ -39,9 +41,7 @@ class Tools:
         except TimeoutError:
             raise SwitchError(f"{words[0]} has not answered for {PATIENCE:.0f} s") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await kill(process)
         if process.returncode != 0:
             raise SwitchError(f"{' '.join(words)}: {complaint.decode(errors='replace').strip()}")
         return output.decode()

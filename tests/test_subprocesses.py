@@ -1,0 +1,29 @@
+"""Children of an event loop end with all that they have."""
+
+import asyncio
+import gc
+import sys
+
+import pytest
+
+from fairlead.subprocesses import kill
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_no_pipe_is_left_to_a_loop_that_has_ended(capfd: pytest.CaptureFixture[str], ended: bool) -> None:
+    """Its interpreter would print a traceback for each child. `ended`: by itself, before it is killed."""
+
+    async def work() -> None:
+        pipe = asyncio.subprocess.PIPE
+        program = "" if ended else "import time; time.sleep(60)"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        if ended:
+            await process.wait()
+        await kill(process)
+
+    with asyncio.Runner() as runner:
+        runner.run(work())
+    gc.collect()
+    assert capfd.readouterr().err == ""
