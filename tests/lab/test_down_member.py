@@ -207,7 +207,8 @@ def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_s
         check_alive(others, "juniper-2")
 
 
-@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("version", [4, 6])
 def test_datagrams_leave_the_members_of_a_load_balancer_that_was_deleted(site: Site, version: int):
     """It is made again at once with the same address, and with one of them."""
     with ExitStack() as stack:
@@ -227,7 +228,8 @@ def check_goes_on(speaker: Speaker) -> None:
         wait_answered(speaker, name)
 
 
-@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("version", [4, 6])
 def test_datagrams_leave_a_dead_member_where_streams_are_kept(site: Site, version: int):
     with ExitStack() as stack:
         mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)

@@ -336,7 +336,7 @@ def test_health_is_told_by_backend_and_port(town: Town):
         )
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
 def test_the_address_of_the_networks_own_router_is_one_to_listen_at(town: Town, version: int):
     """It is reached from inside and outside, by TCP and UDP, and machines are translated to it all the same."""
     volatile = f"volatile.network.ipv{version}.address"
@@ -380,7 +380,7 @@ NET4 = (
 )
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.extended), 6])
 def test_the_rows_are_there_and_gone_when_the_client_ends(town: Town, version: int):
     """Each of them, each time: nothing of this test waits."""
     listen = {4: "198.51.100.70", 6: "2001:db8:1::70"}[version]
@@ -399,8 +399,8 @@ def test_the_rows_are_there_and_gone_when_the_client_ends(town: Town, version: i
         assert rows_of(town.lab, "town") == before
 
 
-@pytest.mark.parametrize("version", [4, 6])
-@pytest.mark.parametrize("fails", ["kill", "freeze"])
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("fails", ["kill", pytest.param("freeze", marks=pytest.mark.extended)])
 def test_a_change_that_ovn_does_not_take_fails_and_is_shown(town: Town, fails: str, version: int):
     listen, new = {4: ("198.51.100.71", "198.51.100.72"), 6: ("2001:db8:1::71", "2001:db8:1::72")}[version]
     before = rows_of(town.lab, "town")

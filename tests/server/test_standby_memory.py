@@ -135,7 +135,7 @@ async def meet_at_the_start(folder: Path, living: weakref.WeakSet[Any]) -> None:
         assert len(living) == 0
 
 
-@pytest.mark.parametrize("meet", [meet_while_it_works, meet_at_the_start])
+@pytest.mark.parametrize("meet", [pytest.param(meet_while_it_works, marks=pytest.mark.extended), meet_at_the_start])
 async def test_a_server_that_stands_by_keeps_nothing_of_its_model(
     tmp_path: Path, living: weakref.WeakSet[Any], collected_by_hand: None, meet: Callable[..., Any]
 ):
