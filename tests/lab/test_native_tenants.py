@@ -21,7 +21,7 @@ from harness.lab.native_hosts import HOSTS, ROUTERS, machine
 from harness.lab.native_served import AGENT, BEHIND, CLIENTS, MEMBERS, NUMBER, PORT, announced, remove, written
 from harness.lab.site import connect
 from harness.ports import free_port
-from harness.waiting import wait_equal
+from harness.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -85,11 +85,14 @@ class Tenants:
         api = self.clouds[user].load_balancer
         return refusal(lambda: api.create_load_balancer(**tree))
 
-    def unserved(self, host: str) -> list[str]:
-        """Addresses of members that this host leads nothing to: it does not know yet that their hosts live."""
-        ruleset = self.lab.exec(host, ("nft", "-s", "list", "table", "inet", "fairlead"))
-        addresses = [each for member in MEMBERS for each in self.lab.workload(member).addresses]
-        return [each for each in addresses if not holds_address(ruleset, each)]
+    def await_served(self) -> None:
+        """Each host leads connections to its own member."""
+        for member, host in MEMBERS.items():
+            for address in self.lab.workload(member).addresses:
+                wait_until(lambda of=host, to=address: holds_address(self.ruleset(of), to), f"{host} serves {member}")
+
+    def ruleset(self, host: str) -> str:
+        return self.lab.exec(host, ("nft", "-s", "list", "table", "inet", "fairlead"))
 
     def answers(self, vip: str, protocol: Protocol) -> set[str]:
         asked = Traffic(to=vip, port=PORT, protocol=protocol, count=40, concurrency=10)
@@ -154,8 +157,7 @@ def both(tenants: Tenants) -> Iterator[None]:
             for vip in vips:
                 for router in ROUTERS:
                     tenants.lab.wait_ways(router, vip, MEMBERS[BOTH], MEMBERS[OWN[tenant]])
-        for host in HOSTS:
-            wait_equal(lambda host=host: tenants.unserved(host), [])
+        tenants.await_served()
         yield
 
 
@@ -186,6 +188,7 @@ def test_a_tenant_is_refused_what_is_anothers_and_nothing_is_written(tenants: Te
     root, bob = (tenants.clouds[user].network for user in ("root", "bob"))
     network = root.find_network("bob", ignore_missing=False).id
     before = [each.id for each in tenants.clouds["root"].load_balancer.load_balancers()]
+    tenants.await_served()  # an earlier test may have begun an agent again
     with ExitStack() as stack:
         lines = [stack.enter_context(written(tenants.lab, host)) for host in HOSTS]
         said = [
