@@ -249,17 +249,18 @@ def test_an_agent_that_ends_takes_no_proxy_with_it(site: Site, nodes: dict[str, 
         assert processes(site) == before
 
 
-def test_members_come_and_go_without_a_failed_request(site: Site):
+def test_members_come_and_go_without_a_failed_request(site: Site, tmp_path: Path):
     with web(site) as balancer:
-        first = processes(site)
+        first, end = processes(site), tmp_path / "end"
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(site.lab.exec, "near", ["sh", "-c", again(balancer.vip, 300)])
+            words = ["sh", "-c", until_ended(balancer.vip, end)]
+            asking = threads.submit(site.lab.exec, "near", words, timeout=600)
             for weight in (0, 5, 1, 0, 3, 1):
                 site.set_member(balancer, "w1", weight=weight)
             site.cloud.load_balancer.update_listener(balancer.listener, connection_limit=1000)
             wait_until(lambda: processes(site), "a new process takes its place", is_enough=lambda found: found != first)
-            assert not asking.done()
-            assert codes(asking.result()) == {"200": 300}
+            end.touch()
+            assert set(codes(asking.result())) == {"200"}
 
 
 @pytest.mark.parametrize("version", [4, 6])
