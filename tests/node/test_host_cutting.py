@@ -122,6 +122,20 @@ async def test_what_rows_lead_to_is_tried_again_and_what_was_removed_not_for_eve
         assert len(place.driver.asked) == tried + 1 + MOST_TRIES
 
 
+async def test_what_one_load_balancer_removes_is_flushed_however_much_another_one_does(monkeypatch: pytest.MonkeyPatch):
+    """Each has a limit of its own: they may be different tenants'."""
+    monkeypatch.setattr(host_cutting, "MOST_LEFT", 1)
+    log = "log vip=203.0.113.20 on=pool udp:514=e/10.1.0.11:514"
+    async with cutting_at(snapshot_of(DNS, log)) as place:
+        place.driver.leads = True
+        place.say(snapshot_of(DNS))
+        await eventually(lambda: place.driver.asked)
+        place.say(snapshot_of())
+        await eventually(lambda: len(place.driver.ends[-1]) > 1)
+        assert ("203.0.113.20", "10.1.0.11") in place.driver.ends[-1]
+        assert len(place.driver.ends[-1]) == 2
+
+
 async def test_a_member_that_goes_down_again_is_flushed_again():
     whole = snapshot_of(DNS)
     async with cutting_at(with_down(whole, "a")) as place:

@@ -6,6 +6,7 @@ listing of the tracker serves all load balancers, and no two listings follow eac
 """
 
 import asyncio
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
@@ -28,7 +29,7 @@ MOST_CUTS = 4096
 MOST_TRIES = 60
 """For what was removed: another load balancer may lead there by the same address, for ever."""
 MOST_LEFT = 4096
-"""Removed members that wait, of all load balancers."""
+"""Removed members of one load balancer that wait to be flushed."""
 MOST_AT_ONCE = 100
 """Load balancers that are looked at before others have the event loop."""
 
@@ -59,7 +60,8 @@ class HostCutting:
         """Who has changed, and the slice before."""
         self._wanted: dict[tuple[Owner, Lost], None] = {}
         """What the slice says that is to be forgotten, and was not yet."""
-        self._left: list[_Left] = []
+        self._left: dict[Owner, list[_Left]] = {}
+        """Removed members that wait, the oldest first. Each load balancer has its own limit."""
         self._done: dict[Owner, frozenset[Lost]] = {}
         self._news = asyncio.Event()
         self._complaints = Complaints("flushing connections")
@@ -99,11 +101,12 @@ class HostCutting:
     def _look_at(self, owner: Owner, before: Snapshot) -> None:
         now = self._given.snapshot
         if _is_announced(before, owner):
-            gone = (each for each in left_of(before, now, owner.id) if self._is_here(before, each.member))
-            self._left += map(_Left, gone)
-            if len(self._left) > MOST_LEFT:
-                LOG.warning("only the newest %d removed members are flushed", MOST_LEFT)
-                del self._left[:-MOST_LEFT]
+            gone = [_Left(each) for each in left_of(before, now, owner.id) if self._is_here(before, each.member)]
+            waiting = [*self._left.pop(owner, ()), *gone]
+            if len(waiting) > MOST_LEFT:
+                LOG.warning("load balancer %s: only the newest %d removed members are flushed", owner.id, MOST_LEFT)
+            if waiting:
+                self._left[owner] = waiting[-MOST_LEFT:]
         lost = lost_of(now, owner.id) if _is_announced(now, owner) else frozenset[Lost]()
         done = self._done.pop(owner, frozenset()) & lost
         if done:
@@ -117,7 +120,7 @@ class HostCutting:
     async def _flush(self) -> None:
         cuts = dict[Cut, list[_Item]]()
         tried = list[_Item]()
-        items: list[_Item] = [*self._wanted, *self._left]
+        items: list[_Item] = [*self._wanted, *itertools.chain.from_iterable(self._left.values())]
         for item in items:
             if len(cuts) >= MOST_CUTS:
                 break
@@ -165,7 +168,8 @@ class HostCutting:
                 self._wanted[item] = None
             elif lost in now[owner] and owner not in self._marked:  # it may have come back meanwhile
                 self._done[owner] = self._done.get(owner, frozenset()) | {lost}
-        self._left = [each for each in self._left if id(each) not in gone]
+        waiting = {owner: [each for each in its if id(each) not in gone] for owner, its in self._left.items()}
+        self._left = {owner: its for owner, its in waiting.items() if its}
 
 
 def _is_announced(snapshot: Snapshot, owner: Owner) -> bool:
