@@ -58,3 +58,7 @@ async def test_one_that_is_full_says_so_and_goes_on(
     assert site.failing[-1] == [WEB]
     await eventually_equal(lambda: site.said[-1], {port})
     assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
+    await site.driver.close()
+    site.driver = site.new()
+    await site.driver.open()
+    assert await failure() is None, "connections that were refused before this agent started are over"

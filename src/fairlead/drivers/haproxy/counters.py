@@ -46,6 +46,9 @@ def nobody(_: Running, __: Mapping[str, Figures]) -> None:
 class _Answer:
     info: Mapping[str, str]
     figures: Mapping[str, Figures]
+    """By listener: what its frontend has counted."""
+    refused: Mapping[str, int]
+    """By backend: connections that no member accepted."""
 
     @property
     def is_over(self) -> bool:
@@ -81,8 +84,8 @@ class Counters:
         with contextlib.suppress(Unavailable):
             reader, writer = await _connect(control)
             try:
-                answer = await _ask(reader, writer, QUESTION, counted_for)
-                self._take(running, answer)
+                answer = await _ask(reader, writer, QUESTION)
+                self._take(running, answer, counted_for)
                 return int(answer.info.get("PoolFailed", 0))
             finally:
                 writer.close()
@@ -106,11 +109,11 @@ class Counters:
         except Unavailable:
             return None
         try:
-            answer = await _ask(reader, writer, HELD, counted_for)
+            answer = await _ask(reader, writer, HELD)
         except Unavailable:
             writer.close()
             return None
-        self._take(running, answer)
+        self._take(running, answer, counted_for)
         return _Held(running, reader, writer, counted_for)
 
     def _let_go(self, held: _Held | None) -> None:
@@ -130,8 +133,8 @@ class Counters:
         try:
             while unmoved < UNMOVED:
                 await asyncio.sleep(pause)
-                answer = await _ask(held.reader, held.writer, QUESTION, held.counted_for)
-                self._take(held.running, answer)
+                answer = await _ask(held.reader, held.writer, QUESTION)
+                self._take(held.running, answer, held.counted_for)
                 if answer.is_over:
                     return
                 if answer.is_stopping:
@@ -143,10 +146,14 @@ class Counters:
         finally:
             held.writer.close()
 
-    def _take(self, running: Running, answer: _Answer) -> None:
-        """Another process may answer at the same place by now."""
+    def _take(self, running: Running, answer: _Answer, counted_for: Mapping[str, str]) -> None:
+        """Reports an answer of this process; one of another process at the same socket is ignored."""
         if answer.info.get("Pid") == str(running.pid) and running.is_there:
-            self._counted(running, answer.figures)
+            figures = dict(answer.figures)
+            for backend, errors in answer.refused.items():
+                if (listener := counted_for.get(backend)) is not None:
+                    figures[listener] = figures.get(listener, Figures()) + Figures(errors=errors)
+            self._counted(running, figures)
 
 
 async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -158,31 +165,35 @@ async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
         raise Unavailable(f"{control}: {error}") from None
 
 
-async def _ask(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str, counted_for: Mapping[str, str]
-) -> _Answer:
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Answer:
     """Raises Unavailable."""
     try:
         async with asyncio.timeout(PATIENCE):
             writer.write(question.encode())
             await writer.drain()
-            return await _read(reader, counted_for)
+            return await _read(reader)
     except (OSError, EOFError, ValueError, TimeoutError) as error:
         raise Unavailable(f"a proxy does not tell what it counts: {error}") from None
 
 
-async def _read(reader: asyncio.StreamReader, counted_for: Mapping[str, str]) -> _Answer:
+async def _read(reader: asyncio.StreamReader) -> _Answer:
     """Line by line, until the empty one after the table. Raises OSError, EOFError, ValueError."""
-    info, figures = dict[str, str](), dict[str, Figures]()
+    info, figures, refused = dict[str, str](), dict[str, Figures](), dict[str, int]()
     columns, number = list[str](), 0
     while line := (await reader.readline()).decode(errors="replace"):
         text, number = line.removeprefix("> ").rstrip("\r\n"), number + 1
         if text.startswith("# "):
             columns = text[2:].split(",")
         elif columns and not text:
-            return _Answer(info=info, figures=figures)
+            return _Answer(info=info, figures=figures, refused=refused)
         elif columns:
-            _add(figures, dict(zip(columns, next(csv.reader([text])), strict=False)), counted_for)
+            row = dict(zip(columns, next(csv.reader([text])), strict=False))
+            if row["pxname"] in {METRICS, EXPORTER}:
+                continue
+            if row["svname"] == "FRONTEND":
+                figures[row["pxname"]] = _figures(row)
+            else:
+                refused[row["pxname"]] = _value(row, "econ")
         elif ": " in text:
             name, _, value = text.partition(": ")
             info[name] = value
@@ -191,27 +202,21 @@ async def _read(reader: asyncio.StreamReader, counted_for: Mapping[str, str]) ->
     raise EOFError("it has ended")
 
 
-def _add(figures: dict[str, Figures], row: Mapping[str, str], counted_for: Mapping[str, str]) -> None:
-    """A line of the table; a frontend has the id of its listener as its name. Raises ValueError."""
+def _figures(row: Mapping[str, str]) -> Figures:
+    """The counters of a frontend. Raises ValueError."""
+    http2_connections = _value(row, "h2_total_connections")
+    return Figures(
+        connections=_value(row, "stot"),
+        errors=_value(row, "ereq"),
+        bytes_in=_bytes(_value(row, "bin"), _value(row, "h1_bytes_in"), http2_connections),
+        bytes_out=_bytes(_value(row, "bout"), _value(row, "h1_bytes_out"), http2_connections),
+        active=_value(row, "scur"),
+    )
 
-    def value(name: str) -> int:
-        return int(row.get(name) or 0)
 
-    if row["pxname"] in {METRICS, EXPORTER}:
-        return
-    if row["svname"] != "FRONTEND":
-        listener, found = counted_for.get(row["pxname"], ""), Figures(errors=value("econ"))
-    else:
-        listener = row["pxname"]
-        found = Figures(
-            connections=value("stot"),
-            errors=value("ereq"),
-            bytes_in=_bytes(value("bin"), value("h1_bytes_in"), value("h2_total_connections")),
-            bytes_out=_bytes(value("bout"), value("h1_bytes_out"), value("h2_total_connections")),
-            active=value("scur"),
-        )
-    if listener:
-        figures[listener] = figures.get(listener, Figures()) + found
+def _value(row: Mapping[str, str], column: str) -> int:
+    """0 for an empty column. Raises ValueError."""
+    return int(row.get(column) or 0)
 
 
 def _bytes(all_: int, of_http1: int, http2_connections: int) -> int:

@@ -367,11 +367,12 @@ class Keeper:
         running = network.running
         if running is None:
             return
-        before = network.refused_memory.get(str(running), 0)
         if refused is None:
             is_short = self.program.has_filled(running)
         else:
-            is_short, network.refused_memory = refused > before, {str(running): refused}
+            # what a process refused before this agent read its counter for the first time is over
+            is_short = refused > network.refused_memory.get(str(running), refused)
+            network.refused_memory = {str(running): refused}
         if is_short == bool(network.shortage):
             return
         if is_short:
