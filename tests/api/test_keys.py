@@ -119,7 +119,6 @@ async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_
         await place.write(balancer())
         place.store.has["web"] = odd.encode()
         assert await place.ask("node", wanted()) == [checked(Role.CERTIFICATE, odd.encode())]
-        assert await place.ask("node", wanted()) != [why]
         keys, snapshot = place.services.keys, place.services.model.snapshot
         said = [each for each in caplog.messages if why in each]
         assert said == [f"load balancer web: 'web': {why}; it is in use and stays"]

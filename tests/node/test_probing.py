@@ -1,7 +1,7 @@
 """What an agent probes of what it is given: by owner, and compared."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from fairlead.model.writing import Changes, apply_changes
 from fairlead.node import probing
 from fairlead.node.prober import Prober
 from fairlead.node.probing import Probing, Wanted
+from harness.given_slice import Given
 from harness.story import parse_model
 from harness.waiting import eventually
 
@@ -94,18 +95,6 @@ def test_a_monitor_that_changes_changes_targets_and_takes_nobody_away():
     assert ([each.rhythm.delay for each in change.targets], change.gone) == ([9.0], frozenset())
     change = at_once(wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+off"), "vm1"), "node1", [WEB]))
     assert (change.targets, ports_of(change.gone)) == ((), {"vm1"})
-
-
-@dataclass
-class Given:
-    snapshot: Snapshot
-    name: str = "node1"
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
-    call: Callable[[tuple[Owner, ...]], None] = lambda _: None
-
-    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
-        self.call = call
 
 
 @dataclass
