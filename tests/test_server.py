@@ -216,7 +216,7 @@ async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen:
 
 
 async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Nobody asks it anything."""
+    """An application for connections on which no request is sent."""
 
 
 async def test_a_client_that_is_dropped_before_its_handshake_begins_is_forgotten() -> None:

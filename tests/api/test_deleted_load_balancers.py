@@ -75,7 +75,7 @@ def in_memory(*types: type) -> list[Any]:
 
 
 def remembering(gone: list[frozenset[str]]) -> list[str]:
-    """The containers, of whatever there is in this process, that name parts of more than half of these."""
+    """Lists the containers in this process that still hold ids of more than half of the deleted load balancers."""
     numbers = {name: number for number, names in enumerate(gone) for name in names}
     found = list[str]()
     for each in in_memory(dict, list, set, frozenset, tuple, deque):

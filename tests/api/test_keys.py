@@ -112,7 +112,7 @@ def test_what_a_load_balancer_needs_is_what_its_proxies_read():
 async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """As where an earlier version let it be named."""
+    """The certificate was stored by an earlier version, which accepted it."""
     make, why = REFUSED["secp256k1"]
     odd = make(tmp_path)
     async with entered(tmp_path / "place") as place:

@@ -197,7 +197,7 @@ class Services:
                 raise NotApplied(owner, outcome.error if outcome and outcome.error else NO_ANSWER)
 
     async def _news_until(self, deadline: float, owner: Owner, generation: int) -> None:
-        """Returns when there are news of the owner, or at the deadline."""
+        """Waits until an attempt to apply the owner has ended, or until the deadline."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self.news(owner, generation)
@@ -239,7 +239,7 @@ class Written:
 
 
 class NotApplied(Exception):
-    """A change is stored, and the dataplane does not have it yet."""
+    """The change is committed to the store, but not applied to the dataplane yet."""
 
     def __init__(self, owner: Owner, why: str) -> None:
         super().__init__(f"{owner}: {why}")

@@ -112,7 +112,7 @@ class Keys:
         return None if found == has else pem
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
-        """Logs once what is in use and could not be named any more."""
+        """Logs once a certificate that is in use and that no new load balancer may use."""
         known = self._weak.setdefault(balancer_id, {}) if why else self._weak.get(balancer_id, {})
         if not why:
             known.pop(secret, None)

@@ -70,8 +70,11 @@ def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Li
 def check_listener(
     balancer: lb.LoadBalancer, listener: lb.Listener, ports: dict[tuple[lb.Transport, int], lb.Listener]
 ) -> None:
-    """`ports` are those that listeners have which were looked at before; this one's come to them. Raises Refused: for
-    the pools before the ports, as Octavia does."""
+    """Raises Refused for a listener that is not valid. `ports` maps the ports of the listeners checked before to these
+    listeners; the ports of this one are added.
+
+    Pools are checked before ports, as in Octavia, so a listener with both faults gets the error of its pool.
+    """
     _check_ports(listener)
     _check_pools_of(balancer, listener)
     transport = lb.transport(listener.protocol)

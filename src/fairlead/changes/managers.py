@@ -1,4 +1,4 @@
-"""Networks that another program manages, with load balancers of its own: there are none of ours on these (ADR 43)."""
+"""Rejects load balancers on networks that LXD or Incus manages: OVN would not forward their packets (ADR 43)."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from fairlead.model.network import Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedElsewhere(Refusal):
-    """A VIP needs a port of its network, which OVN answers for (`ignore_lsp_down`). On networks of this writer nothing
-    makes one."""
+    """The network belongs to another program. OVN answers for a VIP only if the network has a port for it
+    (`ignore_lsp_down`), and that program makes no such port."""
 
     network: str
-    """Its name."""
+    """The network's name."""
     writer: Writer
 
 
 def check_manager(network: Network | None) -> None:
-    """Whether a new load balancer may be on the network. Raises Refused."""
+    """Raises Refused for a new load balancer on a network that another program manages."""
     if is_managed_elsewhere(network):
         raise Refused(ManagedElsewhere(network=network.name, writer=network.writer))
 
 
 def say_managed(why: ManagedElsewhere) -> str:
-    """The sentence, which is the same in every API."""
+    """The text of this refusal; all APIs use the same one."""
     return f"network {why.network} is managed by {why.writer.program}"

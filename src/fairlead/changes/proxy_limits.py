@@ -1,4 +1,4 @@
-"""How much one HAProxy may have: the servers of all load balancers that a project has in a place."""
+"""Limits the servers of one HAProxy, which serves all load balancers of a project on one network or router."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyServers(Refusal):
-    """In the HAProxy of one place."""
+    """An HAProxy would have more servers than the limit."""
 
     at: str
     """The id of the network, or of the router, with the VIPs."""
@@ -23,13 +23,14 @@ class TooManyServers(Refusal):
 
 
 def large_proxies(most: int, snapshot: Snapshot) -> Mapping[ProxyPlace, int]:
-    """Places whose HAProxies have more servers than `most`, with their number: stored before this limit was set."""
+    """Maps each place whose HAProxies exceed the limit `most` to its number of servers. Such load balancers were stored
+    before the limit was set."""
     return {} if most == UNLIMITED else {at: number for at, number in snapshot.proxy_servers.items() if number > most}
 
 
 def check_proxy_servers(most: int, snapshot: Snapshot, changes: Changes) -> Changes:
-    """Raises Refused when an HAProxy would have more than `most` servers, and more than it has: a load balancer that
-    is above the limit already can be changed, as long as it does not grow."""
+    """Raises Refused if a change increases the number of servers of an HAProxy above `most`. A load balancer that is
+    above the limit already can change and shrink."""
     limited = False
     for new in changes.puts if most != UNLIMITED else ():
         if not isinstance(new, LoadBalancer):

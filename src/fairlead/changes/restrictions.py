@@ -1,4 +1,4 @@
-"""What a project may use of networks, as an administrator says; it holds in every front end and for every caller."""
+"""Administrators' restrictions on the networks that a project uses. They apply in every API and to every caller."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from fairlead.model.writing import Changes, apply_changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkNotAllowed(Refusal):
-    """The project's networks may not leave by this external network."""
+    """The project may not connect its routers to this external network."""
 
     uplink: str
-    """Its name."""
+    """The external network's name."""
     project_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyUplinkAddresses(Refusal):
-    """Of an external network, by routers and VIPs of the project."""
+    """Routers and VIPs of the project would use more addresses of an external network than its limit allows."""
 
     uplink: str
-    """Its name."""
+    """The external network's name."""
     version: int
     most: int
     project_id: str
@@ -50,10 +50,10 @@ def allows_network(snapshot: Snapshot, project_id: str, name: str) -> bool:
 
 
 def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
-    """The changes, if the projects that have more by them may. What is there already may stay, and become less. Raises
-    Refused.
+    """Returns the changes if they stay within the restrictions of their projects. Raises Refused.
 
-    A change within a limit rests on nothing else having come meanwhile, as with quotas.
+    Usage above a restriction may stay or shrink, but not grow. As with quotas, the store rejects the change if another
+    one was committed after this check.
     """
     concerned = {each for each in _projects(snapshot, changes) if restrictions_of(snapshot, each) != NO_RESTRICTIONS}
     if not concerned:
@@ -68,7 +68,7 @@ def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
 
 
 def _projects(snapshot: Snapshot, changes: Changes) -> Iterator[str]:
-    """Those that may have more addresses outside."""
+    """The projects whose use of external networks may grow by these changes."""
     for put in changes.puts:
         match put:
             case Router(project_id=project_id) | LoadBalancer(project_id=project_id):

@@ -1,4 +1,4 @@
-"""Why members and replicas are down, in words: those of the agent that saw it, where one did."""
+"""Describes why members and replicas are down, in the words of the agent that probed them if there is one."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterator
@@ -10,13 +10,13 @@ from fairlead.model.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 
 MOST_PORTS = 3
-"""Whose errors are named, of a member that is probed at several."""
+"""Ports of one member whose errors are named."""
 _SEEN = frozenset({Health.ERROR, Health.PARTLY})
-"""What follows from probes; all else has its own reason."""
+"""States that probes cause; the others have their own reasons."""
 
 
 def reasons(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
-    """The id of each member or replica that is down, if only at some of its ports -> why."""
+    """Maps the id of each member or replica that is down at any of its ports to the reason."""
     why = why_down(snapshot, probing)
     errors = defaultdict[str, dict[int, str]](dict)
     for identity, endpoint in _endpoints(snapshot, probing, {key for key, health in why.items() if health in _SEEN}):

@@ -1,8 +1,8 @@
-"""Has the kernel of a plain host forget datagram flows that are translated here to members that are down, disabled or
-removed (`model/cutting.py` says which).
+"""Removes datagram flows of members that are down, disabled or removed (`model/cutting.py`) from the connection tracker
+of a plain host, if the host translates them.
 
-The driver does it, and says to which members its rows lead still: those are tried again when the rows have changed. One
-listing of the tracker serves all load balancers, and no two listings follow each other within `PAUSE`.
+The driver removes the flows. It reports the members to which its rows still lead, and their flows are removed in a
+later round. One listing of the tracker serves all load balancers; listings are at least `PAUSE` apart.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ LOG = getLogger(__name__)
 PAUSE = 1.0
 """Seconds between two listings of the tracker."""
 MOST_CUTS = 4096
-"""For one listing; the others are for the next one."""
+"""Ends of flows for one listing; the rest waits for the next one."""
 MOST_TRIES = 60
-"""For what was removed: another load balancer may lead there by the same address, for ever."""
+"""Rounds for a removed member, because another load balancer may lead to it at the same address for ever."""
 MOST_LEFT = 4096
 """Removed members of one load balancer that wait to be flushed."""
 MOST_AT_ONCE = 100
-"""Load balancers that are looked at before others have the event loop."""
+"""Load balancers that are compared before the event loop runs other tasks."""
 
 
 class Flushing(Protocol):
     async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
-        """How many connections were forgotten; and those to which rows lead still. Raises DriverError."""
+        """Returns the number of removed flows, and the ends to which rows still lead. Raises DriverError."""
 
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """What was removed."""
+    """Flows of a removed member."""
 
     flows: Flows
     tries: int = 0
@@ -55,11 +55,11 @@ class HostCutting:
         self._given = given
         self._driver = driver
         self._seen = Snapshot()
-        """The slice when news came last."""
+        """The slice at the last notification."""
         self._marked: dict[Owner, Snapshot] = {}
-        """Who has changed, and the slice before."""
+        """Load balancers that have changed, each with the slice before the change."""
         self._wanted: dict[tuple[Owner, Lost], None] = {}
-        """What the slice says that is to be forgotten, and was not yet."""
+        """Flows of members that are down or disabled by the slice and were not removed yet."""
         self._left: dict[Owner, list[_Left]] = {}
         """Removed members that wait, the oldest first. Each load balancer has its own limit."""
         self._done: dict[Owner, frozenset[Lost]] = {}
@@ -82,7 +82,7 @@ class HostCutting:
                 await asyncio.sleep(PAUSE)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """Look at these again. What has come back is forgotten: when it is down again it is to be flushed again."""
+        """Marks load balancers as changed. A member that is up again is flushed again when it goes down again."""
         before, self._seen = self._seen, self._given.snapshot
         for owner in owners:
             if owner.kind is Kind.LOAD_BALANCER:
@@ -92,7 +92,7 @@ class HostCutting:
         self._news.set()
 
     async def _look(self) -> None:
-        """At all that have changed."""
+        """Compares all load balancers that have changed."""
         while self._marked:
             for owner in list(self._marked)[:MOST_AT_ONCE]:
                 self._look_at(owner, self._marked.pop(owner))
@@ -152,7 +152,7 @@ class HostCutting:
             yield from cuts_of(snapshot, owner.id, lost)
 
     def _finish(self, tried: Iterable[_Item], leading: Collection[int]) -> None:
-        """What rows lead to is tried again after those that have not been."""
+        """Keeps items to which rows still lead; they are tried after those that were not tried yet."""
         gone, now = set[int](), dict[Owner, frozenset[Lost]]()
         for item in tried:
             if isinstance(item, _Left):

@@ -64,7 +64,7 @@ class Orphans:
         return sorted((each for each in still if not self.in_fairlead(each.balancer)), key=lambda each: each.balancer)
 
     def settle(self, orphans: Sequence[VipPort], hear: Hear, *, deletes: bool, is_dry: bool) -> None:
-        """Say each, and delete it if that is asked for. Raises NotAnswered."""
+        """Reports each orphan, and deletes it if requested. Raises NotAnswered."""
         for port in orphans:
             seen = {"network": port.network, "addresses": list(port.addresses)}
             what = What.ORPHAN if deletes else What.KEPT_ORPHAN

@@ -14,7 +14,8 @@ class Tenants:
         self._known: dict[Owner, str] = {}
 
     def find(self, owner: Owner) -> str:
-        """The project; of a document that is gone the last one that was found, once, and empty if there was none."""
+        """Returns the project of the owner's document. For a deleted document it returns the last known project, once;
+        empty if there was none."""
         project: str | None = getattr(self._snapshot().find(owner), "project_id", None)
         if project is None:
             return self._known.pop(owner, "")

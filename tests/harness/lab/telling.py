@@ -23,7 +23,7 @@ from pathlib import Path
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
 LOCAL = 0x20
-"""Version 2 and the command of who speaks for itself, as health monitors do."""
+"""Version 2 with the LOCAL command, which health checks send (haproxy, doc/proxy-protocol.txt, 2.2)."""
 TLS = 0x20
 """PP2_TYPE_SSL."""
 COOKIE = "SESSION"

@@ -88,5 +88,5 @@ def in_project(path: str, project: str) -> str:
 
 
 def in_path(name: str) -> str:
-    """A name as a part of a path (RFC 3986, section 3.3)."""
+    """Percent-encodes a name for use as one segment of a URL path (RFC 3986, section 3.3)."""
     return quote(name, safe=":@=")

@@ -1,4 +1,4 @@
-"""The VIP and the port of a listener, as the destination that members are told.
+"""Sets the destination in PROXY headers to the VIP and the port of the listener.
 
 A switch has translated both before a connection reaches the proxy of a node, so the frontend sets them. All VIPs of one
 IP version and all ports of a listener are one port of that proxy: the first of each is set.
@@ -19,17 +19,17 @@ GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
 
 
 def is_told(listener: Listener, pools: Iterable[Pool]) -> bool:
-    """Whether members are told a destination by what the proxy has of the connection."""
+    """Whether members receive the destination of the client's connection, in a PROXY header or X-Forwarded-Port."""
     return any(pool.protocol in GREETED for pool in pools) or (_has_several_ports(listener) and _tells_port(listener))
 
 
 def bind_id(number: int) -> Line:
-    """By which lines about one bind find it."""
+    """Returns the words that number a `bind`, so that conditions can refer to it (`so_id`)."""
     return "id", str(number)
 
 
 def destination_lines(balancer: LoadBalancer, listener: Listener, addresses: Sequence[IPAddress]) -> Iterator[Line]:
-    """Of the binds at these addresses, numbered from 1."""
+    """Yields the directives that set the destination, for `bind` lines at these addresses, numbered from 1."""
     vips = [vip.address for vip in balancer.vips]
     for number, address in enumerate(addresses, 1):
         here = "if", "{", "so_id", str(number), "}"
@@ -41,7 +41,7 @@ def destination_lines(balancer: LoadBalancer, listener: Listener, addresses: Seq
 
 
 def forwarded_port(listener: Listener) -> str:
-    """Of the header of that name."""
+    """Returns the value of the header X-Forwarded-Port."""
     return "%[dst_port]" if _has_several_ports(listener) else str(listener.port)
 
 

@@ -50,7 +50,7 @@ _NO_HTTP = Http()
 
 
 def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
-    """The enabled pools that the listener leads to, each once."""
+    """Returns the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
     default = _enabled(balancer, listener.default_pool_id)
     return tuple({pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}.values())
 

@@ -46,9 +46,9 @@ def nobody(_: Running, __: Mapping[str, Figures]) -> None:
 class _Answer:
     info: Mapping[str, str]
     figures: Mapping[str, Figures]
-    """By listener: what its frontend has counted."""
+    """Maps each listener to the counters of its frontend."""
     refused: Mapping[str, int]
-    """By backend: connections that no member accepted."""
+    """Maps each backend to its connections that no member accepted."""
 
     @property
     def is_over(self) -> bool:
@@ -79,7 +79,7 @@ class Counters:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
         backend of this process to a listener (`network.counted_for`).
 
-        Returns how often the process got no memory since its start; None if it does not answer.
+        Returns the number of failed allocations since the process started; None if it does not answer.
         """
         with contextlib.suppress(Unavailable):
             reader, writer = await _connect(control)

@@ -1,8 +1,8 @@
 """The rows of HAProxy on this node: kept in a folder for each network, and told to its process.
 
 What the runtime API can do it is told; for everything else a new process takes the place of the old one without a lost
-connection (`keeping.py`). What is written HAProxy has loaded before; one owner's sections that it does not load keep no
-other from being served. Networks do not wait for each other (`turn.py`).
+connection (`keeping.py`). HAProxy has loaded each file before it is written, and sections of one owner that it does not
+load do not affect the others. Networks do not wait for each other (`turn.py`).
 """
 
 import asyncio
@@ -43,16 +43,18 @@ _OURS = re.compile("[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Changed:
+    """A change of some owners of one HAProxy."""
+
     had: Rows
-    """All rows of before."""
+    """All rows of the HAProxy before the change."""
     owners: Collection[Owner]
-    """Whose rows change."""
+    """Owners whose rows change."""
     is_new: bool
-    """Whether sections of theirs were left out of the files, so that the process does not have them."""
+    """Whether the running process lacks sections of these owners, because they were left out."""
 
 
 def is_of_servers(change: Diff) -> bool:
-    """Whether only servers change, whose sections HAProxy has loaded."""
+    """Whether all changed rows are servers of backends that HAProxy has loaded."""
     return all(key[0] == "Server" for key in (*change.creates, *change.updates, *change.deletes))
 
 
@@ -96,8 +98,7 @@ class HAProxy:
         self._settled, self._keeper.failing = settled, failing
 
     def failure_of(self, owner: Owner) -> str | None:
-        """Why the proxy of a load balancer does not come back, or refuses connections; None if it serves or is just
-        coming."""
+        """Why the proxy does not serve a load balancer, or not completely; None if it serves or starts."""
         for network in self._networks.values():
             why = network.failure or network.kept.left_out.get(owner) or network.refused.get(owner) or network.shortage
             if why and owner in network.balancers:
@@ -260,7 +261,7 @@ class HAProxy:
             self._keeper.failing(list(left_out))
 
     async def _bring(self, network_id: str, network: Network, changed: Changed) -> None:
-        """A file is written when HAProxy has loaded it, or has done what it says of servers."""
+        """Applies a change. A file is written after HAProxy has loaded it, or has applied the changes of servers."""
         kept = network.kept
         change = diff({row.key: row for row in kept.rows}, changed.had)
         process = network.wanted
@@ -349,7 +350,7 @@ class HAProxy:
                 await self._renew_apart(network, news)
 
     async def _renew_apart(self, network: Network, news: Mapping[Secret, str]) -> None:
-        """One after the other: those that HAProxy loads are served. Raises DriverError if any is not loaded."""
+        """Renews secrets one by one: HAProxy serves those that it loads. Raises DriverError if it rejects any."""
         refused = dict[Owner, str]()
         for secret, text in news.items():
             try:

@@ -104,8 +104,8 @@ class Keeper:
                 raise DriverError(str(error)) from None
 
     async def _start(self, network: Network, process: AnyProcess) -> None:
-        """Where no process serves all of it. What is written has been loaded before, so it is not checked again unless
-        the process does not start: then owners are left out, and the rest is served. Raises DriverError, OSError,
+        """Starts a process for the stored rows. HAProxy has loaded them before, so they are not checked first. If the
+        process does not start, the owners at fault are left out and the rest is started. Raises DriverError, OSError,
         Unwritable."""
         for _ in range(MAX_STARTS):
             try:
@@ -118,8 +118,8 @@ class Keeper:
                 return
 
     async def _leave_out(self, network: Network, process: AnyProcess, error: NotStarted) -> bool:
-        """Leaves out the owners that keep a process from starting; False if there are none, or no others. A frontend
-        that cannot be bound is named in the complaint, anything else is found by checks."""
+        """Leaves out the owners whose sections prevent a start. Returns False if none is found, or if no owner would
+        remain. HAProxy names a frontend that it cannot bind; other faults are found by checks."""
         kept = network.kept
         found = self._named(network, error) or await self.find_unsound(network, process)
         if not found or not any(owner not in {**found, **kept.left_out} for owner in network.balancers):
@@ -128,13 +128,13 @@ class Keeper:
         return True
 
     def _named(self, network: Network, error: NotStarted) -> dict[Owner, str]:
-        """The owner of the frontend in the complaint; empty if it names none."""
+        """Returns the owner of the frontend that HAProxy names in its error; empty if it names none."""
         named = FRONTEND.search(str(error))
         key = ("Frontend", named[1]) if named is not None else None
         return {owner: str(error) for owner in network.balancers if key in network.kept.owners[owner]}
 
     async def find_unsound(self, network: Network, process: AnyProcess) -> dict[Owner, str]:
-        """The owners whose sections HAProxy does not load, and why. Raises OSError and Unwritable."""
+        """Maps each owner whose sections HAProxy does not load to the error. Raises OSError and Unwritable."""
         kept = network.kept
 
         async def check(owners: Sequence[Owner]) -> None:
@@ -145,15 +145,15 @@ class Keeper:
         return await find_unsound([each for each in network.balancers if each not in kept.left_out], check)
 
     def leave_out(self, network: Network, found: Mapping[Owner, str]) -> None:
-        """Of these owners nothing is served until their rows or their secrets change."""
+        """Stops serving these owners until their rows or secrets change."""
         for owner, why in found.items():
             LOG.warning("the proxy of %s serves others without %s: %s", network.kept.folder.name, owner, why)
         network.kept.left_out.update(found)
         self.failing(list(found))
 
     async def check(self, network: Network, process: AnyProcess, changed: Collection[Owner] = ()) -> Mapping[str, str]:
-        """Returns the files that the program loads. Owners that keep it from that are left out of them, but for those
-        of this change, which is refused. Raises Unwritable, NotStarted, OSError."""
+        """Returns files that HAProxy loads. Owners whose sections it does not load are left out, unless this change is
+        theirs: then it is rejected. Raises Unwritable, NotStarted, OSError."""
         try:
             return await self.check_all(network, process)
         except NotStarted as error:
@@ -167,7 +167,7 @@ class Keeper:
             return await self.check_all(network, process)
 
     async def check_all(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
-        """Returns the files that the program loads. Raises Unwritable, NotStarted, OSError."""
+        """Returns the files of all owners after HAProxy has loaded them. Raises Unwritable, NotStarted, OSError."""
         texts = await asyncio.to_thread(self.files, network, process)
         await check_beside(network.kept.folder, texts, self.rights, self.program)
         return texts
@@ -363,7 +363,8 @@ class Keeper:
         self.failing(network.balancers)
 
     def note_memory(self, network: Network, refused: int | None) -> None:
-        """`refused`: how often the process that runs got no memory since its start; None if it does not answer."""
+        """Records whether the proxy is out of memory. `refused` is the number of failed allocations since the running
+        process started; None if its control socket does not answer."""
         running = network.running
         if running is None:
             return

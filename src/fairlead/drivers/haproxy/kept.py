@@ -49,7 +49,7 @@ class Kept:
     settled: bool = False
     """Whether the process has been told all of it."""
     left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
-    """Owners whose sections are in no file, and why: HAProxy does not load them (`sound.py`)."""
+    """Maps owners whose sections are in no file, because HAProxy does not load them, to the error (`sound.py`)."""
 
     @property
     def loaded(self) -> Iterator[HAProxyRow]:

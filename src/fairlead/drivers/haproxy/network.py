@@ -46,11 +46,11 @@ class Network:
     failure: str = ""
     """Why the proxy does not come back, while it does not."""
     refused: dict[Owner, str] = field(default_factory=dict)
-    """Owners of which a secret was renewed that HAProxy does not load, and why: the one before is served."""
+    """Maps owners whose renewed secret HAProxy does not load to the error. The secret before stays in use."""
     shortage: str = ""
-    """Why the proxy refuses connections although it runs, while it does."""
+    """Why the running proxy rejects connections; empty if it does not."""
     refused_memory: Mapping[str, int] = field(default_factory=dict)
-    """The process that was looked at last, and how often it had got no memory."""
+    """Maps the process that was read last to its number of failed allocations."""
     turn: Turn = field(default_factory=Turn)
     before: Mapping[Owner, Rows] | None = None
     """While a change is at work: all rows of before. They hold until it is done."""

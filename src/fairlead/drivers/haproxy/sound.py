@@ -1,7 +1,7 @@
-"""Which owners keep a configuration from being loaded, found by loading parts of it.
+"""Finds the owners whose sections HAProxy does not load, by loading parts of a configuration.
 
-A check of HAProxy names the first line that it does not accept, or a file, and no owner. So the owners are halved until
-each part loads or is one owner's: two checks for each halving, so about 2 k log2(n) for k bad ones of n.
+HAProxy names a line or a file in its error, but no owner. Therefore the owners are halved until a part loads or belongs
+to one owner. For k bad owners of n this takes about 2 k log2(n) checks.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,8 +15,8 @@ Check: TypeAlias = Callable[[Sequence[Owner]], Awaitable[None]]
 
 
 async def find_unsound(owners: Sequence[Owner], check: Check) -> dict[Owner, str]:
-    """Maps each owner whose sections are not loaded to HAProxy's complaint. Empty if each of them loads by itself: then
-    the fault is no owner's, such as a program that is missing or that took too long. Raises OSError."""
+    """Maps each owner whose sections do not load to HAProxy's error. Empty if every part loads: then the fault belongs
+    to no owner, such as a missing program or a timeout. Raises OSError."""
     if not owners:
         return {}
     try:
