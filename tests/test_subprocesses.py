@@ -15,7 +15,7 @@ def test_no_pipe_is_left_to_a_loop_that_has_ended(capfd: pytest.CaptureFixture[s
 
     async def work() -> None:
         pipe = asyncio.subprocess.PIPE
-        program = "" if ended else "import time; time.sleep(60)"
+        program = "" if ended else "input()"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, stdin=pipe, stdout=pipe, stderr=pipe
         )
