@@ -17,6 +17,12 @@ def test_the_rows_are_those_of_the_story(story: Story) -> None:
     check_goldens(story)
 
 
-@pytest.mark.parametrize(("seed", "restarting"), [(None, False), (1, True)], ids=["calm", "faults-restarted"])
+@pytest.mark.parametrize(
+    ("seed", "restarting"),
+    [
+        pytest.param(None, False, id="calm"),
+        pytest.param(1, True, id="faults-restarted", marks=pytest.mark.thorough),
+    ],
+)
 def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
     walk_every_way(story, seed=seed, restarting=restarting)

@@ -30,7 +30,8 @@ RESIDENT = re.compile(r'is_chassis_resident\("([^"]+)"\)')
 
 
 def seeds(count: int) -> list[Any]:
-    return [seed if seed < FEW else pytest.param(seed, marks=pytest.mark.many) for seed in range(count)]
+    more = (pytest.mark.many, pytest.mark.thorough)
+    return [seed if seed < FEW else pytest.param(seed, marks=more) for seed in range(count)]
 
 
 def random_lines(dice: random.Random) -> list[str]:

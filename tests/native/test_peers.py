@@ -64,6 +64,7 @@ def test_many_hosts_are_asked_less_often(tmp_path: Path):
     assert {each.rhythm.delay for each in map(tunnel_of, targets(known, "h1").values())} == {1.0}, "icmp_ratelimit"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
 async def test_who_does_not_answer_is_lost_until_it_does(tmp_path: Path):
     await _lose(tmp_path)
@@ -101,6 +102,7 @@ def tunnel(address: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
 async def test_host_that_answers_pings_is_lost_until_it_has_a_tunnel(tmp_path: Path) -> None:
     """As after a boot, before the agent has applied its rows."""
