@@ -25,8 +25,6 @@ LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", serving.DEFAULT_LISTEN)
 BINARIES = Path(sys.executable).parent
 OPENSTACK = (str(BINARIES / "openstack"),)
 INCUS = ("incus",)
-OURS = (str(BINARIES / "fairlead"),)
-"""The same words, where Incus's client is not."""
 CONNECTIONS = 400
 SITE = "shop.example"
 MEMBERS = {"web1": ("chassis1", 3), "web2": ("chassis2", 1)}
@@ -245,9 +243,12 @@ def fetch(lab: Lab, client: str, address: str, path: str) -> str:
 
 
 def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
-    """What one client made the other shows; one that leads ranges of ports is made by the second."""
+    """Load balancers made by `openstack` are listed by `incus`; `incus` makes one with ranges of ports."""
+    if shutil.which("incus") is None:
+        say("LXD's API is left out: there is no `incus` here (package incus-client)")
+        return
     say("The same load balancers by LXD's API, and one that is made there: ports 80 and 8000 to 8009 lead to 8080")
-    incus = Client(service, INCUS if shutil.which("incus") else OURS)
+    incus = Client(service, INCUS)
     print(incus("network load-balancer list blue"), end="")
     taken = openstack("port list -f json -c 'Fixed IP Addresses'", quiet=True)
     addresses = (f"10.0.0.{last}" for last in range(250, 1, -1))
@@ -276,7 +277,7 @@ def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: fl
   fairlead chassis show chassis1                                  # a node, and what it serves
   fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet
   fairlead show shop                                              # the rows in OVN
-  incus network load-balancer list blue                           # or: fairlead network load-balancer list blue
+  incus network load-balancer list blue
   fairlead lab exec central -- ovn-nbctl lb-list
   fairlead lab status
 Stop and remove all of it:

@@ -32,7 +32,6 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead resync            believe nothing, look at every owner again
   fairlead health            who is probed, by whom, and what is known of each member
   fairlead trace             what OVN would do with a packet, and who decides
-  fairlead network load-balancer ...   load balancers in the words of `incus`
   fairlead pool set web --locality chassis   what `openstack` has no option for; also `listener`, `local-ip`
   fairlead octavia sync      compare what Octavia has with Fairlead, where Fairlead is its provider
   fairlead chassis list      the nodes and their agents; enroll, revoke
@@ -97,7 +96,6 @@ def _make_parser() -> argparse.ArgumentParser:
     add_store(commands)
     add_tenants(commands)
     commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
-    commands.add_parser("network", help="load balancers of LXD's and Incus's kind: `network load-balancer --help`")
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
     add_lab(commands)
@@ -290,14 +288,10 @@ def _enroll(file: str, path: Path) -> int:
     return 0
 
 
-def _network(words: Sequence[str]) -> int:
-    """A language of its own, with Incus's exit codes."""
-    from fairlead import network_cli
-
-    try:
-        return network_cli.main(words)
-    except KeyboardInterrupt:
-        return 1
+def _network(_: Sequence[str]) -> int:
+    """The command was removed."""
+    complain("network: use the stock client, `incus network load-balancer ...` (package incus-client)")
+    return 2  # as for every wrong usage
 
 
 def _octavia(words: Sequence[str]) -> int:

@@ -144,10 +144,8 @@ def lead_in(town: Town) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@pytest.mark.parametrize("program", ["incus", "fairlead"])
-def test_every_command_prints_what_incus_prints(town: Town, program: str, version: int):
-    client = town.incus if program == "incus" else lxd_clients.ours(town.folder / "home", town.socket)
-    play(client, "net1", addresses(version), STEPS)
+def test_every_command_prints_what_incus_prints(town: Town, version: int):
+    play(town.incus, "net1", addresses(version), STEPS)
 
 
 def test_a_certificate_is_forgotten_by_the_name_of_its_token(town: Town):
@@ -176,24 +174,18 @@ def test_networks_of_all_projects_and_keys_that_are_the_servers_own(town: Town):
     town.incus.do("project", "delete", "shop")
 
 
-@pytest.mark.parametrize("program", ["incus", "fairlead"])
-def test_every_command_prints_the_same_over_https_to_who_came_by_a_token(town: Town, program: str):
-    """Each joins with a token that the other makes; and to each the folder of the other is as good as its own."""
-    ours, incus = lxd_clients.ours(town.home("ours")), lxd_clients.incus(town.home("incus"))
-    if program == "incus":
-        code, token = town.server.fairlead("lxd", "token", "incus")
-        assert code == 0, token
-        incus.do("remote", "add", "town", token.strip().splitlines()[-1])
-        assert replace(ours, environment=in_folder(incus)).do(*LB, "list", "town:net1", "-f", "csv") == ""
-    else:
-        ours.do("network", "remote", "add", "town", town.token("ours"))
-        assert replace(incus, environment=in_folder(ours)).do(*LB, "list", "town:net1", "-f", "csv") == ""
-    play(replace(incus if program == "incus" else ours, remote="town:"), "net1", addresses(6), STEPS)
+def test_every_command_prints_the_same_over_https_with_a_certificate_added_by_token(town: Town):
+    incus = lxd_clients.incus(town.home("incus"))
+    code, token = town.server.fairlead("lxd", "token", "incus")
+    assert code == 0, token
+    incus.do("remote", "add", "town", token.strip().splitlines()[-1])
+    play(replace(incus, remote="town:"), "net1", addresses(6), STEPS)
 
 
-def in_folder(client: Client) -> dict[str, str]:
-    """What makes any client use this one's files."""
-    return dict.fromkeys(("HOME", "INCUS_CONF", "FAIRLEAD_CLIENT"), client.environment["HOME"])
+def test_a_client_adds_another_one_by_token(town: Town):
+    incus = lxd_clients.incus(town.home("another"))
+    incus.do("remote", "add", "town", town.token("another"))
+    assert incus.do(*LB, "list", "town:net1", "-f", "csv") == ""
 
 
 def addresses(version: int) -> Addresses:
@@ -331,9 +323,7 @@ def test_health_is_told_by_backend_and_port(town: Town):
             return town.incus.do(*LB, "info", "net1", listen)
 
         wait_until(lambda: healthy in info() and ill in info())
-        assert lxd_clients.ours(town.folder / "home", town.socket).do(*LB, "info", "net1", listen) == (
-            f"Backend health:\n{healthy}\n{ill}\n"
-        )
+        assert info() == f"Backend health:\n{healthy}\n{ill}\n"
 
 
 @pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])

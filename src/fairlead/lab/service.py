@@ -44,7 +44,7 @@ OPENRC = """export OS_CLIENT_CONFIG_FILE={folder}/clouds.yaml
 export OS_CLOUD=fairlead
 export INCUS_SOCKET={socket} INCUS_CONF={folder}/incus
 export LXD_SOCKET={socket} LXD_CONF={folder}/lxc
-export FAIRLEAD_URL={url} FAIRLEAD_REMOTE=unix:{socket}
+export FAIRLEAD_URL={url}
 export FAIRLEAD_LAB={lab}
 """
 
@@ -84,7 +84,6 @@ class Service:
             "INCUS_CONF": str(self.folder / "incus"),
             "LXD_SOCKET": str(self.socket),
             "LXD_CONF": str(self.folder / "lxc"),
-            "FAIRLEAD_REMOTE": f"unix:{self.socket}",
         }
 
 

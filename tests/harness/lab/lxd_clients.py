@@ -1,11 +1,9 @@
-"""The clients of LXD's API as somebody at a shell has them: Incus's, LXD's, and our own command.
+"""The stock clients of LXD's API as an operator has them: `incus` and `lxc`.
 
 Each has a home of its own, so nothing of the machine's is read or written, and an empty standard input: `create` reads
 it to its end.
 """
 
-import contextlib
-import io
 import os
 import shutil
 import subprocess
@@ -14,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-from fairlead.cli import main
 
 
 def require(program: str) -> str:
@@ -76,24 +72,6 @@ class Client:
         return f"{self.remote}{network}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ours(Client):
-    """`fairlead network ...`, in this process: a start of Python for each word would take most of the time."""
-
-    def say(self, *words: str, stdin: str = "") -> Said:
-        out, error = io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(error),
-        ):
-            patch.setattr("sys.stdin", io.StringIO(stdin))
-            for name, value in self.environment.items():
-                patch.setenv(name, value)
-            code = main(words)
-        return Said(out=out.getvalue(), error=error.getvalue(), code=code)
-
-
 def incus(home: Path, socket: Path | None = None) -> Client:
     environment = {"HOME": str(home), "INCUS_CONF": str(home)}
     if socket:
@@ -106,10 +84,3 @@ def lxc(home: Path, socket: Path | None = None) -> Client:
     if socket:
         environment["LXD_SOCKET"] = str(socket)
     return Client(name="lxc", program=require("lxc"), environment=environment)
-
-
-def ours(home: Path, socket: Path | None = None) -> Ours:
-    environment = {"HOME": str(home), "FAIRLEAD_CLIENT": str(home)}
-    if socket:
-        environment["FAIRLEAD_REMOTE"] = f"unix:{socket}"
-    return Ours(name="fairlead", program="fairlead", environment=environment)

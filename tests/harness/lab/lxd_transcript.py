@@ -1,4 +1,4 @@
-"""Every command of `network load-balancer`, and what it prints: one text for Incus's client, for ours, and both ways.
+"""Every command of `network load-balancer`, and what the client prints.
 
 The formats are Incus 6.0's. What is in capitals is filled in: NET, NOPE (no network), VIP, PADDED (VIP, as wide as its
 column), FIRST and SECOND (backends).
