@@ -1,1 +1,1 @@
-"""What a tenant asked for, as values. Pure: nothing here does I/O, reads a clock or knows a dataplane."""
+"""Documents and facts of a deployment, as values. Pure: no I/O, no clock, no knowledge of any dataplane."""

@@ -1,7 +1,7 @@
-"""What a provider can do, as data in the words of the model, and what of it a listener or a pool asks for in vain.
+"""Abilities of a provider, declared as data in the model's terms, and checks of listeners and pools against them.
 
-A compiler refuses by this, and a door can ask for it: there is no second list. What the model has and a provider heeds
-in every case (ports, names, weights) stands nowhere.
+Compilers and API front ends read the same declaration. Attributes that every provider supports (ports, names, weights)
+are not listed.
 """
 
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ from fairlead.model.loadbalancer import (
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What may be asked for: an attribute of the model, and which of its values, where not every value is the same."""
+    """Optional attribute of the model that a provider may support, with the value where support differs by value."""
 
     attribute: str
     value: str = ""
@@ -54,7 +54,7 @@ _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """A new one can do all that the model has."""
+    """Features that a provider supports. The defaults support everything in the model."""
 
     listener_protocols: frozenset[ListenerProtocol] = frozenset(ListenerProtocol)
     pool_protocols: frozenset[PoolProtocol] = frozenset(PoolProtocol)
@@ -64,18 +64,18 @@ class Abilities:
     localities: frozenset[Locality] = frozenset(Locality)
     down_members: frozenset[DownMember] = frozenset(DownMember)
     options: frozenset[str] = EVERY_OPTION
-    """The optional attributes that have an effect."""
+    """Names of the optional attributes that have an effect, such as `pool.health_monitor.delay_ms`."""
 
 
 def either(first: Abilities, second: Abilities) -> Abilities:
-    """What one of both can do: together they are asked by whoever chooses the right one."""
+    """Return the union of two abilities, for a provider that selects one of two dataplanes per listener."""
     return Abilities(
         **{each.name: getattr(first, each.name) | getattr(second, each.name) for each in fields(Abilities)}
     )
 
 
 def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | None:
-    """The first that the listener asks for and is not there."""
+    """Return the first feature that the listener uses and the provider does not support; None if all are supported."""
     if listener.protocol not in abilities.listener_protocols:
         return Feature("listener.protocol", listener.protocol.value)
     options = abilities.options
@@ -94,7 +94,7 @@ def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | 
 
 
 def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
-    """Whether a listener leads to the pool or not."""
+    """Return the first feature that the pool uses and the provider does not support, used by a listener or not."""
     options, persistence, monitor = abilities.options, pool.persistence, pool.health_monitor
     if pool.tls is not None and (found := _said("pool.tls", pool.tls, _NO_POOL_TLS, options)):
         return found
@@ -125,7 +125,7 @@ def _said(
     nothing: ListenerTls | PoolTls | Http,
     options: frozenset[str],
 ) -> Feature | None:
-    """The first attribute of which anything is said, though it is not heeded."""
+    """Return the first attribute that differs from its default and is not in `options`."""
     for field in fields(value):
         attribute = f"{name}.{field.name}"
         if getattr(value, field.name) != getattr(nothing, field.name) and attribute not in options:

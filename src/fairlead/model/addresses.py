@@ -1,6 +1,7 @@
-"""IP and MAC addresses: parsed once at the edge, canonical from there on.
+"""IP and MAC addresses, parsed once at the edge and canonical from there on.
 
-IPv4 and IPv6 go through the same functions. A zone (`fe80::1%eth0`) is refused: it means something on one host only.
+IPv4 and IPv6 use the same functions. An address with a zone (`fe80::1%eth0`) is rejected, because a zone is valid on
+one host only.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ _ALL_HOSTS = IPv4Address("255.255.255.255")
 
 
 def parse_address(text: str) -> IPAddress:
-    """The address that `text` writes. Raises ValueError with a sentence that says what would be right."""
+    """Parse an IP address. Raises ValueError with a message for the caller."""
     if "%" in text or "/" in text:
         raise ValueError(f"'{text}' is not a valid IP address.")
     try:
@@ -26,9 +27,9 @@ def parse_address(text: str) -> IPAddress:
 
 
 def parse_network(text: str) -> IPNetwork:
-    """The network that `text` writes in CIDR form; bits of the host are cut off. Raises ValueError.
+    """Parse a network in CIDR form and clear its host bits. Raises ValueError with a message for the caller.
 
-    One of IPv4 addresses inside IPv6 (RFC 4291, 2.5.5.2) is refused: no packet ever carries them.
+    IPv4-mapped IPv6 networks (RFC 4291, 2.5.5.2) are rejected, because no packet carries such an address.
     """
     if "%" in text or "/" not in text:
         raise ValueError(f"'{text}' is not a valid IP subnet.")
@@ -42,7 +43,7 @@ def parse_network(text: str) -> IPNetwork:
 
 
 def outermost(networks: Iterable[IPNetwork]) -> Iterator[IPNetwork]:
-    """Those of one IP version that are within no other one, in order."""
+    """Yield the networks that are inside no other one, sorted. All networks must have the same IP version."""
     last: IPNetwork | None = None
     for network in sorted(networks, key=lambda each: (int(each.network_address), each.prefixlen)):
         if last is None or network.network_address not in last:
@@ -51,10 +52,10 @@ def outermost(networks: Iterable[IPNetwork]) -> Iterator[IPNetwork]:
 
 
 def usable_range(cidr: IPNetwork) -> tuple[IPAddress, IPAddress]:
-    """The first and the last address that a host may have.
+    """Return the first and the last address that a host can use.
 
-    Not the network's own nor the broadcast address (RFC 1122, 3.2.1.3), nor IPv6's router anycast (RFC 4291, 2.6.1);
-    a point-to-point subnet has none of these (RFC 3021, RFC 6164).
+    The range excludes the IPv4 network and broadcast addresses (RFC 1122, 3.2.1.3) and the IPv6 subnet-router anycast
+    address (RFC 4291, 2.6.1). Point-to-point subnets exclude nothing (RFC 3021, RFC 6164).
     """
     first, last = cidr.network_address, cidr.broadcast_address
     if cidr.prefixlen >= cidr.max_prefixlen - 1:
@@ -68,7 +69,7 @@ def is_usable(address: IPAddress, cidr: IPNetwork) -> bool:
 
 
 def is_inside(inner: IPNetwork, outer: IPNetwork) -> bool:
-    """Whether all addresses of the one are addresses of the other."""
+    """Return whether every address of `inner` is in `outer`."""
     return inner.version == outer.version and inner.prefixlen >= outer.prefixlen and inner.network_address in outer
 
 
@@ -77,13 +78,13 @@ def overlaps(one: IPNetwork, other: IPNetwork) -> bool:
 
 
 def all_but(kept: Iterable[IPNetwork], version: int) -> Iterator[IPNetwork]:
-    """The fewest networks that hold every address of this IP version but these; in order."""
+    """Yield the smallest set of networks that covers all addresses of this IP version except `kept`, in order."""
     bits = 32 if version == 4 else 128
     ranges = sorted((int(each[0]), int(each[-1])) for each in kept if each.version == version)
     begin = 0
     for first, last in (*ranges, (1 << bits, 1 << bits)):
         while begin < first:
-            room, step = first - begin, begin & -begin or 1 << bits  # as far as there is room, and it is aligned
+            room, step = first - begin, begin & -begin or 1 << bits  # largest aligned block that fits before `first`
             size = min(step, 1 << (room.bit_length() - 1))
             prefix = bits - size.bit_length() + 1
             yield IPv4Network((begin, prefix)) if version == 4 else IPv6Network((begin, prefix))
@@ -92,11 +93,11 @@ def all_but(kept: Iterable[IPNetwork], version: int) -> Iterator[IPNetwork]:
 
 
 def is_destination(address: IPAddress) -> bool:
-    """Whether it can name one machine on any network, in its own family.
+    """Return whether the address can be the destination of a connection across routers.
 
-    Not the address of nobody, of oneself, of many or of all (RFC 1122, 3.2.1.3; RFC 4291, 2.5 to 2.7). None that holds
-    on one link only (RFC 3927; RFC 4291, 2.5.6): a switch leads connections across routers. No IPv4 in IPv6's clothes
-    (RFC 4291, 2.5.5.2): no packet has that.
+    Excluded are the unspecified, loopback, multicast and broadcast addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5 to 2.7),
+    link-local addresses (RFC 3927; RFC 4291, 2.5.6), which are valid on one link only, and IPv4-mapped IPv6 addresses
+    (RFC 4291, 2.5.5.2), which no packet carries.
     """
     mapped = address.version == 6 and address.ipv4_mapped is not None
     nobody = address.is_unspecified or address in _THIS_NETWORK or address == _ALL_HOSTS
@@ -104,29 +105,32 @@ def is_destination(address: IPAddress) -> bool:
 
 
 def render_endpoint(address: IPAddress, port: int) -> str:
-    """`10.0.0.1:80`, `[fd00::1]:80`: the form of ovn-nb(5) Load_Balancer:vips."""
+    """Format an endpoint as ovn-nb(5) Load_Balancer:vips does: `10.0.0.1:80`, `[fd00::1]:80`."""
     return f"[{address!s}]:{port}" if isinstance(address, IPv6Address) else f"{address!s}:{port}"
 
 
 def render_address(address: IPAddress) -> str:
-    """`10.0.0.1`, `[fd00::1]`: the form of ovn-nb(5) Load_Balancer:ip_port_mappings."""
+    """Format an address as ovn-nb(5) Load_Balancer:ip_port_mappings does: `10.0.0.1`, `[fd00::1]`."""
     return f"[{address}]" if address.version == 6 else str(address)
 
 
 def render_interface(address: IPAddress, network: IPNetwork) -> str:
-    """`10.0.0.1/24`: an address with the prefix length of its subnet, as in ovn-nb(5) Logical_Router_Port:networks."""
+    """Format an address with its prefix length as ovn-nb(5) Logical_Router_Port:networks does: `10.0.0.1/24`."""
     return f"{address}/{network.prefixlen}"
 
 
 def link_local(mac: str) -> IPv6Address:
-    """The IPv6 link-local address of an interface with this MAC (RFC 4291, appendix A: modified EUI-64)."""
+    """Return the IPv6 link-local address of an interface with this MAC (RFC 4291, appendix A: modified EUI-64)."""
     octets = [int(part, 16) for part in mac.split(":")]
     eui64 = bytes([octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, *octets[3:]])
     return IPv6Address(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0]) + eui64)
 
 
 def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
-    """A free MAC under Neutron's default prefix (fa:16:3e), the same for the same seed while nothing changes."""
+    """Return a free MAC with Neutron's default prefix (fa:16:3e). The same seed and allocations give the same MAC.
+
+    Raises LookupError if all 2^24 addresses are allocated.
+    """
     start = seeded(seed) % 2**24
     for step in range(2**24):
         number = (start + step) % 2**24
@@ -137,11 +141,12 @@ def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
 
 
 def derive_mac(seed: str) -> str:
-    """A locally administered MAC (IEEE 802: second bit of the first octet) for a port that no one asked for."""
+    """Return a locally administered MAC (IEEE 802: second bit of the first octet) for a port that no request
+    created."""
     number = seeded(seed) % 2**40
     return "0e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
 
 
 def seeded(seed: str) -> int:
-    """A number that is the same for the same seed, and as good as any other for another."""
+    """Return a 64-bit number derived from the seed by SHA-256."""
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")

@@ -1,4 +1,4 @@
-"""The owners whose rows may differ after a change of documents, in an order in which they can be applied."""
+"""Owners whose rows may differ after a change of documents, in an order that keeps references valid."""
 
 from collections.abc import Iterable
 
@@ -11,9 +11,9 @@ from fairlead.model.snapshot import Snapshot, passing_local_ips, shares_near
 
 
 def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Owner, ...]:
-    """The owners whose rows may differ between two snapshots that differ in the documents of `changed`.
+    """Return the owners whose rows may differ between two snapshots that differ in the documents of `changed`.
 
-    What rows refer to is created before them and deleted after them.
+    Referenced owners are created before, and deleted after, the owners that refer to them.
     """
     owners: set[Owner] = set()
     before, after = Topology(old), Topology(new)
@@ -33,14 +33,15 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
 
 
 def _is_ours(old: Snapshot, new: Snapshot, owner: Owner) -> bool:
-    """Others write the rows of what is theirs; but that of a proxy on their network is ours."""
+    """Return whether Fairlead writes rows of this owner: all owners except unmanaged ones. An unmanaged network with a
+    port of a proxy counts, because the proxy's rows are Fairlead's."""
     has_proxies = owner.kind is Kind.NETWORK and (owner.id in old.network_proxies or owner.id in new.network_proxies)
     return has_proxies or not is_foreign(new.find(owner) or old.find(owner))
 
 
 def _counted(snapshot: Snapshot, shared: Iterable[VipNetwork], owners: Iterable[Owner]) -> Iterable[Owner]:
-    """The load balancers whose answers are counted on each switch from which clients may ask: which these are, follows
-    as what they share does."""
+    """Return the load balancers whose reply traffic is counted on the affected switches. The set of switches from which
+    clients can connect changes with the rows that these load balancers share."""
     if not snapshot.counts_answers:
         return set()
     found = {
@@ -58,13 +59,13 @@ def _counted(snapshot: Snapshot, shared: Iterable[VipNetwork], owners: Iterable[
 
 
 def _is_own(snapshot: Snapshot, where: VipNetwork) -> bool:
-    """Whether the guest has become the network's project: others may write that."""
+    """Return whether the network now belongs to the guest project. Unmanaged networks can change their project."""
     network = snapshot.networks.get(where.network_id)
     return network is not None and network.project_id == where.guest
 
 
 def exists(snapshot: Snapshot, owner: Owner) -> bool:
-    """Whether it may have rows."""
+    """Return whether the owner can have rows in this snapshot."""
     if owner.kind is Kind.VIP_NETWORK:
         found = VipNetwork.of(owner)
         projects = snapshot.vip_projects.get(found.network_id, NO_IDS)

@@ -1,7 +1,7 @@
-"""The agents of nodes, as servers hear them: the values of the fact `AGENTS` (`model/facts.py`).
+"""Agents of nodes as a server sees them: the values of the fact `AGENTS` (`model/facts.py`).
 
-An agent says again and again that it lives, to every server. One that was silent for three of these heartbeats is
-*stale*: what it said last holds, and is nobody's word any more (`model/covering.py`).
+An agent sends heartbeats to every server. An agent that misses three of them is *stale*: its last reports remain valid
+until another node probes in its place (`model/covering.py`).
 """
 
 from collections.abc import Collection, Mapping
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 SILENCES = 3
-"""Heartbeats that an agent may leave out before it is stale."""
+"""Heartbeats that an agent may miss before it is stale."""
 SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 100, 60_000
-"""Milliseconds."""
+"""Bounds of the heartbeat interval, in milliseconds."""
 MOST_UNAPPLIED = 1_000
-"""That an agent tells of at once: the first ones, by their owners."""
+"""Maximum failed owners in one report; the first ones, sorted by owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unapplied:
-    """What a node could not apply."""
+    """Owner that a node failed to apply, with its error."""
 
     dataplane: str
     owner: str
@@ -28,31 +28,32 @@ class Unapplied:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     name: str
-    """Of its chassis."""
+    """Name of the agent's chassis."""
     version: str = ""
     host: str = ""
-    """As the machine calls itself."""
+    """Host name that the machine reports."""
     since: datetime
-    """When it began."""
+    """Start time of the agent's process."""
     heartbeat: float
-    """Seconds."""
+    """Heartbeat interval in seconds."""
     heard: bool = True
-    """False: it is stale."""
+    """False if the agent is stale."""
     away: bool = False
-    """Whether it has hung up and not come again, as one that was killed: what it said of its proxies is nobody's word
-    any more. All else that it said holds until it is stale."""
+    """Whether the agent closed its connection and has not reconnected, as a killed agent does. Its reports of proxies
+    are then void; all other reports are valid until the agent is stale."""
     told: bool = False
-    """Whether it has told this server all that it sees, when it was known what its node has."""
+    """Whether the agent has sent this server a complete report since the server knows the node's ports."""
     unapplied: tuple[Unapplied, ...] = ()
 
 
 def find_stale(
     silences: Mapping[str, float], heartbeats: Mapping[str, float], stale: Collection[str]
 ) -> frozenset[str]:
-    """Who is silent for too long, given for how many seconds each is silent and how often each speaks.
+    """Return the stale agents, given the seconds since the last heartbeat and the heartbeat interval of each agent.
 
-    If more than half of those that were heard until now fall silent together, it is the server that hears nobody: none
-    of them is taken for stale then. So of two one may be.
+    If more than half of the agents that were responsive become unresponsive together, the server's own connectivity is
+    the likely cause, so none of them is marked stale. A single agent, or
+    one of two, may be marked.
     """
     silent = frozenset(name for name, seconds in silences.items() if seconds > SILENCES * heartbeats[name])
     fresh = silent - frozenset(stale)

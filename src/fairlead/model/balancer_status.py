@@ -1,13 +1,13 @@
-"""The status of a load balancer and of each part of it, derived from what was written when and what was applied.
+"""Status of a load balancer and of its parts, derived from write generations, applied generations and health.
 
-A load balancer is applied as a whole, but its clients look at parts. So the snapshot keeps, for each part, the
-generation that made it and the newest one that touched it (`touch`), by Octavia's table of which objects an operation
-sets PENDING: what has changed, and with it everything that leads there. The status of a part is that of its newest
-generation.
+A load balancer is applied as a whole, but API clients read the status of each part. The snapshot therefore keeps, for
+each part, the generation that created it and the newest generation that touched it (`touch`). A generation touches the
+objects that Octavia's operation sets to PENDING: the changed part and the listeners that lead to it. The provisioning
+status of a part is that of its newest generation.
 
-Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/health/heartbeat_udp.py): a listener's
-does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools, and from
-listeners that lead to proxies.
+Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/health/heartbeat_udp.py): the status of a
+listener does not depend on its pools, the status of a pool follows from its members, and the status of the load
+balancer follows from its pools and from listeners that use proxies.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,8 @@ from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
 
 @dataclass(frozen=True, slots=True)
 class PartHistory:
-    """The generations that made a part, and that touched it last."""
+    """Generations that created a part and that touched it last; 0 for parts that existed when the snapshot was
+    loaded."""
 
     made: int = 0
     touched: int = 0
@@ -39,11 +40,11 @@ class PartHistory:
 
 AS_OLD_AS_THE_WHOLE = PartHistory()
 PartHistories = Map[str, PartHistory]
-"""Part -> its history; none for a part that nobody has touched since its load balancer was made or loaded."""
+"""Part id -> its history. Parts that are unchanged since their load balancer was created or loaded have no entry."""
 
 
 def touch(old: LoadBalancer, new: LoadBalancer, histories: PartHistories, generation: int) -> PartHistories:
-    """The histories after `new` took the place of `old`."""
+    """Return the histories after `new` has replaced `old`."""
     before, after = dict(_parts(old)), dict(_parts(new))
     changed = {identity for identity, part in after.items() if _differ(before.get(identity), part)}
     for listener in new.listeners:
@@ -57,7 +58,7 @@ def touch(old: LoadBalancer, new: LoadBalancer, histories: PartHistories, genera
 
 
 def _differ(old: Resource | None, new: Resource) -> bool:
-    """Most parts are the same object before and after: of a thousand members one has changed."""
+    """Compare by identity first, because unchanged parts are the same object before and after."""
     return old is not new and old != new
 
 
@@ -76,30 +77,31 @@ def _parts(balancer: LoadBalancer) -> Iterator[tuple[str, Resource]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancerStatus:
-    """Of one load balancer, and of each part of it."""
+    """Status of one load balancer and of each of its parts."""
 
     balancer: LoadBalancer
     generation: int
     histories: PartHistories = Map()
     applied: Applied
     down: frozenset[str] = frozenset()
-    """The members that their health monitor calls down, if only at some of their ports."""
+    """Members that their health monitor reports as down, at one port at least."""
     online: frozenset[HealthKey] = frozenset()
-    """The members that it has seen answer."""
+    """Members that answered the probes of their health monitor."""
     agents_probe: bool = False
-    """Whether agents probe its members, or its dataplane does."""
+    """Whether agents probe the members; otherwise their dataplane does."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
-    """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
+    """Whether the model excludes any answer from the member's address, with no monitor needed."""
     is_unserved: Callable[[Member], bool] = lambda _: False
-    """Whether nobody is there who would lead anything to the member, monitored or not."""
+    """Whether no node can forward traffic to the member, monitored or not."""
     is_kept: Callable[[], bool] = lambda: True
-    """Whether no node says that it cannot apply it, and all are heard that lead to its members: one that is silent goes
-    on with what it was told last."""
+    """Whether no node reports that it failed to apply the load balancer, and all nodes that forward to its members are
+    responsive. An unresponsive node continues with the last configuration that it received."""
     by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
-    """How a listener stands to which proxies lead."""
+    """Operating status of a listener that uses proxies."""
 
     def provisioning(self, part: Resource) -> ProvisioningStatus:
-        """ERROR while attempts fail to apply what has touched it, and for the whole while any attempt fails."""
+        """Return ERROR while applying the generation that touched the part fails; for the load balancer, while any
+        apply of it fails."""
         touched = self.generation if part is self.balancer else self._stamp(part).touched
         if self.applied.generation and self.applied.generation >= touched:
             failing = part is self.balancer and self.applied.error is not None
@@ -110,12 +112,14 @@ class BalancerStatus:
         return ProvisioningStatus.PENDING_CREATE if is_new else ProvisioningStatus.PENDING_UPDATE
 
     def is_immutable(self, part: Resource) -> bool:
-        """Whether a caller has to wait for it. A part whose attempts fail may be changed: that may be the cure."""
+        """Return whether requests must wait for the part. A part that fails to apply is mutable, because a change may
+        be the fix."""
         pending = (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
         return self.provisioning(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
-        """DEGRADED too while some nodes fail to apply it, or are silent: clients that others serve notice nothing."""
+        """Return DEGRADED also while some nodes fail to apply the load balancer or are unresponsive, because other
+        nodes serve clients."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()
@@ -125,7 +129,7 @@ class BalancerStatus:
         return next(worst, OperatingStatus.ONLINE if self.is_kept() else OperatingStatus.DEGRADED)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
-        """One that leads to proxies stands as these do."""
+        """Return the status of its proxies for a listener that uses them, otherwise ONLINE or OFFLINE."""
         serves = self._serves(self.balancer, listener)
         return self.by_proxies(listener) if serves and listener.proxy_port else _online(serves)
 
@@ -139,8 +143,8 @@ class BalancerStatus:
         return self._of_pool(pool, self._led_to())
 
     def _of_pool(self, pool: Pool, led_to: frozenset[str]) -> OperatingStatus:
-        """OFFLINE too when no listener that serves leads to it. A member that is on its way says nothing, and one that
-        was not probed yet serves."""
+        """Return OFFLINE also if no serving listener leads to the pool. Members that are not applied yet are ignored,
+        and members that are not probed yet count as serving."""
         if not self._serves(self.balancer, pool) or pool.id not in led_to:
             return OperatingStatus.OFFLINE
         there = [member for member in pool.members if self._is_there(member)]
@@ -151,7 +155,7 @@ class BalancerStatus:
         return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
 
     def _led_to(self) -> frozenset[str]:
-        """The pools of the listeners that serve."""
+        """Return the pools of the listeners that serve."""
         serving = (listener for listener in self.balancer.listeners if self._serves(listener))
         return frozenset(pool_id for listener in serving for pool_id in pools_of(listener))
 
@@ -175,12 +179,12 @@ class BalancerStatus:
         return self.histories.get(part.id, AS_OLD_AS_THE_WHOLE)
 
     def _is_unprobed(self, pool: Pool, member: Member) -> bool:
-        """It serves until somebody says that it is down."""
+        """Return whether the member has no probe result yet. Such a member serves until it is reported as down."""
         is_known = member.id in self.down or member.id in self.online or self.is_unserved(member)
         return _is_monitored(pool) and member.takes_connections and not is_known
 
     def _is_there(self, part: Resource) -> bool:
-        """Whether a version of it is in the dataplane."""
+        """Return whether any version of the part has been applied."""
         return 0 < self.applied.generation >= self._stamp(part).made
 
     def _serves(self, *parts: LoadBalancer | Listener | Pool | HealthMonitor | L7Policy | L7Rule) -> bool:

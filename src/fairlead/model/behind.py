@@ -1,4 +1,5 @@
-"""Behind which host an address is, and which load balancers have members behind one."""
+"""Placement behind plain hosts: maps an address to the host that routes it, and prefixes to the load balancers with
+members in them."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -20,11 +21,11 @@ from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.snapshot import Snapshot
 
 _AS_LONG = 8
-"""Of blocks that are gone through, as long as it takes to look for one by its number."""
+"""Number of blocks that can be scanned in the time of one lookup by block number."""
 
 
 def host_of(snapshot: Snapshot, address: IPAddress) -> tuple[Host, HostPrefix] | None:
-    """No two hosts have an address behind them in common."""
+    """Return the host that routes the address, with the matching prefix. Prefixes of two hosts never overlap."""
     found = holding(snapshot.host_prefixes, snapshot.host_prefix_lengths, address_key(address))
     if found is None:
         return None
@@ -33,13 +34,14 @@ def host_of(snapshot: Snapshot, address: IPAddress) -> tuple[Host, HostPrefix] |
 
 
 def declared_behind(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
-    """The host that the address is behind, if the load balancer may have members there by what operators declared."""
+    """Return the host that is declared to route the address, if the load balancer's project may have members there."""
     found = host_of(snapshot, address)
     return found[0] if found is not None and found[1].project_id in (None, balancer.project_id) else None
 
 
 def may_be_behind(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
-    """The same, unless the address is the host's own: then nobody is there but where members run on the host itself."""
+    """Return the host that routes the address for this load balancer. The host's own addresses give None, except those
+    that an operator declared for members on the host itself."""
     host = declared_behind(snapshot, balancer, address)
     if host is None or address not in snapshot.own_addresses.get(host.name, ()):
         return host
@@ -47,18 +49,18 @@ def may_be_behind(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress
 
 
 def members_on(snapshot: Snapshot, host: Host) -> tuple[IPAddress, ...]:
-    """The host's own addresses at which members run on it, because an operator said so: those of its declared ones
-    that are behind it. A declared address is behind no other host."""
+    """Return the host's declared addresses that are inside its own prefixes: members may run on the host there. No
+    other host routes a declared address."""
     return tuple(each for each in host.addresses if host_of(snapshot, each) is not None)
 
 
 def nowhere(snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]) -> frozenset[str]:
-    """Those of its members that are behind no host: nobody leads anything to them."""
+    """Return the ids of members that no host routes, so they receive no traffic."""
     return frozenset(each.id for each in members if may_be_behind(snapshot, balancer, each.address) is None)
 
 
 def own_among(snapshot: Snapshot, name: str, addresses: Iterable[IPAddress]) -> frozenset[IPAddress]:
-    """Those of a host's addresses that are behind it: of the others it says nothing, or is not believed."""
+    """Return the addresses that the host itself routes. A host's report about any other address is ignored."""
     found = ((each, host_of(snapshot, each)) for each in addresses)
     return frozenset(each for each, behind in found if behind is not None and behind[0].name == name)
 
@@ -70,7 +72,7 @@ def _prefix_at(host: Host, first: tuple[int, int]) -> HostPrefix:
 
 
 def host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
-    """A host that has an address in it, or somebody behind it has: the name of one."""
+    """Return the name of a host that has an address, or routes a prefix, within this network; None if there is none."""
     known, own = snapshot.host_prefixes, prefix_key(cidr)
     around = holding(known, snapshot.host_prefix_lengths, own)
     inside = (each for each in known if holding((own,), (own[:2],), each) is not None)
@@ -81,15 +83,15 @@ def host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
 
 
 def balancers_behind(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[str]:
-    """Those with an announced VIP that have a member in one of these prefixes, or had one whose slots they remember. It
-    may name too many."""
+    """Yield the load balancers with an announced VIP and a member, or a previous owner of a slot, in one of these
+    prefixes. The result may include others."""
     found = {each for block in _blocks(snapshot, cidrs) for each in snapshot.member_blocks[block]}
     return (each for each in sorted(found) if snapshot.load_balancers[each].vip.network_id in snapshot.announced)
 
 
 def _blocks(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[Block]:
-    """Those that have members, and an address in common with one of these. Those that are known are gone through once
-    at most: a thousand hosts may be lost together, and each have more blocks behind it than there are members."""
+    """Yield the known blocks of member addresses that overlap one of these networks. All known blocks are scanned at
+    most once, because a thousand hosts can fail together and each can route more blocks than there are members."""
     known = snapshot.member_blocks
     left, wide = len(known) // _AS_LONG, list[tuple[Block, Block]]()
     for first, number in sorted((_covered(cidr) for cidr in cidrs), key=itemgetter(1)):
@@ -105,13 +107,13 @@ def _blocks(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[Block]:
 
 
 def _covered(cidr: IPNetwork) -> tuple[Block, int]:
-    """Its first block, and how many there are."""
+    """Return the first block of a network and the number of blocks."""
     first = block_of(cidr.network_address)
     return first, 1 << max(0, BLOCK_LENGTH[cidr.version] - cidr.prefixlen)
 
 
 def _disjoint(wide: list[tuple[Block, Block]]) -> Iterator[tuple[Block, Block]]:
-    """Without those that are within another one: prefixes have nothing else in common. They are in order."""
+    """Drop ranges that are inside another one. Prefixes are nested or disjoint. Input and output are sorted."""
     last: Block = (0, 0)
     for first, end in wide:
         if end > last:

@@ -1,6 +1,6 @@
-"""The catalog of an operator: flavors and availability zones that a load balancer may name, and the profiles behind.
+"""Catalog of the operator: flavors, availability zones and their profiles.
 
-None of these has rows: they say what a load balancer may be, and are looked at when one is made.
+None of these has rows. They constrain load balancers and are read when a load balancer is created.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a provider is told. `metadata` is a JSON object as it was written: that is how it is shown."""
+    """Parameters for a provider. `metadata` is a JSON object, kept and shown as it was written."""
 
     id: str
     name: str
@@ -28,7 +28,7 @@ class AvailabilityZoneProfile(Profile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """Its name is its own: no other flavor has it."""
+    """Flavor of a load balancer. Its name is unique."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailabilityZone:
-    """Known by its name, which never changes."""
+    """Availability zone, identified by its name, which never changes."""
 
     name: str
     profile_id: str

@@ -1,4 +1,4 @@
-"""The compute nodes that there are, as somebody observes them."""
+"""Compute nodes, as observed by OVN or by agents."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,17 +6,16 @@ from typing import TypeAlias
 from immutables import Map
 
 Ports: TypeAlias = Map[str, bool]
-"""Id of a port that a chassis has -> whether its packets flow there. A router's gateway is called by the port that it
-is."""
+"""Port id -> whether its packets flow on this chassis. The gateway of a router is listed by its gateway port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chassis:
     name: str
     host: str = ""
-    """Its host name; empty if it says none."""
+    """Host name; empty if the chassis reports none."""
     zones: frozenset[str] = frozenset()
-    """Availability zones, as Neutron has them: none, one or several."""
+    """Availability zones as Neutron defines them: none, one or several."""
     alive: bool = True
-    """Whether it confirms what it is asked. One that nobody asks counts as alive."""
+    """Whether the chassis confirms `NB_Global.nb_cfg`. A chassis that is not checked counts as alive."""
     ports: Ports = Map()

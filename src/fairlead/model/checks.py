@@ -1,11 +1,11 @@
-"""What a node probes of one member, how often, and when the answers make it up or down.
+"""Health check of one member: the probe that a node sends, its schedule and its thresholds.
 
-A check speaks what the pool speaks where members take connections: the PROXY protocol's header, then TLS. At a port or
-an address that is the monitor's own it speaks what the monitor's type says, as HAProxy's checks do (configuration
-manual, `check-send-proxy` and `check-ssl`).
+At the member's own address and port a check uses the pool's protocol: PROXY header first, then TLS. At a separate
+monitor address or port it uses the monitor's type only, as HAProxy does (configuration manual, `check-send-proxy` and
+`check-ssl`).
 
-Octavia's words: `max_retries` successes in a row make a member ONLINE, `max_retries_down` failures in a row ERROR (API
-reference, "Create Health Monitor").
+Thresholds are Octavia's: `max_retries` consecutive successes make a member ONLINE, `max_retries_down` consecutive
+failures make it ERROR (API reference, "Create Health Monitor").
 """
 
 from dataclasses import dataclass
@@ -18,38 +18,38 @@ from fairlead.model.loadbalancer import HealthMonitor, HttpMonitor, MonitorType,
 from fairlead.model.local_ip import ReplicaMonitor
 
 SHORTLY = 0.25
-"""Seconds, or a quarter of a delay that is shorter than a second."""
+"""Margin between timeout and next probe, in seconds; a quarter of the delay if the delay is below one second."""
 
 
 class Verdict(StrEnum):
-    """What the probes of a member have come to."""
+    """State of a member derived from its probes."""
 
     PENDING = "PENDING"
-    """Not enough of them yet."""
+    """Not enough probes yet."""
     UP = "UP"
     DOWN = "DOWN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """Times in seconds."""
+    """Schedule and thresholds of a check. Times are in seconds."""
 
     delay: float
-    """From the beginning of one probe to the beginning of the next one."""
+    """Interval between the starts of two probes."""
     timeout: float
-    """For which an answer is waited for."""
+    """Configured timeout of one probe."""
     max_retries: int
     max_retries_down: int
 
     @property
     def patience(self) -> float:
-        """For which an answer is waited for. Octavia wants the timeout to be less than the delay, and lets others pass:
-        who has not answered shortly before the next probe has not answered."""
+        """Effective timeout of a probe. Octavia wants the timeout below the delay but accepts other values, so a probe
+        times out shortly before the next one starts."""
         return min(self.timeout, self.delay - min(SHORTLY, self.delay / 4))
 
 
 class ProxyHeader(StrEnum):
-    """Versions of the PROXY protocol."""
+    """Version of the PROXY protocol."""
 
     V1 = "PROXY"
     V2 = "PROXYV2"
@@ -60,7 +60,7 @@ _HEADERS = {PoolProtocol.PROXY: ProxyHeader.V1, PoolProtocol.PROXYV2: ProxyHeade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How each connection begins."""
+    """Bytes that start each connection to a member: PROXY header and TLS handshake."""
 
     header: ProxyHeader | None = None
     is_tls: bool = False
@@ -71,24 +71,24 @@ PLAIN = Opening()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainCheck:
-    """Whether anything answers at all."""
+    """Probe that succeeds if the port answers."""
 
     type: MonitorType
     header: ProxyHeader | None = None
-    """What is sent first."""
+    """PROXY header to send first; None for no header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCheck:
-    """What is asked of a web server, and which answers are right."""
+    """HTTP probe: the request and the accepted status codes."""
 
     is_tls: bool
-    """Whether it is asked by HTTPS. Certificates are not looked at, as Octavia does not."""
+    """Whether the probe uses TLS. Certificates are not verified, as in Octavia."""
     method: str
     path: str
     version: str
     host: str
-    """What the request says that it is for."""
+    """Value of the Host header."""
     codes: frozenset[int]
     header: ProxyHeader | None = None
 
@@ -98,19 +98,19 @@ Check: TypeAlias = PlainCheck | HttpCheck
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One member or replica at one of its ports, as a node has to probe it."""
+    """One port of a member or replica that a node has to probe."""
 
     endpoint: Endpoint
     check: Check
     rhythm: Rhythm
     covers: bool = False
-    """Whether it is on another node, or on none, and is reached by the network's ordinary port."""
+    """Whether the target is on another node or on none, so it is probed from the network's ordinary probe port."""
     project_id: str = ""
-    """Who has it probed: what one project has probed keeps no other one waiting."""
+    """Project of the load balancer. Probes are scheduled fairly between projects."""
 
 
 def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:
-    """Octavia allows a delay and a timeout of 0: they count as a second."""
+    """Return the schedule of a monitor. Octavia allows a delay and a timeout of 0; both count as one second."""
     return Rhythm(
         delay=monitor.seconds_between,
         timeout=float(max(1, monitor.timeout)),
@@ -120,12 +120,12 @@ def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:
 
 
 def opening_of(pool: Pool) -> Opening:
-    """Of a connection that the pool's members take."""
+    """Return the opening of connections to the pool's members."""
     return Opening(header=_HEADERS.get(pool.protocol), is_tls=pool.tls is not None and pool.tls.enabled)
 
 
 def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, opening: Opening = PLAIN) -> Check:
-    """`opening` is what is spoken there, whatever the monitor asks."""
+    """Return the check for an address. `opening` applies there, whatever the monitor's type."""
     if not isinstance(monitor, HttpMonitor):
         is_stream = ASKED_OVER[monitor.type] is Transport.TCP
         kind = MonitorType.TLS_HELLO if opening.is_tls and monitor.type is MonitorType.TCP else monitor.type
@@ -134,7 +134,7 @@ def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, openin
         is_tls=opening.is_tls or monitor.type is MonitorType.HTTPS,
         method=monitor.http_method,
         path=monitor.url_path,
-        version=monitor.http_version or "1.0",  # what HAProxy says if it is told none, and so Octavia
+        version=monitor.http_version or "1.0",  # default of HAProxy, and of Octavia
         host=monitor.domain_name or (f"[{address}]" if address.version == 6 else str(address)),
         codes=expected(monitor.expected_codes),
         header=opening.header,
@@ -142,7 +142,7 @@ def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, openin
 
 
 def expected(codes: str) -> frozenset[int]:
-    """One code, several with commas, or a range with a hyphen."""
+    """Parse accepted status codes: one code, a comma-separated list, or a range with a hyphen."""
     first, hyphen, last = codes.partition("-")
     if hyphen:
         return frozenset(range(int(first), int(last) + 1))

@@ -1,19 +1,20 @@
-"""Which node probes what, and who does it in the place of a node that is silent.
+"""Delegated probing: selects the node that probes each endpoint, and a substitute for nodes with a stale agent.
 
-A node probes what it hosts. Where its agent is stale nobody knows what became of the machines there: each of their
-places is *covered* by the agent of another node, until the node's own is heard again. A place where nobody has a port
-is covered for ever. What was seen last holds until whoever covers it has seen it, so nothing flaps:
+A node probes its own ports. If its agent is stale, the state of its ports is unknown, so another node's agent probes
+them until the agent is responsive again. Addresses without a port are always probed by a delegate. The last result is
+valid until the delegate has its own, so a member does not flap:
 
-* the agent was lost alone: whoever covers sees the member answer, and it never went down;
-* the node lost its power: whoever covers sees it fail, and it is down;
-* nobody can cover it: what was seen last holds, unless OVN calls the chassis dead (ADR 9).
+* only the agent failed: the delegate sees the member answer, and the member never goes down;
+* the node lost power: the delegate sees the probe fail, and the member goes down;
+* no delegate is available: the last result is valid, unless OVN reports the chassis as dead (ADR 9).
 
-Who is behind a plain host is probed by that host alone: nobody else may have a way to it.
+Addresses behind a plain host are probed by that host only, because no other node may have a route to them.
 
-All places of a network are covered by one chassis, which has an ordinary port there for it (ADR 46): what a localport
-sends stays on its node. Nobody covers networks that others wrote: there is no address to be had from them.
+One chassis probes all delegated endpoints of a network from an ordinary port there (ADR 46), because packets of a
+localport never leave their node. Unmanaged networks have no delegate, because Fairlead cannot allocate an address
+there.
 
-Servers and agents ask the same functions: the agent what to probe, the server what to believe.
+Servers and agents call the same functions: agents to select targets, servers to select valid results.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,18 +28,18 @@ from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
 
 Near: TypeAlias = Callable[[str], Collection[str]]
-"""A network -> the chassis that reach it by their own ports (`model/locality.py`)."""
+"""Network id -> chassis that reach the network by their own ports (`model/locality.py`)."""
 MOST_COVERED = 10_000
-"""Places that servers have covered at once: those that come first by name. A rack that loses its power has fewer."""
+"""Maximum delegated places, sorted by name. A rack that loses power has fewer."""
 
 
 def place_of(endpoint: Endpoint) -> str:
-    """What is covered as one: all endpoints of a port, or of an address that no port has."""
+    """Return the place of an endpoint, the unit of delegation: a port, or a network and address without a port."""
     return endpoint.port_id or f"{endpoint.network_id}/{endpoint.address}"
 
 
 def probes_here(snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> bool:
-    """Whether it is for this chassis to probe this endpoint, and to tell what it saw."""
+    """Return whether this chassis probes the endpoint and reports its result."""
     if endpoint.network_id in snapshot.announced:
         host = host_of(snapshot, endpoint.address)
         return host is not None and host[0].name == chassis
@@ -48,25 +49,25 @@ def probes_here(snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> bool:
 
 
 def choose(candidates: Iterable[str], network_id: str) -> str | None:
-    """One of these chassis, the same one whoever asks."""
+    """Select one chassis by rendezvous hashing, so every caller selects the same one."""
     return max(candidates, key=lambda name: (score(name, network_id), name), default=None)
 
 
 def stale_nodes(snapshot: Snapshot) -> Iterator[str]:
-    """The chassis whose agents are silent."""
+    """Yield the chassis with a stale agent."""
     return (name for name, agent in snapshot.agents.items() if not agent.heard and name in snapshot.chassis)
 
 
 def watched_places(snapshot: Snapshot, chassis: str) -> Iterator[tuple[str, str]]:
-    """The places of this chassis that somebody may want to have probed, each with its network."""
+    """Yield the places of this chassis that may need probes, each with its network."""
     for port_id in snapshot.chassis[chassis].ports:
         if _is_watched_port(snapshot, port_id):
             yield port_id, snapshot.ports[port_id].network_id
 
 
 def hostless_places(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """The places where nobody has a port and somebody is to be probed, each with its network. They are kept by load
-    balancer: it costs what there are."""
+    """Yield the probed places without a port, each with its network. The index is by load balancer, so the cost is that
+    of the number of places."""
     for places in snapshot.hostless.values():
         for place in places:
             yield place, place.partition("/")[0]
@@ -78,13 +79,14 @@ def _is_watched(snapshot: Snapshot, port_id: str, address: object) -> bool:
 
 
 def is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Whether anybody may ask for it: a member with a monitor is at its address, or a monitored replica at its port."""
+    """Return whether the endpoint may need probes: a member with a monitor has the address, or a monitored replica has
+    the port."""
     return _is_watched(snapshot, endpoint.port_id, endpoint.address)
 
 
 def find_cover(snapshot: Snapshot, network_id: str, near: Near) -> str | None:
-    """The chassis that covers the places of this network, if any can: its agent is heard, and it reaches the network,
-    which is nobody else's."""
+    """Return the chassis that probes the delegated places of this network; None if none can. It needs a responsive
+    agent and a port on the network, and the network must be managed."""
     if is_foreign(snapshot.networks.get(network_id)):
         return None
     return choose((name for name in near(network_id) if is_heard(snapshot, name)), network_id)
@@ -96,8 +98,8 @@ def is_heard(snapshot: Snapshot, chassis: str) -> bool:
 
 
 def known_of(snapshot: Snapshot, endpoint: Endpoint) -> Health:
-    """What is known of an endpoint, whoever says it: an agent's word goes before that of OVN's own monitors. An address
-    that nobody's port has is nobody's until somebody has seen it answer."""
+    """Return the health of an endpoint. A probe result of an agent has priority over OVN's own monitors. An address
+    without a port is GONE until a probe has succeeded there."""
     sighting = snapshot.sightings.get(endpoint)
     if sighting is None:
         is_announced = endpoint.network_id in snapshot.announced
@@ -113,7 +115,7 @@ def known_of(snapshot: Snapshot, endpoint: Endpoint) -> Health:
 
 
 def silent_nodes(snapshot: Snapshot) -> Iterator[str]:
-    """The chassis that have somebody to probe, and whose agents nobody has heard yet."""
+    """Yield the chassis that have endpoints to probe and no known agent."""
     if snapshot.agents_probe:
         for name, node in snapshot.chassis.items():
             if name not in snapshot.agents and any(_is_watched_port(snapshot, each) for each in node.ports):
@@ -121,8 +123,8 @@ def silent_nodes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def untold_nodes(snapshot: Snapshot) -> Iterator[str]:
-    """The chassis that have somebody to probe, and whose agents have not told all that they see: they may be heard
-    before it is known what their nodes have, and one that has just begun may have seen nobody yet."""
+    """Yield the chassis that have endpoints to probe and no complete report yet. An agent can connect before the ports
+    of its node are known, and a new agent has no results at first."""
     if snapshot.agents_probe:
         seen = {each.chassis for each in snapshot.sightings.values()}
         for name, node in snapshot.chassis.items():
@@ -138,5 +140,5 @@ def _is_watched_port(snapshot: Snapshot, port_id: str) -> bool:
 
 
 def has_agent(snapshot: Snapshot, port_id: str) -> bool:
-    """Whether the chassis that has this port has an agent, if only a stale one: then OVN need not probe there."""
+    """Return whether the chassis of this port has an agent, stale or not. OVN then does not need to probe the port."""
     return any(port_id in node.ports for name in snapshot.agents if (node := snapshot.chassis.get(name)) is not None)

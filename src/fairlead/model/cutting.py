@@ -1,12 +1,12 @@
-"""Which connections are flushed from the connection tracker because their member no longer serves them.
+"""Connections to flush from the connection tracker because their member no longer serves them.
 
-A connection is told by both of its ends, as a switch tracks it: where the client sends, and who answers. So those of
-other members, and those that other listeners have to the same member, are left alone.
+A connection is identified by both ends, as conntrack on a switch tracks it: the address and port that the client uses,
+and those of the member. Connections of other members, and of other listeners to the same member, are not flushed.
 
-Streams end by themselves, so `down_member` decides about those of a member that is down; of a pool that keeps them,
-only attempts without an answer are flushed. A sender of datagrams may never pause, and the tracker keeps its flow at
-the same member for that long. So datagram flows of members that are down, disabled or removed are always flushed;
-members of weight 0 drain and keep theirs.
+`down_member` of the pool decides about TCP connections of a member that is down; with KEEP only unanswered connection
+attempts are flushed. UDP and SCTP flows of members that are down, disabled or removed are always flushed, because a
+sender that never pauses would keep its conntrack entry, and its member, forever. Members of weight 0 drain and keep
+their flows.
 """
 
 from collections.abc import Collection, Iterator
@@ -35,14 +35,15 @@ DATAGRAMS = frozenset({Transport.UDP, Transport.SCTP})
 class Cut(NamedTuple):
     transport: Transport
     address: IPAddress
-    """That clients connect to: a VIP, or a floating IP that leads to one."""
+    """Destination address of clients: a VIP, or a floating IP that leads to one."""
     port: int
     member: IPAddress
     member_port: int
 
 
 class Lost(NamedTuple):
-    """The connections of a member that is down or disabled, at all listeners of its pool of one kind."""
+    """Connections of a member that is down or disabled, through all listeners of its pool with one kind of
+    transport."""
 
     pool_id: str
     member: HealthKey
@@ -50,14 +51,14 @@ class Lost(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """Attempts to open a connection to a member that is down, at any VIP and port of its pool's listeners."""
+    """Attempts to connect to a member that is down, through any VIP and port of its pool's listeners."""
 
     pool_id: str
     member: HealthKey
 
 
 class Flows(NamedTuple):
-    """What a member had that it has no more. Those of a pool have their listeners and addresses in common."""
+    """Flows that a member had and no longer has. Flows of one pool share their listeners and addresses."""
 
     listeners: tuple[Listener, ...]
     addresses: frozenset[IPAddress]
@@ -65,7 +66,7 @@ class Flows(NamedTuple):
 
 
 def lost_of(snapshot: Snapshot, balancer_id: str) -> frozenset[Lost]:
-    """As many as there are members, whatever the number of listeners. None for a load balancer that is not there."""
+    """Return the connections to flush, at most one entry per member. A missing load balancer has none."""
     balancer, down = snapshot.load_balancers.get(balancer_id), snapshot.down.get(balancer_id, frozenset())
     if balancer is None or is_prepared(balancer):
         return frozenset()
@@ -81,7 +82,7 @@ def lost_of(snapshot: Snapshot, balancer_id: str) -> frozenset[Lost]:
 
 
 def unanswered_of(snapshot: Snapshot, balancer_id: str) -> frozenset[Unanswered]:
-    """Of pools whose streams are kept: where the others are cut, attempts are too."""
+    """Return the unanswered attempts to flush, for pools that keep established connections."""
     balancer, down = snapshot.load_balancers.get(balancer_id), snapshot.down.get(balancer_id)
     if balancer is None or not down or is_prepared(balancer):
         return frozenset()
@@ -90,7 +91,7 @@ def unanswered_of(snapshot: Snapshot, balancer_id: str) -> frozenset[Unanswered]
 
 
 def cuts_of(snapshot: Snapshot, balancer_id: str, lost: Lost) -> Iterator[Cut]:
-    """Each port of each listener, with the member there."""
+    """Yield one entry for each port of each listener that leads to the member."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return
@@ -106,7 +107,7 @@ def cuts_of(snapshot: Snapshot, balancer_id: str, lost: Lost) -> Iterator[Cut]:
 
 
 def is_unanswered(snapshot: Snapshot, balancer_id: str, asked: Collection[Unanswered], seen: Cut) -> bool:
-    """Whether a connection with these ends belongs to one of those."""
+    """Return whether a tracked connection belongs to one of these attempts."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None or seen.address not in _addresses(snapshot, balancer):
         return False
@@ -120,9 +121,9 @@ def is_unanswered(snapshot: Snapshot, balancer_id: str, asked: Collection[Unansw
 
 
 def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> list[Flows]:
-    """Datagram flows that the load balancer led to a member before, and perhaps does not lead there any more: a
-    listener, a pool, a floating IP or the load balancer was removed or disabled, or the member was removed. What is
-    served all the same, `leads_to` knows. As many as there are members, whatever the number of listeners."""
+    """Return UDP and SCTP flows that the change may have ended, because a listener, pool, floating IP or load balancer
+    was removed or disabled, or a member was removed. `leads_to` finds the flows that are still served. The result has
+    at most one entry per member and address set."""
     old, new = before.load_balancers.get(balancer_id), after.load_balancers.get(balancer_id)
     if old is None or is_prepared(old):
         return []
@@ -158,7 +159,7 @@ def cuts_left(flows: Flows) -> Iterator[Cut]:
 
 
 def leads_to(balancer: LoadBalancer, cut: Cut) -> bool:
-    """Whether a listener that serves has this member, whatever its state."""
+    """Return whether a serving listener has this member, whatever the member's state."""
     return any(
         cut in _cuts(listener, member, (cut.address,))
         for listener, pool in _serving(balancer)
@@ -175,7 +176,7 @@ def _addresses(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[IPAddress
 
 
 def addresses_of(snapshot: Snapshot, balancer_id: str) -> frozenset[IPAddress]:
-    """That clients connect to."""
+    """Return the addresses that clients use: VIPs and floating IPs."""
     balancer = snapshot.load_balancers.get(balancer_id)
     return frozenset(_addresses(snapshot, balancer)) if balancer is not None else frozenset()
 
@@ -188,14 +189,14 @@ def _leading(balancer: LoadBalancer) -> Iterator[tuple[Listener, Pool]]:
 
 
 def _serving(balancer: LoadBalancer) -> Iterator[tuple[Listener, Pool]]:
-    """Listeners of datagrams that are not disabled, nor their pools."""
+    """Yield UDP and SCTP listeners that are enabled, with their enabled pools."""
     for listener, pool in _leading(balancer) if balancer.admin_state_up else ():
         if transport(listener.protocol) in DATAGRAMS and listener.admin_state_up and pool.admin_state_up:
             yield listener, pool
 
 
 def _kinds(balancer: LoadBalancer) -> Iterator[tuple[Pool, bool]]:
-    """Each pool to which listeners lead, and whether these are of datagrams."""
+    """Yield each pool in use, and whether its listeners are UDP or SCTP."""
     found = {(pool.id, _is_of_datagrams(listener)): pool for listener, pool in _leading(balancer)}
     return ((pool, datagrams) for (_, datagrams), pool in found.items())
 
@@ -205,7 +206,7 @@ def _is_of_datagrams(listener: Listener) -> bool:
 
 
 def _cuts(listener: Listener, member: Member, addresses: Collection[IPAddress]) -> Iterator[Cut]:
-    """At each port of the listener."""
+    """Yield an entry for each port of the listener."""
     ports, which = tuple(expand(listener.ports)), transport(listener.protocol)
     for port, member_port in zip(ports, targets(member.port, ports), strict=False):
         for address in addresses:

@@ -1,8 +1,7 @@
-"""Which owners depend on a document, by kind: those besides its own whose rows may differ when it has changed.
+"""Dependents of a document, by kind: the other owners whose rows may differ after it has changed.
 
-Each function gets the topology before and after, which remembers what was looked up for other documents of the same
-change. It may name too many, never too few: what it misses stays wrong in the dataplane until the next look at
-everything.
+Each function gets the topology before and after the change; a topology caches lookups for all documents of the same
+change. The result may include too many owners, never too few: a missing owner keeps wrong rows until the next resync.
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,7 +54,9 @@ def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner
                 yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
         if rerouted:
             yield from _with_ways(snapshot, owner.id)
-            ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]  # it joins all that it has one on
+            ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[
+                :1
+            ]  # one interface suffices: the router connects all its networks
             for network_id in (snapshot.ports[port].network_id for port in ports):
                 yield from _crossing(snapshot, network_id)
 
@@ -70,9 +71,9 @@ def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
 
 
 def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    """The load balancers with members behind it: their rows say which host that is, and whether it holds the VIP. Its
-    addresses are in rows of its own alone, but members may run there; and by which IP version it meets others is in
-    rows of theirs."""
+    """Yield load balancers with members behind the host, because their rows contain the host's number and draining
+    state. The host's addresses are in its own rows only, but members may run on them; the IP versions used between
+    hosts are in the rows of the other hosts."""
     was, becomes = (each.snapshot.hosts.get(owner.id) for each in (before, after))
     kept = (was and _said(was)) == (becomes and _said(becomes))
     old, new = (frozenset(host.prefixes) if host is not None else frozenset() for host in (was, becomes))
@@ -89,7 +90,7 @@ def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
 
 
 def _said(host: Host) -> tuple[int, bool, bool]:
-    """What rows of services say of it. Until when it returns they do not."""
+    """Return the attributes that service rows contain. The end of the return period is not one of them."""
     return host.number, host.draining, host.returning_until is not None
 
 
@@ -106,8 +107,8 @@ def of_floating_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[
 
 
 def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    """What the network's VIPs share, with the first and the last of its project; and the rows of the port that has
-    the address, and of those that may have it too."""
+    """Yield the rows shared by the network's VIPs if this is the first or last Local IP of its project, the port that
+    has the address, and the ports that may use it too."""
     old, new = before.snapshot, after.snapshot
     was, becomes = (each.local_ips.get(owner.id) for each in (old, new))
     yield from (Owner(Kind.PORT, port_id) for port_id, _ in _lent(was) ^ _lent(becomes))
@@ -123,14 +124,14 @@ def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Own
 
 
 def _lent(local_ip: LocalIP | None) -> frozenset[tuple[str, IPAddress]]:
-    """The ports that may have its address beside their own, and the address."""
+    """Return the ports that may use the Local IP's address besides their own, each with that address."""
     if local_ip is None or local_ip.mode is not Mode.PASSTHROUGH:
         return frozenset()
     return frozenset((port_id, local_ip.address) for port_id in local_ip.replicas)
 
 
 def of_load_balancer(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    """What VIPs share comes with the first one and goes with the last; those between do not touch it."""
+    """Yield the owners that VIPs share, which appear with the first VIP and disappear with the last one."""
     old, new = before.snapshot, after.snapshot
     for snapshot in (old, new):
         balancer = snapshot.load_balancers.get(owner.id)
@@ -165,8 +166,8 @@ def _shared_by_near(
 
 
 def _shares(snapshot: Snapshot, network_id: str, project_id: str) -> tuple[VipNetwork, ...]:
-    """What the project's VIPs there share. Whose a network was that is not there any more nobody knows: then it is one
-    of two."""
+    """Return the owners that VIPs of the project share on this network. The project of a deleted network is unknown, so
+    the result then has both candidates."""
     if network_id in snapshot.networks:
         return (vip_network(snapshot, network_id, project_id),)
     return VipNetwork(network_id), VipNetwork(network_id, project_id)
@@ -200,15 +201,15 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
 
 
 def _with_ways(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
-    """The networks that the router joins with proxies on them: some of their ways may be by this router. Those for
-    VIPs on its gateway are its own."""
+    """Yield the networks of the router that have proxies, because routes of these proxies may use the router. Proxies
+    for VIPs on the router's gateway belong to the router itself."""
     ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(router_id, NO_IDS))
     yield from (Owner(Kind.NETWORK, port.network_id) for port in ports if port.network_id in snapshot.network_proxies)
 
 
 def _probed_from(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
-    """The load balancers whose members on a network of others are probed from another address than before. What
-    anybody else calls such a port there changes nothing."""
+    """Yield load balancers whose members on an unmanaged network are now probed from another address. Other ports with
+    the same device name there change nothing."""
     if _probe_source(old, network_id) != _probe_source(new, network_id):
         for snapshot in (old, new):
             yield from (Owner(Kind.LOAD_BALANCER, each) for each in monitoring(snapshot, network_id))
@@ -220,7 +221,7 @@ def _probe_source(snapshot: Snapshot, network_id: str) -> object:
 
 
 def _is_gateway(snapshot: Snapshot, port: Port) -> bool:
-    """Whether the port has the address by which its network is left."""
+    """Return whether the port has the gateway address of one of its network's subnets."""
     network = snapshot.networks.get(port.network_id)
     gateways = {subnet.gateway for subnet in network.subnets} if network else set()
     return any(fixed.address in gateways for fixed in port.fixed_ips)
@@ -237,7 +238,7 @@ def _gateways(snapshot: Snapshot, network_id: str) -> object:
 
 
 def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """The load balancers with probes whose way to a member may be in this domain."""
+    """Yield load balancers with monitors whose path to a member may cross this domain."""
     networks, routers = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
     subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
     found = (each for place in (*subnets, *routers) for each in snapshot.crossing.get(place, NO_IDS))
@@ -245,11 +246,13 @@ def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
-    """The load balancers that probe this port, or from its address, and those that lead to it whoever is near; the
-    Local IPs of which it is a replica, or that probe theirs from its address; and the network, from which agents probe
-    from there."""
+    """Yield the owners that depend on a port or its addresses: load balancers that probe it, probe from it or prefer
+    near members there; Local IPs with it as a replica or as probe source; and its network if agents probe from the
+    port."""
     ports = [port]
-    if port.use is PortUse.PROBE and not is_foreign(port):  # who may write there may call any port of theirs so
+    if port.use is PortUse.PROBE and not is_foreign(
+        port
+    ):  # on an unmanaged network any tenant can give a port this device name
         yield Owner(Kind.NETWORK, port.network_id)
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
@@ -274,12 +277,15 @@ def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
 
 def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owner]:
     snapshot = topology.snapshot
-    for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[:1]:  # a way through it leads to them all
+    for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[
+        :1
+    ]:  # one interface suffices: paths through it reach all networks of the router
         yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_through(router_id))
 
 
 def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterator[Owner]:
-    """What depends on who owns a network and on its addresses: what is connected, and what its guests may have."""
+    """Yield the owners that depend on a network's project and subnets: connected VIP networks, load balancers, Local
+    IPs and proxies."""
     if _place(before.snapshot, network_id) == _place(after.snapshot, network_id):
         return
     for topology in (before, after):
@@ -306,7 +312,8 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
 
 
 def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
-    """Those whose load balancers may have rows on this network or beyond it; and the gateways that have such VIPs."""
+    """Yield the VIP networks whose load balancers may have rows on this network or beyond it, and the router gateways
+    with VIPs among them."""
     snapshot = topology.snapshot
     if not (snapshot.vip_projects or snapshot.router_vips):
         return
@@ -321,6 +328,6 @@ def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -
 
 
 def _vip_gateway(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
-    """What is there if the gateway of the router has VIPs."""
+    """Yield the owner of the gateway's VIPs if there are any."""
     if router_id in snapshot.router_vips:
         yield Owner(Kind.VIP_GATEWAY, router_id)

@@ -1,15 +1,16 @@
-"""Where the load balancers of a project are: the networks and routers that get rows for them.
+"""Domain of a project: the networks and routers that get rows for its load balancers.
 
-What belongs to one project gets nothing because of what another one asks for: two tenants may have the same subnets,
-and their routers may meet on a shared network. So a domain holds what is the project's own and is connected. The
-connection may go through networks of others. It may go through routers of others only where nobody but the project or
-an administrator can have put them. The one thing of another project that gets rows is the network that a VIP is on, for
+Objects of one project get no rows because of another project's load balancers, because two tenants may use the same
+subnets and their routers may share a network. A domain therefore has the project's own objects that are connected. The
+connection may cross networks of other projects, and routers of other projects only where nobody except the project or
+an administrator can have attached them. The only object of another project that gets rows is the network of a VIP, for
 addresses of its own subnets (ADR 10).
 
-Where a subnet overlaps one of the VIPs' network an address means something else: no connection goes there.
+A subnet that overlaps a subnet of the VIP's network has other machines at the same addresses, so no connection crosses
+it.
 
-VIPs on an external network are on the gateway of one router. Their domain is what connections reach from that router;
-of routers it has this one alone, because only its gateway has the addresses (ADR 23).
+VIPs on an external network are on the gateway of one router. Their domain is the part that is reachable from that
+router, and the router is the only one in it, because only its gateway has the addresses (ADR 23).
 """
 
 from bisect import bisect_right
@@ -26,17 +27,17 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """By their ids: the project's own networks and routers, and the ports that connect them."""
+    """Ids of the project's own networks and routers, and of the ports that connect them."""
 
     networks: frozenset[str]
     routers: frozenset[str]
     interfaces: frozenset[str]
-    """Ports of routers on these networks: one at least on each, if more than one network is connected."""
+    """Router ports on these networks: at least one per network if more than one network is connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """By their ids: networks and routers on which something is."""
+    """Ids of networks and routers that contain something."""
 
     networks: frozenset[str] = frozenset()
     routers: frozenset[str] = frozenset()
@@ -47,7 +48,7 @@ NOWHERE = Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """The networks and routers that a project's connections lead to, whoever owns them."""
+    """Networks and routers that connections of a project can reach, of any project."""
 
     networks: frozenset[str]
     routers: frozenset[str]
@@ -55,19 +56,19 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How networks and routers of one snapshot are connected, as each project may use them.
+    """Connections between networks and routers of one snapshot, as each project may use them.
 
-    It remembers what it has looked up while one question is answered: make a new one for each question.
+    The instance caches lookups: create one for each question and discard it.
     """
 
     snapshot: Snapshot
     _routers: dict[str, Mapping[str, set[str]]] = field(default_factory=dict)
 
     def domain(self, network_id: str, project_id: str) -> Domain:
-        """Of the project's load balancers with a VIP on this network."""
+        """Return the domain of the project's load balancers with a VIP on this network."""
         snapshot = self.snapshot
         network = snapshot.networks.get(network_id)
-        if network is None:  # others wrote it, and took it away
+        if network is None:  # unmanaged network, removed by its manager
             return NOWHERE
         connected = self.connected(network_id, project_id, AddressRanges.of(network))
         networks = self._own(connected.networks, project_id)
@@ -84,7 +85,7 @@ class Topology:
         return self.domain(balancer.vip.network_id, balancer.project_id)
 
     def gateway_domain(self, router_id: str) -> Domain:
-        """Of the VIPs that the gateway of this router has; nothing of a router that is gone."""
+        """Return the domain of VIPs on the gateway of this router; empty if the router is gone."""
         router = self.snapshot.routers.get(router_id)
         if router is None:
             return NOWHERE
@@ -98,8 +99,8 @@ class Topology:
         )
 
     def connected_with(self, router: Router) -> Connected:
-        """What its project reaches from this router: the networks that it joins, and beyond them those in which no
-        address of these, or of the network outside, means something else."""
+        """Return the part that the router's project reaches from it: the networks that it joins, and those beyond that
+        overlap neither these nor the external network."""
         start = frozenset(port.network_id for port in self._interfaces(router.id))
         outside = self.snapshot.networks.get(router.gateway.network_id) if router.gateway else None
         near = [self.snapshot.networks[each] for each in start]
@@ -110,11 +111,11 @@ class Topology:
         return frozenset(each.id for each in found if each.project_id == project_id and not each.external)
 
     def connected(self, start: str, project_id: str, ranges: "AddressRanges | None" = None) -> Connected:
-        """What the project reaches from this network; nothing where an address of these ranges means something else."""
+        """Return the part that the project reaches from this network, without networks that overlap `ranges`."""
         return self._walk(frozenset({start}), project_id, ranges)
 
     def _walk(self, start: frozenset[str], project_id: str, ranges: "AddressRanges | None", *known: str) -> Connected:
-        """From these networks, and through these routers whatever they join."""
+        """Search from these networks, and through these routers regardless of overlaps."""
         networks, routers, todo = set(start), set(known), list(start)
         while todo:
             for router_id in self.routers_of_projects(todo.pop()).get(project_id, set()) - routers:
@@ -129,7 +130,7 @@ class Topology:
         return Connected(networks=frozenset(networks), routers=frozenset(routers))
 
     def routers_of_projects(self, network_id: str) -> Mapping[str, set[str]]:
-        """Project -> the routers on this network through which its packets may go."""
+        """Return project id -> routers on this network that the project's packets may cross."""
         if network_id not in self._routers:
             found = defaultdict[str, set[str]](set)
             for router_id in self.snapshot.network_routers.get(network_id, NO_IDS):
@@ -139,10 +140,9 @@ class Topology:
         return self._routers[network_id]
 
     def projects_through(self, router_id: str) -> set[str]:
-        """The projects whose packets may go through a router: its owner, and the owners of networks that it joins and
-        that are not shared.
+        """Return the projects whose packets may cross a router: its owner, and the owners of its unshared networks.
 
-        Nobody but the owner of such a network, or an administrator, puts a router on it.
+        Only the owner of such a network, or an administrator, can attach a router to it.
         """
         router = self.snapshot.routers.get(router_id)
         networks = (self.snapshot.networks[port.network_id] for port in self._interfaces(router_id))
@@ -150,7 +150,8 @@ class Topology:
         return own | {network.project_id for network in networks if not network.shared}
 
     def serves_only(self, router_id: str, project_id: str) -> bool:
-        """Whether a router is the project's: it owns it, or owns all networks that it joins, and shares none."""
+        """Return whether a router belongs to the project: the project owns the router, or owns all its networks and
+        shares none."""
         if self.snapshot.routers[router_id].project_id == project_id:
             return True
         networks = [self.snapshot.networks[port.network_id] for port in self._interfaces(router_id)]
@@ -160,7 +161,7 @@ class Topology:
         return (self.snapshot.ports[each] for each in self.snapshot.router_interfaces.get(router_id, NO_IDS))
 
     def _subnets(self, router_id: str, but: frozenset[str]) -> Iterator[IPNetwork]:
-        """On which the router has an address, those of some networks left out."""
+        """Yield the subnets where the router has an address, except those on networks of `but`."""
         for port in self._interfaces(router_id):
             if port.network_id not in but:
                 for fixed in port.fixed_ips:
@@ -171,13 +172,13 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class AddressRanges:
-    """The addresses of networks, as ranges `(version, first, last)` that are sorted and do not overlap."""
+    """Addresses of networks as sorted, disjoint ranges `(version, first, last)`."""
 
     ranges: tuple[tuple[int, int, int], ...]
 
     @classmethod
     def of(cls, *networks: Network) -> "AddressRanges":
-        """Of several networks those subnets that are inside one of another are not counted again."""
+        """Return the ranges of these networks, merging subnets that are inside another one."""
         found: list[tuple[int, int, int]] = []
         for version, first, last in sorted(_range(cidr) for network in networks for cidr in _cidrs(network)):
             if not found or found[-1][0] != version or last > found[-1][2]:
@@ -191,7 +192,7 @@ class AddressRanges:
         return self._overlaps((address.version, int(address), int(address)))
 
     def _overlaps(self, wanted: tuple[int, int, int]) -> bool:
-        """Of the ranges that begin before the end of this one, only the last can reach into it."""
+        """Check the last range that starts before the end of `wanted`: only this one can reach into it."""
         version, first, last = wanted
         place = bisect_right(self.ranges, (version, last, float("inf")))
         return place > 0 and self.ranges[place - 1][0] == version and self.ranges[place - 1][2] >= first

@@ -1,4 +1,4 @@
-"""How the values of a fact become others by its news (`model/facts.py`)."""
+"""Updates of a fact's values by news (`model/facts.py`)."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from immutables import Map
 
 
 def change_map(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """None says that an entry goes. It costs what is new."""
+    """Apply entries that differ; None removes an entry. The cost is that of the news."""
     changed = {key: value for key, value in news.items() if known.get(key) != value}
     return put_all(known, changed) if changed else known
 
 
 def put_all(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """Without a look at what was known: two chassis with a thousand ports take long to compare, and of health the
-    observer tells only what differs."""
+    """Apply entries without comparison. Comparing two chassis with a thousand ports is slow, and the observer of health
+    sends only differences."""
     with known.mutate() as mutation:
         for key, value in news.items():
             if value is None:

@@ -1,11 +1,11 @@
-"""Facts: what somebody observes. Each sort of fact is declared once, here.
+"""Facts: values that an observer reports. Each type of fact is declared once, here.
 
-A fact stands in the snapshot beside the documents and is never stored: its observer says it again after a restart. What
-nobody has said anything of has no entry. No tenant changes a fact. Documents and facts together decide what rows an
-owner has and which status it shows.
+A fact is kept in the snapshot beside the documents and is never stored, because its observer reports it again after a
+restart. Objects without a report have no entry. Tenants cannot change a fact. The rows and the status of an owner
+follow from documents and facts together.
 
-A new sort of fact is the class of its values, a field of the snapshot, a declaration here, and an observer that hands
-its news to `store.model.Model.observe`.
+A new type of fact needs the class of its values, a field of the snapshot, a declaration here, and an observer that
+passes its news to `store.model.Model.observe`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,19 +35,19 @@ from fairlead.model.writing import with_foreign
 
 _News = TypeVar("_News")
 MOST_TOLD = 10
-"""Members or replicas in one line of the log."""
+"""Maximum members or replicas in one log line."""
 HealthNews: TypeAlias = Mapping[Endpoint, Health | None]
 ChassisNews: TypeAlias = Mapping[str, Chassis | None]
-"""By the name of the chassis."""
+"""Chassis name -> the chassis; None removes it."""
 SightingNews: TypeAlias = Mapping[Endpoint, Sighting | None]
 AgentNews: TypeAlias = Mapping[str, Agent | None]
-"""By the name of the chassis."""
+"""Chassis name -> its agent; None removes it."""
 CoveredNews: TypeAlias = Mapping[str, str | None]
-"""Place, or network -> the chassis that probes there; None for none."""
+"""Place or network -> the chassis that probes there; None for no chassis."""
 GivenNews: TypeAlias = Mapping[IPAddress, bool | None]
-"""Address -> True for one that is given out; None for one that is no longer."""
+"""Address -> True if it is allocated; None if it no longer is."""
 PluggedNews: TypeAlias = Mapping[str, str | None]
-"""Port -> the host name of the node that has it; None for none."""
+"""Port id -> host name of the node that has the port; None for no node."""
 
 
 def _nobody(old: Snapshot, new: Snapshot, news: Any) -> Iterable[Owner]:
@@ -64,31 +64,32 @@ def _all_differ(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> t
 
 @dataclass(frozen=True, kw_only=True)
 class Fact(Generic[_News]):
-    """One sort of fact, with the type of its news."""
+    """Type of fact, parametrised by the type of its news."""
 
     field: str = ""
-    """Of the snapshot; none where `take` says what the news change."""
+    """Field of the snapshot; empty if `take` applies the news."""
     take: Callable[[Snapshot, _News], Snapshot] | None = None
-    """The snapshot after the news, where they are more than a field of it."""
+    """Returns the snapshot with the news, for facts that change more than one field."""
     observer: str
-    """Who says it, for people."""
+    """Source of the fact, for people."""
     change: Callable[[Any, _News], Any] = change_map
-    """The field after the news."""
+    """Returns the field's new value."""
     concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
-    """The owners whose rows may differ after the news, given the snapshots before and after. Too many is allowed, too
-    few never."""
+    """Returns the owners whose rows may differ after the news, given the snapshots before and after. The result may
+    include too many owners, never too few."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
-    """Brings up to date what the snapshot keeps of these owners that follows from documents and facts together."""
+    """Updates the derived fields of the snapshot for these owners; derived fields follow from documents and facts
+    together."""
     differing: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
-    """Those of the owners concerned whose rows do differ between the two snapshots."""
+    """Returns the owners whose rows do differ between the two snapshots."""
     step: int | None = None
-    """How many owners are derived without a rest; None is all of them."""
+    """Number of owners to derive between two cooperative yields; None for all of them."""
     describe: Callable[[Snapshot, Owner], str] | None = None
-    """What is true of an owner whose rows differ after the news: a sentence for the log."""
+    """Returns a sentence for the log about an owner whose rows differ after the news."""
 
 
 def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
-    """The snapshot that knows the news. What follows from them is not derived yet."""
+    """Return the snapshot with the news applied; derived fields are not updated yet."""
     if fact.take is not None:
         return fact.take(snapshot, news)
     known = getattr(snapshot, fact.field)
@@ -97,8 +98,8 @@ def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
 
 
 def _probed_by(old: Snapshot, new: Snapshot, news: Iterable[Endpoint]) -> list[Owner]:
-    """The load balancers that have a member with a monitor at one of these addresses, and the Local IPs with a monitor
-    that have a replica at one of these ports."""
+    """Return the load balancers with a monitored member at one of these addresses, and the monitored Local IPs with a
+    replica at one of these ports."""
     found = {each for endpoint in news for each in new.watched.get(endpoint.address, NO_IDS)}
     replicas = _replicas(new, {endpoint.port_id for endpoint in news})
     return [
@@ -108,20 +109,20 @@ def _probed_by(old: Snapshot, new: Snapshot, news: Iterable[Endpoint]) -> list[O
 
 
 def derive(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
-    """The snapshot in which all is up to date that follows from facts and these owners' documents together."""
+    """Return the snapshot with derived fields updated for these owners."""
     owners = tuple(owners)
-    for each in dict.fromkeys(fact.derive for fact in FACTS):  # several facts may have one thing follow from them
+    for each in dict.fromkeys(fact.derive for fact in FACTS):  # several facts can share one derivation
         snapshot = each(snapshot, owners)
     return snapshot
 
 
 def derive_all(snapshot: Snapshot) -> Snapshot:
-    """After a start, when documents are known and no fact is."""
+    """Derive everything after a start, when documents are loaded and no fact is known."""
     return derive(snapshot, all_probing(snapshot))
 
 
 def _describe_down(snapshot: Snapshot, owner: Owner) -> str:
-    """The first of them, and how many more there are."""
+    """List the first members that are down, and the number of others."""
     probing = find_probing(snapshot, owner)
     why = reasons(snapshot, probing) if probing else {}
     found = list(describe_probed(snapshot, probing, why)) if probing else []
@@ -136,8 +137,10 @@ def _all_balancers(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner
 
 
 def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
-    """When a chassis comes or goes, or is in other zones, the load balancers that decide on each for itself; when it
-    comes or goes, Local IPs with a replica there. What else is told of a chassis matters to nobody."""
+    """Yield the owners that depend on a chassis. A chassis that appears, disappears or changes zones affects load
+    balancers with a decision per chassis; one that appears or disappears also affects Local IPs with a replica there.
+    A change of `alive` affects load balancers with proxies on the chassis, and probed owners if the chassis has an
+    agent."""
     if any(_zones(old, name) != _zones(new, name) for name in news):
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in new.near)
     moved = [name for name in news if (name in old.chassis) != (name in new.chassis)]
@@ -166,8 +169,8 @@ def _ports(snapshot: Snapshot, name: str) -> frozenset[str]:
 
 
 def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
-    """The load balancers that may have a member with a monitor at one of these ports, and the Local IPs with one that
-    have a replica there."""
+    """Return the load balancers that may have a monitored member at one of these ports, and the monitored Local IPs
+    with a replica there."""
     if not snapshot.sightings:
         return []
     found = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
@@ -181,15 +184,16 @@ def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
 
 
 def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Rows of those that are near depend on where ports are; of the others on who is down."""
+    """Keep the owners whose rows differ: rows of locality-aware load balancers depend on the placement of ports, rows
+    of other load balancers on the members that are down."""
     owners = tuple(owners)
     changed = frozenset(changed_health(before, after, owners))
     return tuple(each for each in owners if each.kind is Kind.LOCAL_IP or each.id in after.near or each in changed)
 
 
 def _monitored_on(old: Snapshot, new: Snapshot, news: AgentNews) -> Iterator[Owner]:
-    """Who has somebody probed on a chassis of which an agent is new, or gone for good: OVN need not, or has to, probe
-    there. Who leads to a proxy there of which nobody hears any more, or somebody again."""
+    """Yield the owners affected by agents. If an agent appears or is removed, OVN stops or starts probing on its
+    chassis. If an agent becomes responsive or unresponsive, load balancers with proxies on its chassis are affected."""
     for name in news:
         if _heard(old, name) != _heard(new, name):
             yield from led_there(new, _ports(old, name) | _ports(new, name))
@@ -202,12 +206,12 @@ def _monitored_on(old: Snapshot, new: Snapshot, news: AgentNews) -> Iterator[Own
 
 
 def _covered_networks(old: Snapshot, new: Snapshot, news: CoveredNews) -> Iterator[Owner]:
-    """From which somebody else probes by now: they have a port for that."""
+    """Yield the networks with a new delegate: the network has a port for delegated probes."""
     return (Owner(Kind.NETWORK, each) for each in news if each in new.networks)
 
 
 def _replicas(snapshot: Snapshot, ports: Iterable[str]) -> list[Owner]:
-    """The Local IPs that have a replica at one of these ports."""
+    """Return the Local IPs with a replica at one of these ports."""
     found = {each for port in ports for each in snapshot.replica_local_ips.get(port, NO_IDS)}
     return [Owner(Kind.LOCAL_IP, each) for each in sorted(found)]
 
@@ -219,13 +223,13 @@ def _plugged(old: Snapshot, new: Snapshot, news: PluggedNews) -> Iterator[Owner]
 
 
 def _zones(snapshot: Snapshot, name: str) -> frozenset[str] | None:
-    """None for no such chassis."""
+    """Return the zones of a chassis; None if the chassis is unknown."""
     found = snapshot.chassis.get(name)
     return None if found is None else found.zones
 
 
 def _near_members(old: Snapshot, new: Snapshot, news: PluggedNews) -> list[Owner]:
-    """Of those load balancers the ones that may have a member at one of these ports."""
+    """Return the load balancers with a decision per chassis that may have a member at one of these ports."""
     ports = (port for each in news if (port := new.ports.get(each)) is not None) if new.near else ()
     addresses = (fixed.address for port in ports for fixed in port.fixed_ips)
     found = {each for address in addresses for each in new.near_members.get(address, NO_IDS)}
@@ -233,12 +237,12 @@ def _near_members(old: Snapshot, new: Snapshot, news: PluggedNews) -> list[Owner
 
 
 def _connected(old: Snapshot, new: Snapshot, news: ForeignNews) -> Iterable[Owner]:
-    """What a change of such documents concerns that are stored."""
+    """Return the stored owners that depend on changed unmanaged networks."""
     return affected(old, new, dict(admitted(old, news)))
 
 
 def _whatever_probes(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
-    """Whoever has a monitor, and the networks, from which agents probe."""
+    """Yield all owners with a monitor, and all networks, because agents probe from them."""
     yield from (Owner(Kind.NETWORK, each) for each in new.networks)
     yield from all_probing(new)
 
@@ -255,7 +259,7 @@ HEALTH: Fact[HealthNews] = Fact(
     concerns=_probed_by,
     derive=derive_health,
     differing=changed_health,
-    step=5,  # each load balancer may have a thousand members
+    step=5,  # each load balancer can have a thousand members
     describe=_describe_down,
 )
 CHASSIS: Fact[ChassisNews] = Fact(
@@ -386,23 +390,24 @@ FACTS: tuple[Fact[Any], ...] = (
     GIVEN_ELSEWHERE,
 )
 DERIVED = frozenset({"down", "online", "hostless"})
-"""The fields of the snapshot that follow from documents and facts together."""
+"""Fields of the snapshot that are derived from documents and facts together."""
 OBSERVED = DERIVED | {fact.field for fact in FACTS if fact.field}
-"""Those that no document is in, and no index of documents."""
+"""Fields that contain neither documents nor indexes of documents."""
 
 
 def with_facts_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
-    """These documents, and what is known of the others' by observers."""
+    """Return this snapshot's documents with the other snapshot's facts."""
     return replace(snapshot, **{name: getattr(other, name) for name in OBSERVED})
 
 
 def have_same_documents(one: Snapshot, other: Snapshot) -> bool:
-    """If one was made of the other by news of observers; those of networks of others are documents."""
+    """Return whether the documents are identical, for snapshots where one was made from the other by news. Unmanaged
+    networks count as documents."""
     names = (field.name for field in fields(Snapshot) if field.name not in OBSERVED)
     return all(getattr(one, name) is getattr(other, name) for name in names)
 
 
 def ports_on(snapshot: Snapshot, chassis: str) -> frozenset[str] | None:
-    """The ports that a chassis has, whether their packets flow or not; None for no such chassis."""
+    """Return the ports of a chassis, whether their packets flow or not; None if the chassis is unknown."""
     found = snapshot.chassis.get(chassis)
     return None if found is None else frozenset(found.ports)

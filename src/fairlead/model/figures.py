@@ -1,25 +1,25 @@
-"""What was counted of a listener."""
+"""Traffic counters of a listener."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one listener on one node; all but `active` only grow."""
+    """Counters of one listener on one node. All except `active` are monotonic."""
 
     connections: int = 0
-    """Opened; over UDP, datagrams until the first answer."""
+    """Connections opened; for UDP, datagrams up to the first reply."""
     errors: int = 0
-    """Turned away, because no member lived."""
+    """Connections rejected because no member is up."""
     bytes_in: int = 0
-    """From clients to members, with headers: a switch counts those of frames too, a plain host those of IP."""
+    """Bytes from clients to members, with headers: Ethernet and IP on a switch, IP on a plain host."""
     bytes_out: int = 0
-    """From members to clients, likewise; where somebody counts them."""
+    """Bytes from members to clients, with the same headers; 0 where they are not counted."""
     active: int = 0
-    """Connections that are open now."""
+    """Connections open now."""
 
     def raised(self, newer: "Figures") -> "Figures":
-        """What has grown, at its newest; nothing falls but what is open."""
+        """Merge newer counters: monotonic ones never decrease, `active` is replaced."""
         return Figures(
             connections=max(self.connections, newer.connections),
             errors=max(self.errors, newer.errors),
@@ -29,7 +29,7 @@ class Figures:
         )
 
     def grown(self, since: "Figures") -> "Figures":
-        """Without what is open."""
+        """Return the increase of the monotonic counters since an earlier sample; `active` is 0."""
         return Figures(
             connections=self.connections - since.connections,
             errors=self.errors - since.errors,

@@ -1,8 +1,9 @@
-"""Networks, routers, ports and floating IPs that others wrote into the dataplane: facts, in the shape of documents.
+"""Unmanaged networks, routers, ports and floating IPs: written into the OVN database by other programs, kept as facts
+in the shape of documents.
 
-They stand in the snapshot beside the documents that are stored, under the same keys, so whatever finds its way through
-networks finds it through these too. They are never stored, have no rows of ours and count in no quota; no door shows
-or changes them: whose they are has an API of its own. A load balancer may be on those of writers in `SERVED`.
+They are in the snapshot beside the stored documents, under the same keys, so every lookup through networks includes
+them. They are never stored, get no rows from Fairlead and count in no quota. No API of Fairlead shows or changes them,
+because their manager has its own API. Load balancers can be on networks of the writers in `SERVED`.
 """
 
 from dataclasses import dataclass
@@ -13,27 +14,28 @@ from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 
 
 class Writer(StrEnum):
-    """Who writes networks into the same database."""
+    """Program that writes networks into the same Northbound database."""
 
     NEUTRON = "neutron"
-    """OpenStack's, by its driver ML2/OVN."""
+    """OpenStack Neutron with the driver ML2/OVN."""
     LXD = "lxd"
     INCUS = "incus"
 
     @property
     def program(self) -> str:
-        """Its name, for people."""
+        """Name of the program, for people."""
         return {Writer.NEUTRON: "Neutron", Writer.LXD: "LXD", Writer.INCUS: "Incus"}[self]
 
 
 SERVED = frozenset({Writer.NEUTRON})
-"""On whose networks somebody makes the ports that load balancers need (Octavia's provider agent in Neutron)."""
+"""Writers on whose networks an agent creates the ports that load balancers need (Octavia's provider agent in
+Neutron)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignNetwork(Network):
     row: str
-    """Of the dataplane: the name that the writer gave it, `@`, and what the dataplane finds it by."""
+    """Name in the dataplane: `<name given by the writer>@<UUID of the row>`."""
     writer: Writer
 
 
@@ -44,8 +46,8 @@ class ForeignRouter(Router):
 
 
 PROXY_OWNER = "fairlead:load_balancer_proxy"
-"""The `device_owner` of a proxy's port in Neutron. Of one that begins with "network:" and has no port security Neutron
-writes no MAC, so routers would have to ask for it, and remember it."""
+"""`device_owner` of a proxy's port in Neutron. It must not start with "network:", because Neutron writes no MAC for
+such a port without port security, so routers would resolve and cache its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class ForeignFloatingIP(FloatingIP):
 
 
 def is_managed_elsewhere(network: object) -> TypeGuard[ForeignNetwork]:
-    """Whether load balancers there are only its writer's own."""
+    """Return whether load balancers on the network are reserved for its own manager."""
     return isinstance(network, ForeignNetwork) and network.writer not in SERVED
 
 
@@ -78,10 +80,11 @@ def is_foreign(document: object) -> TypeGuard[Foreign]:
 
 
 def called(document: object) -> list[str]:
-    """The name that others gave its row, as nodes report it; nothing of ours, whose rows have their ids for names."""
+    """Return the row's name given by the writer, as nodes report it; empty for managed objects, because their rows are
+    named by their ids."""
     return [document.row.partition("@")[0]] if is_foreign(document) else []
 
 
 def row_of(document: Network | Router | Port) -> str:
-    """How a dataplane calls it: ours by their ids."""
+    """Return the object's name in the dataplane: the id for managed objects."""
     return document.row if is_foreign(document) else document.id

@@ -1,6 +1,6 @@
-"""What somebody has seen of networks of others, and what of it may stand in a snapshot.
+"""Updates of unmanaged networks, and the part of them that can be in a snapshot.
 
-One never stands there by halves: a port goes with its network, and an interface with its router.
+Objects are complete or absent: a port requires its network, and an interface requires its router.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -14,16 +14,16 @@ from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.snapshot import Aggregate, Snapshot
 
 ForeignNews: TypeAlias = Mapping[Owner, Foreign | None]
-"""None: it is gone."""
+"""Owner -> its document; None if the owner was deleted."""
 _KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 
 
 def admitted(snapshot: Snapshot, news: ForeignNews) -> Iterator[tuple[Owner, Aggregate | None]]:
-    """What of the news is to be put and taken away, in an order in which nothing ever refers to what is not there.
+    """Yield the puts and deletes in an order that keeps every reference valid.
 
-    What has the id of a stored document is left out: others cannot take its place. So is a port without its network, or
-    without its router; and a router has no gateway without the port. Who observes tells what belongs together at once,
-    or again.
+    Documents with the id of a stored document are skipped, because they must not replace it. Ports without their
+    network or router are skipped, and routers without their gateway port lose the gateway. The observer must send
+    related objects together, or send them again.
     """
     gone = {owner for owner, document in news.items() if document is None and is_foreign(snapshot.find(owner))}
     gone |= set(_ports_of(snapshot, gone))
@@ -39,14 +39,14 @@ def admitted(snapshot: Snapshot, news: ForeignNews) -> Iterator[tuple[Owner, Agg
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    """What will be there when the news are taken in."""
+    """Objects that exist once the news are applied."""
 
     snapshot: Snapshot
     gone: Set[Owner]
     told: Mapping[Owner, Foreign]
 
     def placed(self, document: Foreign) -> Foreign | None:
-        """With what it refers to, as far as that is there; None if it cannot be without it."""
+        """Return the document without references that do not exist; None if it cannot exist without them."""
         if isinstance(document, ForeignRouter) and document.gateway is not None:
             has_network = self._has(Kind.NETWORK, document.gateway.network_id)
             is_whole = has_network and self._has_port(document.gateway.port_id)
@@ -56,7 +56,7 @@ class _There:
         return document
 
     def _has(self, kind: Kind, identity: str) -> bool:
-        """Of networks and routers, which need nobody."""
+        """Return whether a network or router exists; these have no references of their own."""
         owner = Owner(kind, identity)
         return owner in self.told or (owner not in self.gone and self.snapshot.find(owner) is not None)
 
@@ -78,7 +78,7 @@ def _is_free(snapshot: Snapshot, owner: Owner) -> bool:
 
 
 def _ports_of(snapshot: Snapshot, gone: Set[Owner]) -> Iterator[Owner]:
-    """Those that are on a network, or of a router, that goes."""
+    """Yield the ports of deleted networks and routers."""
     for owner in gone:
         if owner.kind is Kind.NETWORK:
             found = snapshot.network_ports.get(owner.id, NO_IDS)
@@ -90,7 +90,7 @@ def _ports_of(snapshot: Snapshot, gone: Set[Owner]) -> Iterator[Owner]:
 
 
 def _left_without_gateway(snapshot: Snapshot, gone: Set[Owner]) -> Iterator[tuple[Owner, Foreign]]:
-    """The routers whose gateway goes."""
+    """Yield the routers whose gateway port is deleted, without their gateway."""
     for owner in gone:
         port = snapshot.ports.get(owner.id) if owner.kind is Kind.PORT else None
         router = snapshot.routers.get(port.device_id) if port is not None else None
@@ -101,14 +101,14 @@ def _left_without_gateway(snapshot: Snapshot, gone: Set[Owner]) -> Iterator[tupl
 
 
 def rests_on_others(snapshot: Snapshot) -> bool:
-    """Whether any load balancer is on a network, or on the gateway of a router, that is not stored."""
+    """Return whether any load balancer is on an unmanaged network, or on the gateway of an unmanaged router."""
     networks = (_is_theirs(snapshot, Owner(Kind.NETWORK, each)) for each in snapshot.vip_projects)
     routers = (_is_theirs(snapshot, Owner(Kind.ROUTER, each)) for each in snapshot.router_vips)
     return any(networks) or any(routers)
 
 
 def is_on_others(snapshot: Snapshot, owner: Owner) -> bool:
-    """Whether the owner's rows depend on such a network or router."""
+    """Return whether the owner's rows depend on an unmanaged network or router."""
     if owner.kind in (Kind.VIP_NETWORK, Kind.NEAR_NETWORK):
         return _is_theirs(snapshot, Owner(Kind.NETWORK, VipNetwork.of(owner).network_id))
     if owner.kind in (Kind.VIP_GATEWAY, Kind.NEAR_GATEWAY):
@@ -122,6 +122,7 @@ def is_on_others(snapshot: Snapshot, owner: Owner) -> bool:
 
 
 def _is_theirs(snapshot: Snapshot, owner: Owner) -> bool:
-    """What is not there is no document of ours: those were all read before anything is looked at."""
+    """Return whether the owner is not a stored document. A missing document counts as unmanaged, because all stored
+    documents are loaded before the first reconciliation."""
     document = snapshot.find(owner)
     return document is None or is_foreign(document)

@@ -1,9 +1,9 @@
-"""From where machines on networks of others are probed: from a port there that was made for it.
+"""Source ports of probes on unmanaged networks.
 
-Addresses are theirs to give. So whoever keeps load balancers for another service makes the port by that service's own
-means (Octavia's provider agent in Neutron), one for a network, when a health monitor wants it, and takes it away after
-the last one. It is found here as they wrote it, and believed by whose it is: anybody whom a network is shared with may
-call a port of theirs the same, but only the network's owner, and who administers all, gives a port to the owner.
+Only the manager of an unmanaged network can allocate addresses there. An agent of that manager (Octavia's provider
+agent in Neutron) therefore creates one port per network for the first health monitor and deletes it after the last one.
+Fairlead finds the port in the database and accepts it by its project: any tenant with access to a shared network can
+choose the same device id, but only the network's owner and administrators can create a port for the owner's project.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ from fairlead.model.snapshot import Snapshot, member_network
 from fairlead.model.steps import Steps
 
 DEVICE = "ovn-lb-hm-fairlead-"
-"""How the `device_id` of such a port begins; the network's id follows. Neutron's ML2/OVN makes a `localport` of one
-whose device begins with `ovn-lb-hm` and is owned by `ovn-lb-hm:distributed`."""
+"""Prefix of the port's `device_id`; the network's id follows. ML2/OVN creates a `localport` for a device that starts
+with `ovn-lb-hm` and has the device owner `ovn-lb-hm:distributed`."""
 
 
 def offered_at(port: Port) -> Iterator[tuple[str, str]]:
-    """(network, project) of a port that may be one to probe from."""
+    """Yield (network, project) of a port that may be a source of probes."""
     is_made = port.use is PortUse.PROBE and port.device_id == f"{DEVICE}{port.network_id}"
     if isinstance(port, ForeignPort) and is_made and port.project_id:
         yield port.network_id, port.project_id
 
 
 def probe_port(snapshot: Snapshot, network_id: str) -> ForeignPort | None:
-    """That from which machines on a network of others are probed. Of several the one with the lowest id, so whoever
-    asks has the same; whoever tidies up keeps that one too."""
+    """Return the source port of probes on an unmanaged network: the port with the lowest id if there are several, so
+    that servers, nodes and the cleanup select the same one."""
     network = snapshot.networks.get(network_id)
     if not isinstance(network, ForeignNetwork):
         return None
@@ -40,7 +40,7 @@ def probe_port(snapshot: Snapshot, network_id: str) -> ForeignPort | None:
 
 
 def source_there(snapshot: Snapshot, network_id: str, subnet_id: str, version: int) -> IPAddress | None:
-    """The address from which a machine of this subnet is probed; None until there is one."""
+    """Return the source address for probes of this subnet; None if there is none yet."""
     port = probe_port(snapshot, network_id)
     if port is None:
         return None
@@ -50,8 +50,8 @@ def source_there(snapshot: Snapshot, network_id: str, subnet_id: str, version: i
 
 
 def wanted_of(snapshot: Snapshot, balancer: LoadBalancer) -> Steps[dict[str, frozenset[IPNetwork]]]:
-    """The networks on which this load balancer needs such a port, each with the IPv4 subnets in which it needs an
-    address. OVN probes IPv6 members from an address that needs no port; agents send from the port itself."""
+    """Return the networks where this load balancer needs a probe port, each with the IPv4 subnets that need an address.
+    OVN probes IPv6 members from a link-local address without a port; agents use the port for both versions."""
     found = dict[str, set[IPNetwork]]()
     for network_id, address in _probed(snapshot, balancer):
         yield
@@ -67,13 +67,14 @@ def wanted_of(snapshot: Snapshot, balancer: LoadBalancer) -> Steps[dict[str, fro
 
 
 def _probed(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, IPAddress]]:
-    """Network and address of each member that has a monitor, enabled or not: who is disabled comes back."""
+    """Yield network and address of each monitored member; disabled members are included, because they can be enabled
+    again."""
     pools: Iterator[Pool] = (pool for pool in balancer.pools if pool.health_monitor is not None)
     return ((member_network(snapshot, balancer, each), probed_address(each)) for pool in pools for each in pool.members)
 
 
 def is_ready(snapshot: Snapshot, network_id: str, cidrs: frozenset[IPNetwork]) -> bool:
-    """Whether there is such a port, with an address of each of these subnets."""
+    """Return whether the probe port exists, with an address in each of these subnets."""
     port, network = probe_port(snapshot, network_id), snapshot.networks.get(network_id)
     if port is None or network is None:
         return False
@@ -82,7 +83,8 @@ def is_ready(snapshot: Snapshot, network_id: str, cidrs: frozenset[IPNetwork]) -
 
 
 def wanted_on(snapshot: Snapshot, network_id: str) -> Steps[frozenset[IPNetwork] | None]:
-    """What all load balancers that another service has too need there together; None if none of them needs a port."""
+    """Return the IPv4 subnets that all load balancers kept for another service need on this network; None if no load
+    balancer needs a port."""
     found: frozenset[IPNetwork] | None = None
     for balancer_id in monitoring(snapshot, network_id):
         yield
@@ -94,7 +96,7 @@ def wanted_on(snapshot: Snapshot, network_id: str) -> Steps[frozenset[IPNetwork]
 
 
 def monitoring(snapshot: Snapshot, network_id: str) -> frozenset[str]:
-    """The load balancers with a health monitor that may have members on this network."""
+    """Return the load balancers with a health monitor that may have members on this network."""
     network = snapshot.networks.get(network_id)
     places = (network_id, *(subnet.id for subnet in network.subnets)) if network is not None else (network_id,)
     return frozenset(each for place in places for each in snapshot.monitored_places.get(place, NO_IDS))

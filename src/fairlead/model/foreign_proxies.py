@@ -1,8 +1,8 @@
-"""Proxies on networks of others: who has to make a port there, on which chassis, and which ones are to go.
+"""Proxies on unmanaged networks: the chassis that need a port for a proxy, and the ports to delete.
 
-Addresses are theirs to give. So servers say what they would write on a network of their own, as a fact, and whoever
-keeps load balancers for another service does it by that service's own means (Octavia's provider agent in Neutron). The
-port that comes back is a proxy's like any other (`model/proxy_place.py`).
+Only the manager of an unmanaged network can allocate addresses there. Servers therefore publish the ports that they
+would create on a managed network as a fact, and an agent of that manager creates them (Octavia's provider agent in
+Neutron). The resulting port is a normal proxy port (`model/proxy_place.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,26 +21,26 @@ from fairlead.model.steps import Steps
 
 NOTHING = WantedProxies()
 WantedNews: TypeAlias = Mapping[ProxyPlace, WantedProxies | None]
-"""None where all is as it should be."""
+"""Place -> ports to create and delete; None if nothing differs."""
 RefusedNews: TypeAlias = Mapping[str, str | None]
-"""Network -> why; None for one on which nothing is refused any more."""
+"""Network id -> reason why ports are rejected; None if no port is rejected any more."""
 
 
 def makes_ports(network: Network | None, balancer: LoadBalancer) -> bool:
-    """Whether somebody makes the ports of this load balancer's proxies on that network."""
+    """Return whether an agent creates the ports of this load balancer's proxies on the network."""
     return isinstance(network, ForeignNetwork) and network.writer in SERVED and balancer.kept is not None
 
 
 def proxied_network(snapshot: Snapshot, balancer: LoadBalancer) -> str | None:
-    """The network of others on which this load balancer needs proxies; None if it needs none there."""
+    """Return the unmanaged network where this load balancer needs proxies; None if it needs none there."""
     network = snapshot.networks.get(balancer.vip.network_id)
     is_proxied = balancer.id in snapshot.proxied.get(place_of(balancer), NO_IDS)
     return network.id if network is not None and is_proxied and makes_ports(network, balancer) else None
 
 
 def wanted_there(snapshot: Snapshot, network_id: str) -> Steps[dict[ProxyPlace, WantedProxies]]:
-    """All places with load balancers that lead to proxies on this network, and what differs there. What has a proxy's
-    port on it and is none of these needs none any more."""
+    """Return all places with proxied load balancers on this network, with their differences. A place with proxy ports
+    that is not in the result no longer needs them."""
     found = dict[ProxyPlace, WantedProxies]()
     for balancer_id in snapshot.network_vips.get(network_id, NO_IDS):
         place = place_of(snapshot.load_balancers[balancer_id])
@@ -51,17 +51,18 @@ def wanted_there(snapshot: Snapshot, network_id: str) -> Steps[dict[ProxyPlace, 
 
 
 def led_from(snapshot: Snapshot, network_id: str) -> Iterator[str]:
-    """The load balancers with VIPs on this network that lead to proxies."""
+    """Yield the load balancers with a VIP on this network that use proxies."""
     for balancer_id in snapshot.network_vips.get(network_id, NO_IDS):
         if balancer_id in snapshot.proxied.get(place_of(snapshot.load_balancers[balancer_id]), NO_IDS):
             yield balancer_id
 
 
-# Whom these facts concern
+# Owners that these facts affect
 
 
 def served_at(old: Snapshot, new: Snapshot, news: WantedNews) -> Iterator[Owner]:
-    """No row of theirs differs: who makes the ports hears of it."""
+    """Yield load balancers whose wanted ports differ. Their rows do not change, but the agent that creates the ports is
+    notified."""
     yield from (Owner(Kind.LOAD_BALANCER, each) for place in sorted(news) for each in new.proxied.get(place, NO_IDS))
 
 

@@ -1,4 +1,4 @@
-"""What is known of whoever is to be probed: it answers, it is down and why, or nobody knows and why not."""
+"""Health of a probed member or replica: online, down with a reason, or unknown with a reason."""
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -11,18 +11,18 @@ TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
-"""The monitors that ask no more than whether a port is open: OVN can."""
+"""Monitors that only test if a port is open. OVN's own monitors support these."""
 ASKED_OVER: Mapping[MonitorType, Transport] = {
     **TRANSPORTS,
     **dict.fromkeys((MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO), Transport.TCP),
     MonitorType.SCTP: Transport.SCTP,
     MonitorType.PING: Transport.ANY,
 }
-"""What a probe of each monitor is sent over: agents can do them all."""
+"""Transport of each monitor's probes. Agents support all of them."""
 
 
 class Health(StrEnum):
-    """The value is in words for people."""
+    """Health of a member or replica. The value is the explanation for people."""
 
     ONLINE = "answers"
     PARTLY = "does not answer at some of its ports"
@@ -36,7 +36,7 @@ class Health(StrEnum):
 
     @property
     def is_known(self) -> bool:
-        """Whether somebody has seen it answer or knows that it does not. A member of which nobody knows serves."""
+        """Whether the member is known to answer or not to answer. A member with unknown health serves."""
         return self not in _UNKNOWN
 
     @property
@@ -45,7 +45,7 @@ class Health(StrEnum):
 
     @property
     def is_failing(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether an operator should investigate."""
         return self.is_down or self is Health.PARTLY
 
 
@@ -54,11 +54,11 @@ _DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE, Health.PARTLY}
 
 
 HealthKey: TypeAlias = str | tuple[str, int]
-"""A member as a whole, by its id; or one of the ports of a member that is probed at several. A replica, by its port."""
+"""Member as a whole, by its id; one port of a member that is probed at several; or a replica, by its port."""
 
 
 def of_the_whole(ports: Collection[Health]) -> Health:
-    """What is known of a member that is probed at these ports. Without any nobody can ask it."""
+    """Return the health of a member from that of its ports. A member without ports cannot be probed."""
     down = [health for health in ports if health.is_down]
     if down:
         return down[0] if len(down) == len(ports) else Health.PARTLY
@@ -67,15 +67,15 @@ def of_the_whole(ports: Collection[Health]) -> Health:
 
 
 class Endpoint(NamedTuple):
-    """Where a probe goes. However many ask OVN for it, it is probed once."""
+    """Destination of a probe. OVN probes it once, however many monitors refer to it."""
 
     port_id: str
     address: IPAddress
     number: int
-    """The TCP, UDP or SCTP port; 0 for a PING, which is sent to none."""
+    """TCP, UDP or SCTP port; 0 for PING, which has none."""
     transport: Transport
     network_id: str = ""
-    """From which it is reached, where agents probe."""
+    """Network of the endpoint; set where agents probe."""
     asker: str = ""
-    """The health monitor, or the Local IP, that asks, where agents probe: each asks its own question. OVN knows one for
-    all."""
+    """Id of the health monitor or Local IP; set where agents probe, because each monitor has its own check there. OVN
+    has one check for all."""

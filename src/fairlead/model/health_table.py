@@ -1,4 +1,4 @@
-"""Who is probed, by whom, and what is known of each: a table for operators."""
+"""Table of probed members and replicas for operators: the prober and the result of each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,37 +34,37 @@ NOBODYS = "nobody's port has its address, and no node with an agent reaches its 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRow:
     owner: str
-    """The load balancer or Local IP, as `kind/id`."""
+    """Load balancer or Local IP, as `kind/id`."""
     owner_name: str
     id: str
-    """Of the member; of a replica, its port's."""
+    """Id of the member, or of the replica's port."""
     member: str
-    """What it is called."""
+    """Name of the member or replica."""
     address: str
     number: int
     monitor: str
-    """The type."""
+    """Type of the monitor."""
     by: str
-    """Who probes: agents, or the dataplane."""
+    """Prober: `agents` or `dataplane`."""
     chassis: str
-    """Where it is: its port's chassis, or the plain host that it is behind; empty if nobody knows."""
+    """Chassis of the member's port, or the plain host that routes its address; empty if unknown."""
     prober: str
-    """Chassis whose agent probes it: its own, or another one in its place; empty if none does."""
+    """Chassis of the agent that probes it: its own, or a delegate; empty if none does."""
     status: str
-    """ONLINE, ERROR, or another name of `Health`."""
+    """Name of a value of `Health`, such as ONLINE or ERROR."""
     why: str
-    """In words."""
+    """Explanation of the status, for people."""
     since: datetime | None
-    """Where agents probe."""
+    """Time of the last change of state; set where agents probe."""
     error: str
-    """What went wrong last, or why it is not probed."""
+    """Last error, or the reason why it is not probed."""
     latency: float | None
-    """Seconds that the last answer took."""
+    """Response time of the last answer, in seconds."""
 
 
 def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
-    """One row for each member and port that is probed, and each replica: first those that fail, then those of which
-    nobody knows, then the others; of each sort by owner."""
+    """Return one row per probed member port and replica: failing ones first, then unknown ones, then the others, each
+    group sorted by owner."""
     failing, unknown, well = list[HealthRow](), list[HealthRow](), list[HealthRow]()
     where = chassis_with(snapshot)
     for owner in sorted(all_probing(snapshot), key=str):
@@ -77,7 +77,7 @@ def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
 
 
 def _chassis_of(snapshot: Snapshot, place: Endpoint | Health, plugged: Sequence[str]) -> str:
-    """Of a member or replica: where it is."""
+    """Return the chassis or plain host of a member or replica."""
     if isinstance(place, Endpoint) and place.network_id in snapshot.announced:
         host = host_of(snapshot, place.address)
         return "" if host is None else host[0].name
@@ -85,7 +85,7 @@ def _chassis_of(snapshot: Snapshot, place: Endpoint | Health, plugged: Sequence[
 
 
 def _prober_of(snapshot: Snapshot, place: Endpoint, chassis: str) -> str:
-    """The chassis whose agent has seen it, or is to see it."""
+    """Return the chassis whose agent has probed the endpoint, or is expected to."""
     if not snapshot.agents_probe:
         return ""
     seen = snapshot.sightings.get(place)
@@ -103,7 +103,7 @@ class _Probed:
 
 
 def _of_owner(snapshot: Snapshot, owner: Owner) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
-    """Each with its port, if it has one, and where it is probed, or what is known of it because it is not."""
+    """Yield each probed object with its port, if any, and its endpoint, or its health if it cannot be probed."""
     match find_probing(snapshot, owner):
         case LoadBalancer() as balancer:
             yield from _of_balancer(snapshot, balancer)
@@ -129,7 +129,7 @@ def _of_balancer(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[_
 
 
 def _why_unprobed(snapshot: Snapshot, found: Endpoint, chassis: str) -> str:
-    """What keeps agents from probing it; empty if nothing does."""
+    """Return the reason why agents cannot probe the endpoint; empty if they can."""
     if not snapshot.agents_probe or place_of(found) in snapshot.covered:
         return ""
     if found.network_id in snapshot.announced:

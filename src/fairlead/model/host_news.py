@@ -1,4 +1,4 @@
-"""Whom it concerns what a plain host sees: which others are lost, which members are up again, and what it is itself."""
+"""Owners affected by the observations of a plain host: unreachable peers, recovered members and its own addresses."""
 
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
@@ -15,11 +15,12 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 
 OwnNews: TypeAlias = Mapping[str, frozenset[IPAddress] | None]
-"""By the name of the host."""
+"""Host name -> its own addresses; None removes them."""
 
 
 def behind_hosts(old: Snapshot, new: Snapshot, news: frozenset[str]) -> Iterator[Owner]:
-    """Who has a member behind a host that was lost, or is found again; and who leads to proxies on hosts."""
+    """Yield load balancers with members behind a host that was lost or has returned, and load balancers with proxies on
+    hosts."""
     hosts = (new.hosts[each] for each in old.lost_hosts ^ news if each in new.hosts)
     found = balancers_behind(new, (prefix.cidr for host in hosts for prefix in host.prefixes))
     yield from (Owner(Kind.LOAD_BALANCER, each) for each in found)
@@ -32,7 +33,7 @@ def with_returned(old: Snapshot, new: Snapshot, news: Map[str, frozenset[HealthK
 
 
 def at_own_addresses(old: Snapshot, new: Snapshot, news: OwnNews) -> Iterator[Owner]:
-    """Who may have a member at an address that a host has from now on, or has no more."""
+    """Yield load balancers that may have a member at an address that a host has gained or lost."""
     nothing = frozenset[IPAddress]()
     both = ((old.own_addresses.get(each, nothing), new.own_addresses.get(each, nothing)) for each in news)
     changed = {address for before, after in both for address in before ^ after}
@@ -42,7 +43,7 @@ def at_own_addresses(old: Snapshot, new: Snapshot, news: OwnNews) -> Iterator[Ow
 
 
 def _addresses(balancer: LoadBalancer) -> Iterator[IPAddress]:
-    """Of its members, where these are probed, and where slots led lately."""
+    """Yield the addresses of members, their monitor addresses, and the previous owners of slots."""
     for pool in balancer.pools:
         for member in pool.members:
             yield from (member.address, probed_address(member))

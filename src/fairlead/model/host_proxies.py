@@ -1,12 +1,12 @@
-"""Proxies on plain hosts: one for all load balancers of a project whose VIPs are on one announced network.
+"""Proxies on plain hosts: one per host for all load balancers of a project with VIPs on one announced network.
 
-Every declared host may have one. It takes connections at the VIPs themselves, which the host holds, each listener at a
-port of its own; so it has no address at which anybody reaches it past the packet filter. What it serves is a fact, as
-of every proxy: its agent says it.
+Every declared host may run one. The proxy accepts connections at the VIPs themselves, which the host holds, with one
+port per listener; it has no other address, so no client can bypass the packet filter. The agent reports the listeners
+that its proxy serves, as a fact.
 
-The slots of a listener that takes a proxy lead to hosts. Which one has a slot follows from their names alone
-(rendezvous hashing): a host that comes or goes takes its own slots, and moves no other's. So who had a slot before is
-known as well, without that anybody remembers it: the host that would have it without the one that has it now.
+The slots of a proxied listener lead to hosts. Rendezvous hashing of host names assigns each slot, so a host that
+appears or disappears moves only its own slots. The previous owner of a slot is therefore known without stored state:
+the host that has the slot if the current owner is left out.
 """
 
 import struct
@@ -28,32 +28,32 @@ from fairlead.model.status import OperatingStatus
 _SCORES = struct.Struct(f">{LARGEST}I")
 _DIGEST = 64
 _REMEMBERED = frozenset({PersistenceType.SOURCE_IP, PersistenceType.APP_COOKIE})
-"""Persistence by what a proxy has seen: clients have to come to the same proxy again."""
+"""Types of persistence that a proxy learns from traffic, so a client must return to the same proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSlots:
-    """By the names of hosts."""
+    """Slot tables of host names."""
 
     now: tuple[str, ...] = ()
-    """Of each slot; nothing when nobody serves."""
+    """Current owner of each slot; empty if no host serves."""
     before: tuple[str, ...] = ()
-    """Of each slot the one who may know connections that began earlier; empty names when there is but one host."""
+    """For each slot, the host that may have older connections; empty names if there is only one host."""
 
 
 def own_host(view: Snapshot) -> Host | None:
-    """The host whose slice this is. The whole model is no host's, unless it has but one chassis."""
+    """Return the host of this slice; None for the whole model, unless it has exactly one chassis."""
     names = [name for name in view.chassis if name in view.hosts]
     return view.hosts[names[0]] if len(names) == 1 else None
 
 
 def is_on_hosts(snapshot: Snapshot, place: ProxyPlace) -> bool:
-    """Whether the proxies of this place are on plain hosts."""
+    """Return whether the proxies of this place run on plain hosts."""
     return place.at in snapshot.announced
 
 
 def own_host_places(view: Snapshot, at: str) -> list[ProxyPlace]:
-    """For which the host of this slice has proxies, of VIPs on this network."""
+    """Return the places with VIPs on this network for which the slice's host runs proxies."""
     if at not in view.announced or own_host(view) is None:
         return []
     return sorted(place for place in view.proxied if place.at == at)
@@ -68,7 +68,7 @@ def has_host_proxy(snapshot: Snapshot, name: str, place: ProxyPlace) -> bool:
 
 
 def serving_hosts(snapshot: Snapshot, place: ProxyPlace, listener: Listener) -> list[Host]:
-    """Those whose proxy takes connections of the listener."""
+    """Return the hosts whose proxy accepts connections of the listener."""
     if not is_on_hosts(snapshot, place):
         return []
     prefix, proxies, number = host_proxy_id(place, ""), snapshot.proxies, listener.proxy_port
@@ -77,13 +77,14 @@ def serving_hosts(snapshot: Snapshot, place: ProxyPlace, listener: Listener) -> 
 
 
 def is_serving(snapshot: Snapshot, host: Host, place: ProxyPlace, listener: Listener) -> bool:
-    """Whether this host is one of them, without a look at the others."""
+    """Return whether this host's proxy accepts connections of the listener, without reading other hosts."""
     proxy = snapshot.proxies.get(host_proxy_id(place, host.name)) if is_on_hosts(snapshot, place) else None
     return proxy is not None and listener.proxy_port in proxy.serving
 
 
 def host_slots(view: Snapshot, balancer: LoadBalancer, listener: Listener) -> HostSlots:
-    """As one host sees it. A drained host keeps what was begun, and gets nothing new as long as others serve."""
+    """Return the slot table as one host computes it. A draining host keeps existing connections and gets new ones only
+    if no other host serves."""
     found = [each for each in serving_hosts(view, place_of(balancer), listener) if each.name not in view.lost_hosts]
     names = tuple(sorted(host.name for host in found))
     staying = tuple(sorted(host.name for host in found if not host.draining)) or names
@@ -91,22 +92,22 @@ def host_slots(view: Snapshot, balancer: LoadBalancer, listener: Listener) -> Ho
 
 
 def goes_by_source(balancer: LoadBalancer, listener: Listener) -> bool:
-    """Whether a client's address alone is to say which host it comes to."""
+    """Return whether the client address alone selects the host."""
     pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))
     persistence = (pool.persistence for pool in pools if pool is not None)
     return any(each is not None and each.type in _REMEMBERED for each in persistence)
 
 
 def on_hosts(snapshot: Snapshot) -> Iterator[Owner]:
-    """The load balancers that lead to proxies on hosts, and their networks: each host that comes, goes or is drained
-    concerns them."""
+    """Yield load balancers with proxies on hosts, and their networks: all of them depend on the set of hosts and their
+    draining state."""
     places = sorted(place for place in snapshot.proxied if is_on_hosts(snapshot, place))
     yield from dict.fromkeys(Owner(Kind.NETWORK, place.at) for place in places)
     yield from (Owner(Kind.LOAD_BALANCER, each) for place in places for each in sorted(snapshot.proxied[place]))
 
 
 def proxies_by_host(snapshot: Snapshot) -> Mapping[str, Mapping[str, Proxy]]:
-    """Host -> what its agent says of its proxies, as it calls them."""
+    """Return host -> the proxies that its agent reports, by their local names."""
     found = defaultdict[str, dict[str, Proxy]](dict)
     for identity, proxy in snapshot.proxies.items():
         name, slash, host = identity.rpartition("/")
@@ -116,10 +117,13 @@ def proxies_by_host(snapshot: Snapshot) -> Mapping[str, Mapping[str, Proxy]]:
 
 
 def hosts_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
-    """How a listener stands that leads to proxies on hosts.
+    """Return the operating status of a listener with proxies on hosts.
 
-    A host that has no HAProxy is not one that should serve; its agent says so of the host itself. DEGRADED while some
-    other one says that it cannot. ERROR when nobody serves and nobody will. OFFLINE is what nobody serves yet.
+    * ONLINE: a host serves and no other host fails. Hosts without HAProxy do not count as failing; their agent reports
+      that for the host itself.
+    * DEGRADED: a host serves and another one fails.
+    * OFFLINE: no host serves yet, and at least one can.
+    * ERROR: no host serves and none can.
     """
     serving = {host.name for host in serving_hosts(snapshot, place_of(balancer), listener)}
     heard = {name for name in snapshot.hosts if (agent := snapshot.agents.get(name)) is not None and agent.heard}
@@ -141,7 +145,7 @@ def _refuses(snapshot: Snapshot, host: str, owner: Owner) -> bool:
 
 @lru_cache(maxsize=64)
 def _dealt(names: tuple[str, ...], staying: tuple[str, ...]) -> HostSlots:
-    """`staying`: those of them that take new connections."""
+    """Compute the slot table; `staying` are the hosts that accept new connections."""
     wanted = frozenset(staying)
     taking = [place for place, name in enumerate(names) if name in wanted]
     now, before = list[str](), list[str]()
@@ -155,6 +159,6 @@ def _dealt(names: tuple[str, ...], staying: tuple[str, ...]) -> HostSlots:
 
 @lru_cache(maxsize=2_048)
 def _scores(name: str) -> tuple[int, ...]:
-    """Of a host for each slot: the highest one has it."""
+    """Return the score of a host for each slot. The host with the highest score has the slot."""
     parts = range(_SCORES.size // _DIGEST)
     return _SCORES.unpack(b"".join(blake2b(f"{name}\0{each}".encode(), digest_size=_DIGEST).digest() for each in parts))

@@ -1,8 +1,7 @@
-"""Plain Linux hosts that serve announced VIPs by themselves, as an operator declares them.
+"""Plain Linux hosts that serve announced VIPs, as declared by an operator.
 
-A host has a number by which others call it, an address at which packets for its members are led to it, and the prefixes
-of the machines that are behind it. An address is behind one host at most. A prefix may be one project's: nobody else
-has members there.
+A host has a number that identifies it to its peers, tunnel addresses for packets to its members, and the prefixes that
+it routes. At most one host routes an address. A prefix can be reserved for the members of one project.
 """
 
 from collections.abc import Container, Iterable
@@ -14,17 +13,17 @@ from typing import TypeAlias
 from fairlead.model.addresses import IPAddress, IPNetwork
 
 MOST_HOSTS = 1_000
-"""Each has a rule of every other one, which the kernel goes through one by one."""
+"""Maximum hosts. Each host has one routing rule per peer, which the kernel evaluates in order."""
 MOST_PREFIXES = 64
-"""Of one host."""
+"""Maximum prefixes of one host."""
 MOST_OWN = 256
-"""Addresses among those behind it that a host says are its own: the first ones."""
+"""Maximum of a host's own addresses inside its prefixes; the first ones."""
 LARGEST_NUMBER = 4_095
 PrefixKey: TypeAlias = tuple[int, int, int]
-"""IP version, length, and the network's own address."""
+"""IP version, prefix length and network address."""
 BITS = {4: 32, 6: 128}
 Block: TypeAlias = tuple[int, int]
-"""IP version, and the leading bits of all addresses in it: those of a /24, or of a /64."""
+"""IP version and leading bits of a block of addresses: a /24 for IPv4, a /64 for IPv6."""
 BLOCK_LENGTH = {4: 24, 6: 64}
 
 
@@ -32,36 +31,37 @@ BLOCK_LENGTH = {4: 24, 6: 64}
 class HostPrefix:
     cidr: IPNetwork
     project_id: str | None = None
-    """Whose members may be there; None is everybody's."""
+    """Project that may have members in the prefix; None for all projects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Its name is that of its chassis: what its agent calls itself."""
+    """Declared host. Its name is the name of its agent's chassis."""
 
     name: str
     number: int
-    """From 1 to 4095: no other host has it."""
+    """Unique number, 1 to 4095."""
     addresses: tuple[IPAddress, ...]
-    """One of each IP version at most, to which tunnels of other hosts lead. Sorted."""
+    """Tunnel endpoints, at most one per IP version. Sorted."""
     prefixes: tuple[HostPrefix, ...]
-    """Sorted by address."""
+    """Prefixes that the host routes, sorted by address."""
     draining: bool = False
-    """Whether members behind it are to get nothing new, as long as others serve. What was begun stays with them."""
+    """Whether members behind the host get no new connections while other members serve. Existing connections stay."""
     returning_until: datetime | None = None
-    """After it was drained: as long as this is written here, what others got meanwhile stays with these."""
+    """End of the return period after a drain. Until then, connections that other hosts accepted during the drain stay
+    there."""
 
 
 def way_to(own: Host, other: Host) -> IPAddress | None:
-    """The address of the other host to which its packets go: of an IP version that both have, the fourth where they may
-    choose, whose headers are short."""
+    """Return the tunnel endpoint of the other host for packets of `own`: an address of an IP version that both have,
+    preferring IPv4 for its shorter header. None if there is none."""
     versions = {address.version for address in own.addresses}
     found = (each for each in sorted(other.addresses, key=lambda each: each.version) if each.version in versions)
     return next(found, None)
 
 
 def is_returned(host: Host, now: datetime) -> bool:
-    """Whether what others got while it was drained need not be remembered any more."""
+    """Return whether the return period after a drain is over."""
     return host.returning_until is not None and host.returning_until <= now
 
 
@@ -70,19 +70,19 @@ def prefix_key(cidr: IPNetwork) -> PrefixKey:
 
 
 def prefix_of(key: PrefixKey) -> IPNetwork:
-    """The inverse of `prefix_key`."""
+    """Return the network of a key; the inverse of `prefix_key`."""
     version, length, first = key
     return IPv4Network((first, length)) if version == 4 else IPv6Network((first, length))
 
 
 def address_key(address: IPAddress) -> PrefixKey:
-    """Of the prefix that has this address alone."""
+    """Return the key of the prefix with this address only."""
     return address.version, address.max_prefixlen, int(address)
 
 
 def holding(known: Container[PrefixKey], lengths: Iterable[tuple[int, int]], key: PrefixKey) -> PrefixKey | None:
-    """The known prefix that has all addresses of this one; `lengths` are those that known ones have, with their IP
-    versions. It looks once for each length."""
+    """Return the known prefix that contains the prefix `key`; None if there is none. `lengths` has the IP versions and
+    prefix lengths of all known prefixes; each length costs one lookup."""
     version, length, first = key
     for other, shorter in lengths:
         if other == version and shorter <= length:
@@ -98,5 +98,5 @@ def block_of(address: IPAddress) -> Block:
 
 
 def sort_key(prefix: HostPrefix) -> tuple[int, int]:
-    """By address."""
+    """Return a sort key by address."""
     return prefix.cidr.version, int(prefix.cidr.network_address)

@@ -1,7 +1,7 @@
-"""What a snapshot knows of its documents besides themselves: maps that are a function of them, kept by differences.
+"""Indexes of a snapshot: maps that are functions of its documents, updated incrementally.
 
-An index says what it takes from one document. How the map changes when a document comes, changes or goes follows from
-that, so whatever is put and deleted, in whatever order, the map is the one that all documents together give.
+An index declares its contribution of one document. The change of the map when a document is created, updated or deleted
+follows from that, so after any order of puts and deletes the map equals the one built from all documents.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -14,26 +14,27 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.taken import Taken, with_addresses, without_addresses
 
 Ids: TypeAlias = Map[str, int]
-"""A set of ids, each with how many documents name it: the keys of a persistent map, so that adding one to ten thousand
-copies none of them."""
+"""Set of ids, each with the number of documents that name it. The ids are keys of a persistent map, so adding one to
+ten thousand copies none of them."""
 NO_IDS: Ids = Map()
 
 
 class Index(Protocol):
     @property
     def name(self) -> str:
-        """The field of the snapshot."""
+        """Field of the snapshot."""
 
     def take(self, document: Any) -> Any:
-        """What the index has of one document: a value that can be compared, false for nothing."""
+        """Return the contribution of one document: a comparable value, false if there is none."""
 
     def change(self, index: Any, identity: str, before: Any, after: Any) -> Any:
-        """The map when the document of this id has changed from what `take` gave to what it gives; None is nothing."""
+        """Return the map after the document's contribution changed from `before` to `after`; None is no
+        contribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """Key -> the one document that has it."""
+    """Key -> the one document with this key."""
 
     name: str
     keys: Callable[[Any], Iterable[Hashable]]
@@ -48,7 +49,8 @@ class Unique:
         before: tuple[Hashable, ...] | None,
         after: tuple[Hashable, ...] | None,
     ) -> Map[Any, str]:
-        """A key that another document of the same write has taken over meanwhile stays that one's."""
+        """Update the map. A key that another document of the same write has already taken over keeps its new
+        document."""
         with index.mutate() as mutation:
             for key in before or ():
                 if mutation.get(key) == identity:
@@ -60,11 +62,11 @@ class Unique:
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Key -> the document that has it; of several the one with the least id, whichever came first."""
+    """Key -> the document with this key; the one with the lowest id if several have it."""
 
     least: Map[Any, str] = Map()
     others: Map[Any, tuple[str, ...]] = Map()
-    """Key that several have -> all but that one, in order."""
+    """Key of several documents -> all of them except the one in `least`, sorted."""
 
     def __len__(self) -> int:
         return len(self.least)
@@ -90,7 +92,8 @@ NO_HOLDERS = Holders()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Key -> a document that has it. Others may give two documents one key: it is there as long as one of them is."""
+    """Key -> a document with this key. Unmanaged objects may share a key, which exists as long as one of them has
+    it."""
 
     name: str
     keys: Callable[[Any], Iterable[Hashable]]
@@ -132,15 +135,15 @@ def _hold(least: _Least, others: _Others, key: Hashable, holders: Iterable[str])
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Key -> the ids of the documents that name it, or of what they name with it. None is no key.
+    """Key -> ids of the documents with this key, or of the objects that `what` returns for them. None is not a key.
 
-    Several documents may name one thing with a key: it is there as long as one of them does.
+    Several documents may contribute the same id to a key; it remains as long as one of them does.
     """
 
     name: str
     keys: Callable[[Any], Iterable[Hashable | None]]
     what: Callable[[Any], str] | None = None
-    """What of the document is put there; the document's own id unless said."""
+    """Returns the id to index; the document's own id if absent."""
 
     def take(self, document: Any) -> tuple[tuple[Hashable, ...], str]:
         keys = tuple(key for key in self.keys(document) if key is not None)
@@ -173,7 +176,7 @@ def _group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: in
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """Key -> the sum of what all documents add to it; without those that are zero."""
+    """Key -> sum of the numbers of all documents; zero sums are omitted."""
 
     name: str
     numbers: Callable[[Any], Mapping[Any, int]]
@@ -197,11 +200,11 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of networks that are taken, to look for a free one (`taken`)."""
+    """Allocated addresses of networks, for finding a free one (`taken`)."""
 
     name: str
     addresses: Callable[[Any], tuple[str, frozenset[IPAddress]]]
-    """A network, and the document's addresses there."""
+    """Returns a network's id and the document's addresses on it."""
 
     def take(self, document: Any) -> tuple[str, frozenset[IPAddress]]:
         return self.addresses(document)

@@ -1,6 +1,7 @@
-"""Each sort of document, declared once: all that is particular to it, for snapshot, store, `affected` and status.
+"""Kinds of documents, each declared once with its key, indexes, claims and dependents, for the snapshot, the store,
+`affected` and status.
 
-A new sort is its class, a member of `Kind`, the maps of the snapshot that have it and its indexes, and a line here.
+A new kind needs its class, a member of `Kind`, the snapshot's maps for documents and indexes, and a declaration here.
 """
 
 from collections import Counter
@@ -40,7 +41,7 @@ from fairlead.model.trust import Certificate, Project, TrustToken
 
 Dependents = Callable[[Topology, Topology, Owner], Iterable[Owner]]
 EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
-"""Indexes that take something of any document."""
+"""Indexes over documents of every kind."""
 
 PROBED, PROBING = Summed("probed", probe_rates), Summed("probing", project_rate)
 
@@ -57,16 +58,18 @@ def _nobody(before: Topology, after: Topology, owner: Owner) -> Iterable[Owner]:
 class Declaration:
     document: type[Aggregate]
     key: Callable[[Any], str] = attrgetter("id")
-    """What its owner's id is."""
+    """Returns the id of the document's owner."""
     indexes: tuple[Index, ...] = ()
     claims: Callable[[Any], Iterable[str]] = _nothing
-    """What only one document may have: the store refuses a second one."""
+    """Returns the document's claims: keys that only one document may have. The store rejects a second one."""
     has_rows: bool = True
-    """Some say only what others may be: no dataplane has anything of them, and the reconciler never hears of them."""
+    """False for documents that only constrain others: no dataplane has rows of them, and the reconciler ignores
+    them."""
     dependents: Dependents = _nobody
-    """Owners besides its own whose rows may differ when it has changed. Too many is allowed, too few never."""
+    """Returns the other owners whose rows may differ after a change. The result may include too many owners, never too
+    few."""
     touch: Callable[..., Any] | None = None
-    """What is remembered of its parts when a new version takes the place of an old one: their generations."""
+    """Returns the generations of a document's parts after a new version has replaced an old one."""
     all_indexes: tuple[Index, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,25 +97,26 @@ def _segment(network: Network) -> Iterator[Any]:
 
 
 def _names(network: Network) -> list[tuple[str, str]]:
-    """Scopes in which it is found by its name. One that another program manages is found by none of that program's
-    tenants, but by the name of its row."""
+    """Return the scopes that find the network by name. A network managed by another program is found by the name of its
+    row only, not by that program's tenants."""
     if is_managed_elsewhere(network):
         return [(MANAGED, network.name)]
     return [(scope, network.name) for scope in _scopes(network)]
 
 
 def _scopes(network: Network) -> list[str]:
-    """Whose list of networks it is in: in nobody's, if another API has it. LXD has no word for announced ones."""
+    """Return the scope that lists the network; none if another API manages it. Announced networks are not listed,
+    because LXD has no such type."""
     return [] if is_foreign(network) or network.announced else [EVERYBODY if network.external else network.project_id]
 
 
 def _claims_of_network(network: Network) -> Iterator[str]:
-    """A VLAN of a wire, or the wire as such."""
+    """Yield the claim of a VLAN on a physical network, or of the untagged physical network."""
     yield from (f"segment/{segment.physical_network}/{segment.id}" for segment in _segment(network))
 
 
 def _claims_of_floating_ip(floating_ip: FloatingIP) -> Iterator[str]:
-    """One for a fixed address on an external network."""
+    """Yield a claim per fixed address on an external network, so it has one floating IP only."""
     if floating_ip.port_id is not None:
         yield f"floating/{floating_ip.network_id}/{floating_ip.port_id}/{floating_ip.fixed_address}"
 
@@ -130,7 +134,8 @@ def _prefix_lengths(host: Host) -> Mapping[tuple[int, int], int]:
 
 
 def _member_blocks(balancer: LoadBalancer) -> frozenset[Block]:
-    """Of where they are, and are probed, and of those that had slots before: rows say behind which host that is."""
+    """Return the blocks of members, of their monitor addresses and of previous owners of slots, because rows contain
+    the host that routes these addresses."""
     members = (member for pool in balancer.pools for member in pool.members)
     there = {address for each in members for address in (each.address, probed_address(each))}
     return frozenset(map(block_of, there | {each.before for each in balancer.moved}))
@@ -145,8 +150,8 @@ def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
 
 
 def _claims_of_load_balancer(balancer: LoadBalancer) -> Iterator[str]:
-    """One for a port: of one that others wrote nothing else says so. One for an address outside: that of a gateway's
-    own port is claimed by that port. And the ports of proxies."""
+    """Yield the claims of a load balancer: its VIP port, because an unmanaged port has no claim of its own; VIP
+    addresses on an external network, except the gateway's own, which its port claims; and ports of proxies."""
     yield f"vip-port/{balancer.vip.port_id}"
     if balancer.router_id is not None:
         yield from (f"vip-address/{vip.network_id}/{vip.address}" for vip in balancer.vips)
@@ -196,12 +201,13 @@ def _near_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
 
 
 def _claims_of_local_ip(local_ip: LocalIP) -> Iterator[str]:
-    """One for an address."""
+    """Yield the claim of the address."""
     yield f"local-ip/{local_ip.network_id}/{local_ip.address}"
 
 
 def _near_network_of_local_ip(local_ip: LocalIP) -> Iterable[str]:
-    """Where it is translated a load balancer is that decides on each chassis for itself."""
+    """Return the network if the Local IP is translated, because its rows are a load balancer with a decision per
+    chassis."""
     return [local_ip.network_id] if local_ip.mode is Mode.TRANSLATE else []
 
 
@@ -239,7 +245,9 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
             Grouped("place_proxies", lambda port: [place_of_port(port)]),
             Addresses("taken", _addresses),
-            Unique("macs", lambda port: [] if is_foreign(port) else [port.mac_address]),  # others may give one twice
+            Unique(
+                "macs", lambda port: [] if is_foreign(port) else [port.mac_address]
+            ),  # unmanaged MACs may be duplicates
             Unique("called", lambda port: called(port) if called(port) != [port.id] else []),
             Grouped("probe_ports", offered_at),
             Grouped("router_interfaces", lambda port: [port.device_id] if _joins(port) else []),
@@ -334,7 +342,7 @@ KINDS: Mapping[Kind, Declaration] = {
     Kind.NODE_TOKEN: Declaration(document=NodeToken, key=attrgetter("chassis"), has_rows=False),
     Kind.SILENT_NODE: Declaration(document=SilentNode, key=attrgetter("name"), has_rows=False),
 }
-"""Every kind but those that are derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
+"""All kinds except those derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
 _KIND_OF: Mapping[type[Aggregate], Kind] = {
     **{declared.document: kind for kind, declared in KINDS.items()},
     ForeignNetwork: Kind.NETWORK,
@@ -354,10 +362,10 @@ def owner_of(aggregate: Aggregate) -> Owner:
 
 
 def claims(aggregate: Aggregate) -> frozenset[str]:
-    """What only this document may have."""
+    """Return the document's claims: keys that only one document may have."""
     return frozenset(KINDS[_KIND_OF[type(aggregate)]].claims(aggregate))
 
 
 def has_rows(kind: Kind) -> bool:
-    """Whether owners of this kind may have rows."""
+    """Return whether owners of this kind can have rows."""
     return kind not in KINDS or KINDS[kind].has_rows

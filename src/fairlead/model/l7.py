@@ -1,4 +1,4 @@
-"""L7 policies of a listener: what becomes of a request, when all rules of a policy apply to it."""
+"""L7 policies of a listener: actions on requests that match all rules of a policy."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,12 +49,13 @@ class RedirectToUrl:
     type: Literal[L7ActionType.REDIRECT_TO_URL] = field(default=L7ActionType.REDIRECT_TO_URL, init=False)
     url: str
     code: int | None = None
-    """Of the answer (RFC 9110, section 15.4); None is the provider's. The same for a prefix."""
+    """Status code of the redirect (RFC 9110, section 15.4); None for the provider's default. `RedirectPrefix.code` is
+    the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectPrefix:
-    """To the same path behind another prefix."""
+    """Redirect to the same path with another prefix."""
 
     type: Literal[L7ActionType.REDIRECT_PREFIX] = field(default=L7ActionType.REDIRECT_PREFIX, init=False)
     prefix: str
@@ -76,7 +77,8 @@ class L7Rule(Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L7Policy(Resource):
-    """Its position is its place among the policies of its listener. It applies when all its rules do."""
+    """L7 policy of a listener. Its position is its index in the listener's policies. It applies if all its rules
+    match."""
 
     action: L7Action
     admin_state_up: bool = True
@@ -84,5 +86,5 @@ class L7Policy(Resource):
 
     @property
     def redirect_pool_id(self) -> str | None:
-        """The pool that it leads to, if that is what it does."""
+        """Pool that the policy redirects to; None for other actions."""
         return self.action.pool_id if isinstance(self.action, RedirectToPool) else None

@@ -1,8 +1,8 @@
-"""Which compute nodes are dead, by what each has confirmed and when. Pure: the time is an argument.
+"""Detection of dead chassis from their confirmations. Pure: the time is an argument.
 
-A server counts up from time to time, and each chassis confirms the count with the time of its own clock. A chassis that
-has confirmed nothing for long, while others have, is dead: what was last seen of its machines is worth nothing. If most
-chassis seem dead, the counting or the database stands still, and none is taken for dead.
+A server increments `NB_Global.nb_cfg` periodically, and each chassis confirms the value with a timestamp of its own
+clock. A chassis that has not confirmed a value for long, while others have, is dead, so the last results for its
+machines are void. If most chassis seem dead, the counter or the database is stuck, so no chassis is reported as dead.
 """
 
 from collections.abc import Collection
@@ -13,22 +13,22 @@ from fairlead.model.health import Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a chassis has confirmed last."""
+    """Last confirmation of a chassis."""
 
     name: str
     count: int
     confirmed: float
-    """Seconds, by the chassis's own clock."""
+    """Time of the confirmation in seconds, by the clock of the chassis."""
     seen: float | None = None
-    """When the reader saw it confirm something, by the reader's clock; None is never."""
+    """Time when the reader last saw a confirmation, in seconds of the reader's clock; None if never."""
 
 
 def find_dead(heartbeats: Collection[Heartbeat], now: float, patience: float) -> frozenset[str]:
-    """The chassis that lag behind the others by more than `patience` seconds.
+    """Return the chassis that lag behind the others by more than `patience` seconds.
 
-    A wrong clock makes no chassis dead: one that has confirmed the newest count lives, and so does one that was seen to
-    confirm anything lately. Of one that was never seen its clock is believed: a fresh process must not take a dead
-    chassis for a living one.
+    A wrong clock does not make a chassis dead: a chassis that has confirmed the newest value is alive, and so is one
+    with a confirmation seen within `patience`. The clock of a chassis counts only if no confirmation of it was seen,
+    because a new process must not treat a dead chassis as alive.
     """
     newest = max((heartbeat.count for heartbeat in heartbeats), default=0)
     last = max((heartbeat.confirmed for heartbeat in heartbeats), default=0.0)
@@ -43,9 +43,9 @@ def find_dead(heartbeats: Collection[Heartbeat], now: float, patience: float) ->
 
 
 def why_silent(*, works: bool, alive: bool) -> Health | None:
-    """Why nothing at a port can answer, whatever a probe said last; None if it may answer.
+    """Return the reason why no answer from a port is possible, whatever the last probe result; None if one is possible.
 
-    `works` is whether a chassis has the port and its packets flow there; `alive` whether that chassis lives.
+    `works`: a chassis has the port and its packets flow there. `alive`: that chassis is alive.
     """
     if not works:
         return Health.UNPLUGGED

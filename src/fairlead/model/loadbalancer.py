@@ -1,4 +1,4 @@
-"""The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
+"""Load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,11 @@ UNLIMITED = -1
 
 
 class ListenerProtocol(StrEnum):
-    """Octavia's listener protocols, and any of all. What a provider cannot do, its compiler refuses."""
+    """Listener protocols of Octavia, and ANY. The compiler of a provider rejects those that the provider does not
+    support."""
 
     ANY = "ANY"
-    """Whatever is sent to the address and is for no other listener; it has no ports."""
+    """All traffic to the VIP that no other listener accepts. Such a listener has no ports."""
     HTTP = "HTTP"
     HTTPS = "HTTPS"
     PROMETHEUS = "PROMETHEUS"
@@ -59,22 +60,24 @@ class PersistenceType(StrEnum):
 
 
 class Locality(StrEnum):
-    """Which members a client is led to before the others of their sort, by where both are."""
+    """Preference for members by placement of client and member; it applies among ordinary members, then among
+    backups."""
 
     CHASSIS = "CHASSIS"
-    """Those on the client's own chassis, then those in its zone."""
+    """Members on the client's chassis first, then those in the client's zone."""
     NONE = "NONE"
     ZONE = "ZONE"
-    """Those on the chassis of the client's zone, whichever has them."""
+    """Members in the client's zone first, on any chassis."""
 
 
 class DownMember(StrEnum):
-    """What becomes of the connections that a member has when it goes down."""
+    """Treatment of a member's established connections when the member goes down."""
 
     KEEP = "KEEP"
-    """They stay with it: it may still answer on them, and if it is back soon nobody has noticed."""
+    """Connections stay with the member, which may still answer; a short outage goes unnoticed."""
     RESET = "RESET"
-    """They are cut at once: the next packet of the client goes elsewhere, and over TCP it is answered with a reset."""
+    """Connections are flushed immediately: the client's next packet goes to another member, which answers TCP with a
+    reset."""
 
 
 class MonitorType(StrEnum):
@@ -88,11 +91,11 @@ class MonitorType(StrEnum):
 
 
 HTTP_MONITORS = frozenset({MonitorType.HTTP, MonitorType.HTTPS})
-"""Those that send a request."""
+"""Monitors that send an HTTP request."""
 
 
 class ClientAuthentication(StrEnum):
-    """Whether a client shows a certificate of its own."""
+    """Policy for client certificates."""
 
     MANDATORY = "MANDATORY"
     NONE = "NONE"
@@ -100,7 +103,7 @@ class ClientAuthentication(StrEnum):
 
 
 class Transport(StrEnum):
-    """What a switch sees of a listener's protocol."""
+    """Transport protocol of a listener, as a switch matches it."""
 
     ANY = "any"
     TCP = "tcp"
@@ -110,14 +113,14 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCookiePersistence:
-    """By a cookie of the balancer's own."""
+    """Persistence by a cookie that the load balancer inserts."""
 
     type: Literal[PersistenceType.HTTP_COOKIE] = field(default=PersistenceType.HTTP_COOKIE, init=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppCookiePersistence:
-    """By a cookie that the member gives."""
+    """Persistence by a cookie that the member sets."""
 
     type: Literal[PersistenceType.APP_COOKIE] = field(default=PersistenceType.APP_COOKIE, init=False)
     cookie_name: str
@@ -125,13 +128,13 @@ class AppCookiePersistence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceIpPersistence:
-    """By the client's address."""
+    """Persistence by the client's address."""
 
     type: Literal[PersistenceType.SOURCE_IP] = field(default=PersistenceType.SOURCE_IP, init=False)
     timeout: int | None = None
-    """Seconds without a new connection after which a client may go to another member; None is the provider's."""
+    """Idle time in seconds after which a client may be assigned another member; None for the provider's default."""
     granularity: IPAddress | None = None
-    """A mask: clients that differ outside it only are one. None is each address alone."""
+    """Mask of the client address: clients with equal masked addresses share a member. None for the full address."""
 
 
 SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | SourceIpPersistence
@@ -140,8 +143,8 @@ SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | S
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Resource):
     ordinal: int = UNNUMBERED
-    """Names the member in its pool's slot table; given when the member is first stored, and never given again in this
-    pool."""
+    """Number of the member in the slot tables of its pool, assigned when the member is first stored and never reused in
+    the pool."""
     address: IPAddress
     port: TargetPort
     weight: int = 1
@@ -152,59 +155,60 @@ class Member(Resource):
     monitor_port: int | None = None
     address_text: str = ""
     monitor_address_text: str = ""
-    """Its addresses as they were asked for, where that is not the canonical form: clients that compare what they read
-    with what they wrote would take another form for another address."""
+    """Addresses as written in the request, if not canonical. Clients that compare the response with their request see
+    no difference."""
 
     @property
     def takes_connections(self) -> bool:
-        """Whether new connections may come: a member of weight 0 drains, a disabled one is off."""
+        """Whether the member accepts new connections: it is enabled and its weight is above 0 (weight 0 drains)."""
         return self.admin_state_up and self.weight > 0
 
     @property
     def is_probed_once(self) -> bool:
-        """Whether it has one place at which it is probed, whatever port clients connect to."""
+        """Whether the member is probed at one port only, whatever the ports of its listeners."""
         return self.monitor_port is not None or isinstance(self.port, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Monitor(Resource):
-    """What every health monitor has. Times in seconds."""
+    """Attributes of all health monitors. Times are in seconds."""
 
     delay: int
     timeout: int
     max_retries: int
-    """Successes in a row that make a member ONLINE."""
+    """Consecutive successes that make a member ONLINE."""
     max_retries_down: int = 3
-    """Failures in a row that make it ERROR."""
+    """Consecutive failures that make a member ERROR."""
     delay_ms: int | None = None
-    """Milliseconds, where the delay is shorter than a second; it goes before `delay`."""
+    """Interval in milliseconds for delays below one second; it overrides `delay`."""
     admin_state_up: bool = True
     http_version: str | None = None
     domain_name: str | None = None
-    """What a probe says of itself in HTTP. Octavia keeps them whatever the type is, and clients read them again."""
+    """HTTP version and Host header of probes. Octavia keeps both for monitors of every type and returns them to
+    clients."""
 
     @property
     def seconds_between(self) -> float:
-        """Two probes. Octavia allows a delay of 0, which counts as a second."""
+        """Interval between two probes. Octavia allows a delay of 0, which counts as one second."""
         return float(max(1, self.delay)) if self.delay_ms is None else self.delay_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainMonitor(_Monitor):
-    """Asks whether anything answers at all."""
+    """Monitor that checks if the port answers."""
 
     type: Literal[MonitorType.PING, MonitorType.SCTP, MonitorType.TCP, MonitorType.TLS_HELLO, MonitorType.UDP_CONNECT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpMonitor(_Monitor):
-    """Sends a request and looks at the answer's code."""
+    """Monitor that sends an HTTP request and checks the status code."""
 
     type: Literal[MonitorType.HTTP, MonitorType.HTTPS]
     http_method: str = "GET"
     url_path: str = "/"
     expected_codes: str = "200"
-    """One code, several with commas, or a range with a hyphen."""
+    """One code, a comma-separated list, or a range with a hyphen."""
 
 
 HealthMonitor: TypeAlias = PlainMonitor | HttpMonitor
@@ -212,7 +216,7 @@ HealthMonitor: TypeAlias = PlainMonitor | HttpMonitor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTls:
-    """How the balancer speaks TLS to members. References name secrets; what is empty is the provider's default."""
+    """TLS from the load balancer to members. References name secrets; empty values select the provider's default."""
 
     enabled: bool = False
     container_ref: str | None = None
@@ -232,24 +236,24 @@ class Pool(Resource):
     locality: Locality = Locality.NONE
     down_member: DownMember = DownMember.KEEP
     tls: PoolTls | None = None
-    """None when nothing is said about it; the same for a listener."""
+    """None if absent from the request, for pools and listeners."""
     health_monitor: HealthMonitor | None = None
     members: tuple[Member, ...] = ()
     next_ordinal: int = 0
     tables: tuple[SlotTable, ...] = ()
-    """Which member each hash value leads to: a table for each IP version of the members, one more for their backups."""
+    """Slot tables: the member of each hash value. One table per IP version of the members, and one more for backups."""
     slots: tuple[int, ...] = ()
-    """The one table of all members, in a document of before each IP version had its own; empty since."""
+    """Single slot table of all members, in documents older than per-version tables; otherwise empty."""
 
     @property
     def goes_by_source(self) -> bool:
-        """Whether a client's address alone decides its member, by the algorithm or by persistence."""
+        """Whether the client address alone selects the member, by algorithm or persistence."""
         return isinstance(self.persistence, SourceIpPersistence) or self.algorithm is Algorithm.SOURCE_IP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In milliseconds. They are a proxy's: a switch forwards packets and ends no connection for being idle."""
+    """Timeouts in milliseconds. Only proxies apply them: a switch does not close idle connections."""
 
     client_data: int = 50_000
     member_connect: int = 5_000
@@ -259,7 +263,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """How the balancer speaks TLS to clients."""
+    """TLS from clients to the load balancer."""
 
     container_ref: str | None = None
     sni_container_refs: tuple[str, ...] = ()
@@ -273,7 +277,8 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http:
-    """What the balancer adds: headers to requests, with "true" or "false" for each, and HSTS (RFC 6797) to answers."""
+    """HTTP changes by the load balancer: headers added to requests, each "true" or "false", and HSTS (RFC 6797) in
+    responses."""
 
     insert_headers: tuple[tuple[str, str], ...] = ()
     hsts_max_age: int | None = None
@@ -283,10 +288,10 @@ class Http:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawMatch:
-    """What the first bytes of a connection have to be, or nobody is led anywhere."""
+    """Required first bytes of a connection; a connection with other bytes is not forwarded."""
 
     location: int
-    """How many bytes come before them."""
+    """Offset of the bytes in the stream."""
     value: bytes
 
 
@@ -294,24 +299,24 @@ class RawMatch:
 class Listener(Resource):
     protocol: ListenerProtocol
     ports: Ports
-    """None with the protocol ANY."""
+    """Ports of the listener; empty for protocol ANY."""
     admin_state_up: bool = True
     default_pool_id: str | None = None
     connection_limit: int = UNLIMITED
     allowed_cidrs: tuple[IPNetwork, ...] = ()
-    """Who may connect; everybody when there is none. An address of a family that none is of is for nobody."""
+    """Client networks that may connect; all clients if empty. An IP version without an entry is denied completely."""
     timeouts: Timeouts = Timeouts()
     tls: ListenerTls | None = None
     http: Http | None = None
     raw: RawMatch | None = None
     l7policies: tuple[L7Policy, ...] = ()
     proxy_port: int = 0
-    """At which proxies of the VIP's network take its connections, if it leads to proxies (`model/paths.py`); 0 if a
-    switch leads them to members. Given when the listener is written; no other listener on that network has it."""
+    """Port where proxies accept the listener's connections (`model/paths.py`); 0 if a switch forwards them to members.
+    Assigned when the listener is written, unique among listeners of the same place."""
 
     @property
     def port(self) -> int:
-        """The first; of a listener of Octavia's API the only one. 0 with none."""
+        """First port; the only one for listeners created through Octavia's API. 0 without ports."""
         return self.ports[0].first if self.ports else 0
 
 
@@ -325,13 +330,13 @@ class Vip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parted:
-    """A member that was removed; some of its connections may go on."""
+    """Removed member that may still have connections."""
 
     transport: Transport
     address: IPAddress
     port: int
     until: datetime
-    """When it is forgotten."""
+    """Time when the entry is removed."""
 
     @property
     def endpoint(self) -> tuple[Transport, IPAddress, int]:
@@ -340,28 +345,29 @@ class Parted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSlots:
-    """Slots of a listener that lead to another address than before, or to none; some connections may go on."""
+    """Slots of a listener that moved from an address to another one, or to none; connections to the previous address
+    may still exist."""
 
     listener_id: str
     before: IPAddress
-    """Of the member that had them last: the IP version is that of the table."""
+    """Address of the slots' previous owner; its IP version is that of the table."""
     slots: tuple[int, ...]
-    """Of `LARGEST`, in order. A slot has one such member: whoever had it before that one is forgotten."""
+    """Slot numbers below `LARGEST`, sorted. A slot has one previous owner at most: the latest."""
     until: datetime
-    """When it is forgotten."""
+    """Time when the entry is removed."""
 
 
 class Use(StrEnum):
-    """What a described load balancer is for."""
+    """Purpose of a declarative load balancer."""
 
     FORWARD = "forward"
-    """Each port leads to one machine, and what is for no port may lead to one too."""
+    """Network forward: each port leads to one machine, and so may all other traffic to the address."""
     LOAD_BALANCER = "load-balancer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A machine that has a name in a description. Behind each port that names it there is a member of this name."""
+    """Named backend of a declarative spec. Each port that refers to it has a member of this name."""
 
     name: str
     description: str = ""
@@ -371,39 +377,38 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What a load balancer is said to be as a whole, by an API in which it is changed as a whole only.
+    """Declarative spec of a load balancer, from an API that replaces load balancers as a whole.
 
-    Each of its ports is a listener with a pool of its own, whose members have the names of backends. Here is what these
-    do not say.
+    Each port of the spec is a listener with its own pool, and the members have the names of backends. This class has
+    the rest of the spec.
     """
 
     network_id: str
-    """The network that it is for. Its VIP is an address of this network, or of the external one that its router is
-    on."""
+    """Network of the load balancer. The VIP is an address of this network, or of the external network of its router."""
     use: Use
     backends: tuple[Backend, ...] = ()
-    """Those behind no port too, in the order in which they were said."""
+    """All backends in the order of the request, used by a port or not."""
     config: tuple[tuple[str, str], ...] = ()
-    """Options as they were said, sorted by name."""
+    """Options as given in the request, sorted by name."""
 
 
 class Takeover(StrEnum):
-    """How far a load balancer is that another provider of the service had before, under the same id."""
+    """Stage of a takeover: migration of a load balancer from another provider of the service, with the same id."""
 
     PREPARED = "prepared"
-    """It could be had, but nothing of it is anywhere yet: what the other provider wrote still serves."""
+    """The load balancer is accepted but has no rows: the rows of the other provider still serve."""
     TAKEN = "taken"
-    """What the other provider wrote goes at the moment in which ours comes."""
+    """Rows of the other provider are deleted in the transaction that creates Fairlead's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Another service has the load balancer too, says what it shall be, and is told how it stands."""
+    """Load balancer that another service (Octavia) also stores. The service defines it and reads its statuses."""
 
     made_port: bool
-    """Whether its VIP's port is that service's: made for this load balancer, and deleted after it."""
+    """Whether the service created the VIP's port for this load balancer, and deletes it afterwards."""
     takeover: Takeover | None = None
-    """None for one that no other provider had."""
+    """Stage of the takeover; None if no other provider had the load balancer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,25 +416,25 @@ class LoadBalancer(Resource):
     provider: str
     vip: Vip
     additional_vips: tuple[Vip, ...] = ()
-    """Further addresses of the same port; every listener is on each of them."""
+    """Additional addresses of the same port; every listener accepts connections at all of them."""
     admin_state_up: bool = True
     listeners: tuple[Listener, ...] = ()
     pools: tuple[Pool, ...] = ()
     owns_vip_port: bool = True
-    """Whether the VIP's port was made for this load balancer and goes with it."""
+    """Whether the VIP's port was created for this load balancer and is deleted with it."""
     flavor_id: str | None = None
     availability_zone: str | None = None
-    """Its name."""
+    """Name of the availability zone."""
     parted: tuple[Parted, ...] = ()
-    """Members that were removed lately, by the time when they are forgotten."""
+    """Recently removed members, sorted by expiry."""
     moved: tuple[MovedSlots, ...] = ()
-    """Of a provider that announces, by the time when they are forgotten."""
+    """Moved slots, sorted by expiry; only for providers that announce VIPs."""
     described: Described | None = None
-    """None for one whose parts are changed each for itself, as in Octavia's API."""
+    """Declarative spec; None if the parts are changed one by one, as in Octavia's API."""
     router_id: str | None = None
-    """Whose gateway has the VIPs, if these are addresses of an external network."""
+    """Router whose gateway has the VIPs, for VIPs on an external network."""
     kept: Kept | None = None
-    """None for one that is nowhere but here."""
+    """State shared with another service; None if only Fairlead stores the load balancer."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:
@@ -458,7 +463,7 @@ POOL_PROTOCOLS: Mapping[ListenerProtocol, frozenset[PoolProtocol]] = {
     ListenerProtocol.PROMETHEUS: frozenset(),
     ListenerProtocol.ANY: frozenset({PoolProtocol.ANY}),
 }
-"""Which pools a listener may lead to (Octavia API reference, "Protocol Combinations")."""
+"""Listener protocol -> allowed pool protocols (Octavia API reference, "Protocol Combinations")."""
 
 
 def transport(protocol: ListenerProtocol) -> Transport:
@@ -466,7 +471,7 @@ def transport(protocol: ListenerProtocol) -> Transport:
 
 
 def takes_everything(listener: Listener) -> bool:
-    """Whether whatever is sent to the VIP, and is for no other listener, is for this one."""
+    """Return whether the listener accepts all traffic to the VIP that no other listener accepts."""
     return listener.protocol is ListenerProtocol.ANY and listener.admin_state_up
 
 
@@ -475,7 +480,7 @@ def probed_address(member: Member) -> IPAddress:
 
 
 def is_prepared(balancer: LoadBalancer) -> bool:
-    """Whether it waits to be taken over: it is to have no rows yet."""
+    """Return whether the load balancer waits for its takeover and has no rows yet."""
     return balancer.kept is not None and balancer.kept.takeover is Takeover.PREPARED
 
 
@@ -484,7 +489,7 @@ def is_taken_over(balancer: LoadBalancer) -> bool:
 
 
 def is_forward(balancer: LoadBalancer) -> bool:
-    """Whether people take it for no load balancer: each of its ports leads to one machine."""
+    """Return whether the load balancer is a network forward: each port leads to one machine."""
     return balancer.described is not None and balancer.described.use is Use.FORWARD
 
 
@@ -505,7 +510,7 @@ def find_policy(listener: Listener, policy_id: str) -> L7Policy | None:
 
 
 def pools_of(listener: Listener) -> tuple[str, ...]:
-    """The pools that the listener leads to: its default one, and those of its policies that can apply."""
+    """Return the ids of the listener's pools: the default pool and those of policies that can apply."""
     if not listener.l7policies:
         return (listener.default_pool_id,) if listener.default_pool_id else ()
     redirects = (policy.redirect_pool_id for policy in listener.l7policies if policy.admin_state_up and policy.rules)
@@ -513,17 +518,18 @@ def pools_of(listener: Listener) -> tuple[str, ...]:
 
 
 def near_pools(balancer: LoadBalancer) -> tuple[Pool, ...]:
-    """Those that lead clients to members near them."""
+    """Return the pools that prefer members near the client."""
     return tuple(pool for pool in balancer.pools if pool.locality is not Locality.NONE)
 
 
 def decides_on_chassis(balancer: LoadBalancer) -> bool:
-    """Whether where a client is led may depend on its chassis: to a member near it, or to a proxy."""
+    """Return whether the forwarding decision may depend on the client's chassis, because of a locality or a proxy."""
     return any(listener.proxy_port for listener in balancer.listeners) or bool(near_pools(balancer))
 
 
 def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
-    """Asked for each of a thousand members: most listeners have no policies, and are told apart by a field."""
+    """Return the listeners that lead to the pool. Called for each of a thousand members, so listeners without policies
+    are decided by one field."""
     return tuple(
         [
             each
@@ -534,7 +540,7 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
 
 
 def listeners_by_pool(balancer: LoadBalancer) -> Mapping[str, Sequence[Listener]]:
-    """Maps the id of each pool that a listener leads to, to the listeners that do, in one pass over the listeners."""
+    """Map the id of each pool in use to its listeners, in one pass over the listeners."""
     found = defaultdict[str, list[Listener]](list)
     for listener in balancer.listeners:
         for pool_id in pools_of(listener):
@@ -543,13 +549,13 @@ def listeners_by_pool(balancer: LoadBalancer) -> Mapping[str, Sequence[Listener]
 
 
 def target_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
-    """All ports at which the member takes connections, each once, in the order of these listeners, which lead to its
-    pool (`listeners_by_pool`)."""
+    """Return the ports where the member accepts connections, without duplicates, in the order of the pool's listeners
+    (`listeners_by_pool`)."""
     return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(listeners), member.port)
 
 
 def _listened(listeners: Sequence[Listener]) -> Sequence[Sequence[int]]:
-    """The ports of each listener."""
+    """Return the ports of each listener."""
     return [tuple(expand(listener.ports)) for listener in listeners]
 
 
@@ -558,14 +564,14 @@ def _ports_behind(listened: Sequence[Sequence[int]], port: Ports | None) -> tupl
 
 
 def probed_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
-    """The ports at which a health monitor probes the member, to whose pool these listeners lead."""
+    """Return the ports where a health monitor probes the member, given the listeners of its pool."""
     return target_ports(listeners, member) if member.monitor_port is None else (member.monitor_port,)
 
 
 def count_probed_ports(pool: Pool, listeners: Sequence[Listener]) -> Sequence[int]:
-    """Number of probed ports of each member of the pool, to which these listeners lead.
+    """Return the number of probed ports of each member of the pool, given its listeners.
 
-    A thousand members mostly have the same port, so each port is counted once.
+    Most of a thousand members have the same port, so each port is counted once.
     """
     ports = {member.port for member in pool.members if not isinstance(member.port, int)}
     listened = _listened(listeners) if ports else ()

@@ -1,8 +1,8 @@
-"""Local IPs, by Neutron's names: one address that is answered by the replica on the client's own node.
+"""Local IPs (Neutron's term): one address, answered by the replica on the client's own node.
 
-A port has the address, and is its true owner: a machine's, or one that was made for the Local IP and is on no machine.
-Replicas are other ports on the same network. A client on a chassis with a replica that serves is led to it; all others
-get the fallback.
+One port has the address: a machine's port, or a port without a machine that was created for the Local IP. Replicas are
+other ports on the same network. Clients on a chassis with a serving replica are forwarded to it; all other clients get
+the fallback.
 """
 
 from collections.abc import Iterator
@@ -16,37 +16,37 @@ from fairlead.model.network import Port, Resource
 
 
 class Mode(StrEnum):
-    """How packets arrive at a replica."""
+    """Destination address of packets that arrive at a replica."""
 
     TRANSLATE = "translate"
-    """For the address that the replica has; what it answers comes from the Local IP again."""
+    """DNAT to the replica's own address; replies are translated back."""
     PASSTHROUGH = "passthrough"
-    """For the Local IP's address, which the replica has to have as well."""
+    """Unchanged: the replica must have the Local IP's address too."""
 
 
 class Fallback(StrEnum):
-    """What becomes of a client without a replica on its chassis."""
+    """Treatment of clients without a replica on their chassis."""
 
     FORWARD = "forward"
-    """It is led to the port that has the address."""
+    """Forward to the port that has the address."""
     DROP = "drop"
     REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """A replica."""
+    """Association of a replica port."""
 
     port_id: str
     address: IPAddress
-    """One of the port, of the IP version of the Local IP."""
+    """Address of the port, with the IP version of the Local IP."""
     created_at: datetime
-    """UTC."""
+    """Time of creation, in UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMonitor:
-    """How the replicas are probed. Times are in seconds."""
+    """Health monitor of the replicas. Times are in seconds."""
 
     type: MonitorType = MonitorType.TCP
     """TCP or UDP_CONNECT."""
@@ -58,7 +58,7 @@ class ReplicaMonitor:
 
     @property
     def seconds_between(self) -> float:
-        """Two probes."""
+        """Interval between two probes."""
         return float(max(1, self.delay))
 
 
@@ -66,17 +66,17 @@ class ReplicaMonitor:
 class LocalIP(Resource):
     network_id: str
     port_id: str
-    """It has the address (Neutron: `local_port_id`)."""
+    """Port that has the address (Neutron: `local_port_id`)."""
     address: IPAddress
     mode: Mode = Mode.TRANSLATE
     fallback: Fallback = Fallback.FORWARD
     associations: tuple[Association, ...] = ()
-    """The oldest first: of several on one chassis it is the one that answers there."""
+    """Associations, oldest first: the oldest one on a chassis serves there."""
     health_monitor: ReplicaMonitor | None = None
 
     @property
     def replicas(self) -> Iterator[str]:
-        """Their ports."""
+        """Port ids of the replicas."""
         return (each.port_id for each in self.associations)
 
 
@@ -89,6 +89,6 @@ def without_replica(local_ip: LocalIP, port_id: str) -> LocalIP:
 
 
 def is_replica(local_ip: LocalIP, port: Port) -> bool:
-    """Whether the port has the address that it was associated for."""
+    """Return whether the port still has the address of its association."""
     found = find_association(local_ip, port.id)
     return found is not None and any(fixed.address == found.address for fixed in port.fixed_ips)

@@ -1,7 +1,7 @@
-"""What a node has flows of: the networks of its ports, and all that routers lead to from there.
+"""Local datapaths of a node: the networks of its ports, and everything that routers connect to them.
 
-OVN gives a chassis the flows of every datapath that its own ports can reach (ovn-controller(8), "local datapaths"), so
-these are the places where it can have seen anything.
+OVN installs flows of every datapath that a chassis's own ports can reach (ovn-controller(8), "local datapaths"), so a
+node can observe traffic in these only.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from fairlead.model.snapshot import Snapshot
 
 
 def local_places(snapshot: Snapshot, port_ids: Iterable[str]) -> frozenset[str]:
-    """The ids of the networks, routers and ports of a node that has these ports, whoever owns them."""
+    """Return the ids of the local networks, routers and ports of a node with these ports, for all projects."""
     ports = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
     gateways = {port.device_id for port in ports if port.use is PortUse.ROUTER_GATEWAY}
     networks, routers, todo = {port.network_id for port in ports}, set[str](), set(gateways)

@@ -1,7 +1,8 @@
-"""Where a member may be: at an address that a machine can have.
+"""Addresses that a member cannot have, because no machine can have them.
 
-A switch balances a connection once. A member that is a VIP would be balanced a second time, which no switch does: the
-router that answers for the VIP refuses it. A router, or the address of a whole subnet, answers nobody either.
+A switch balances a connection once. A member with the address of a VIP would need a second pass, which no switch makes:
+the router that answers for the VIP rejects it. Addresses of routers, and network and broadcast addresses, do not answer
+either.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -20,16 +21,16 @@ _HELD = {
     PortUse.ROUTER_GATEWAY: "a router",
     PortUse.ROUTER_INTERFACE: "a router",
 }
-"""Owners of ports that are no machines, and what such an address is. A floating IP is not among them: it leads to
-one."""
+"""Uses of ports without a machine, with their explanation. Floating IPs are allowed, because they lead to a machine."""
 
 
 class _Places:
-    """The subnets of some networks, found by an address: a thousand members are not compared with a hundred subnets."""
+    """Subnets of some networks, indexed by prefix, so that a thousand members are not compared with a hundred
+    subnets."""
 
     def __init__(self, networks: Iterable[Network]) -> None:
         self._by_length: dict[tuple[int, int], dict[int, list[tuple[Network, Subnet]]]] = {}
-        """IP version and length of the prefix -> prefix -> subnets."""
+        """(IP version, prefix length) -> prefix -> subnets."""
         for network in networks:
             for subnet in network.subnets:
                 cidr = subnet.cidr
@@ -37,7 +38,7 @@ class _Places:
                 prefixes.setdefault(_prefix(cidr.network_address, cidr.prefixlen), []).append((network, subnet))
 
     def of(self, address: IPAddress) -> Iterator[tuple[Network, Subnet]]:
-        """Where the address belongs."""
+        """Yield the subnets that contain the address."""
         for (version, length), prefixes in self._by_length.items():
             if version == address.version:
                 yield from prefixes.get(_prefix(address, length), ())
@@ -50,8 +51,8 @@ def _prefix(address: IPAddress, length: int) -> int:
 def find_obstacles(
     snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]
 ) -> Iterator[tuple[Member, str]]:
-    """The members at whose address no machine can be, and what that address is. Of other projects' networks nothing is
-    said: a machine behind a router is looked for on the project's own."""
+    """Yield members with an address that no machine can have, with the reason. Networks of other projects are not
+    examined: members behind a router are looked up on the project's own networks."""
     vips = {(vip.network_id, vip.address) for vip in balancer.vips}
     domain: _Places | None = None
     own: dict[str, _Places] = {}

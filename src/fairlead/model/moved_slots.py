@@ -1,8 +1,8 @@
-"""Where each slot of an announced VIP leads, the same on every host, and where those that have moved led before.
+"""Slot owners of announced VIPs, identical on every host, with the previous owners of slots that moved.
 
-Hosts that share a VIP compute one of `LARGEST` slots from a packet, so whichever host gets it knows whose it is. A slot
-that moves takes new connections at once. Those that were begun before belong to the member that had the slot, which is
-remembered when the change is written, and for a bounded time: compilers only read it, and a restart changes nothing.
+Hosts that share a VIP compute one of `LARGEST` slots from a packet, so every host selects the same member. New
+connections follow a moved slot immediately. Older connections belong to the slot's previous owner, which is stored with
+the change for a bounded time. Compilers only read it, so a restart changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -20,13 +20,13 @@ from fairlead.model.steps import Steps
 
 Endpoint: TypeAlias = tuple[IPAddress, int]
 MOST_MOVED = 2000
-"""Groups of slots that a load balancer remembers, or its document would be too large to be stored. Of more those are
-forgotten that moved first: what was begun with who had them ends."""
+"""Maximum groups of moved slots of a load balancer, bounded by the size of its document. Beyond it, the oldest groups
+are removed, which ends the connections of their previous owners."""
 _Slot: TypeAlias = tuple[str, int, int]
-"""Listener, IP version, number."""
+"""Listener id, IP version and slot number."""
 _Before: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
 _Endpoints: TypeAlias = tuple[tuple[int, ...], Mapping[int, Endpoint]]
-"""The ordinal of the member of each slot, and who they are."""
+"""Member ordinal of each slot, and the endpoint of each ordinal."""
 _NOBODY: _Endpoints = (), {}
 _NOTHING: Mapping[int, IPAddress] = {}
 
@@ -40,33 +40,34 @@ class Service:
     port: int
     transport: lb.Transport
     by_source: bool
-    """Whether a client's address alone decides its slot."""
+    """Whether the client address alone selects the slot."""
     order: tuple[int, ...]
-    """The ordinal of the member of each slot; none at all when nobody serves."""
+    """Member ordinal of each slot; empty if no member serves."""
     members: Mapping[int, Endpoint]
-    """By their ordinals."""
+    """Ordinal -> endpoint of the member."""
     before: Mapping[int, IPAddress]
-    """Slot -> the address that had it, of those that moved lately."""
+    """Slot -> address of its previous owner, for slots that moved recently."""
 
     @property
     def slots(self) -> tuple[Endpoint, ...]:
-        """The member of each."""
+        """Endpoint of each slot."""
         return tuple(map(self.members.__getitem__, self.order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What moves now is remembered until then."""
+    """Time of a change, and the time when the slots that it moves are forgotten."""
 
     now: datetime
     until: datetime
 
 
 def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[Service]:
-    """Of listeners that are up. Who is down has no slot, and none that it had before: nobody answers there.
+    """Yield the services of enabled listeners. Members that are down have no slots, as current or previous owner,
+    because they do not answer.
 
-    Those of one pool have the same `order` and `members`, not just equal ones, unless members have ranges of ports; and
-    those of one listener the same `before` for each IP version: whoever works with them does it once for all.
+    Services of one pool share the identical `order` and `members` objects, unless members have port ranges, and
+    services of one listener and IP version share `before`, so that callers can process each object once.
     """
     dealt, before = _Dealt(down), _before(balancer, down)
     for listener in balancer.listeners if balancer.admin_state_up else ():
@@ -89,7 +90,7 @@ def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -
 
 
 def _before(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, int], dict[int, IPAddress]]:
-    """Of each listener and IP version."""
+    """Return the previous owners of slots, by listener and IP version."""
     dead = {member.address for pool in balancer.pools for member in pool.members if member.id in down}
     found: dict[tuple[str, int], dict[int, IPAddress]] = {}
     for moved in balancer.moved:
@@ -100,14 +101,14 @@ def _before(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, 
 
 
 class _Dealt:
-    """Pools, each looked at once."""
+    """Endpoints of pools, each computed once."""
 
     def __init__(self, down: Set[HealthKey]) -> None:
         self._down = down
         self._known: dict[tuple[object, ...], _Endpoints] = {}
 
     def endpoints(self, pool: lb.Pool | None, version: int, numbers: tuple[int, ...], index: int) -> _Endpoints:
-        """At the port of the listener that has this index among its numbers."""
+        """Return the endpoints for the listener's port with this index."""
         if pool is None or not pool.admin_state_up:
             return _NOBODY
         is_same = all(isinstance(member.port, int) for member in pool.members)
@@ -129,7 +130,7 @@ def _endpoints(pool: lb.Pool, version: int, numbers: tuple[int, ...], index: int
 
 
 def _port_at(port: TargetPort, numbers: tuple[int, ...], index: int) -> int | None:
-    """What is at a member's port for the one that has this index among a listener's numbers."""
+    """Return the member's port for the listener port with this index; None if it has none."""
     ports = targets(port, numbers)
     return ports[index] if index < len(ports) else None
 
@@ -137,7 +138,7 @@ def _port_at(port: TargetPort, numbers: tuple[int, ...], index: int) -> int | No
 def remember_moved(
     old: lb.LoadBalancer, new: lb.LoadBalancer, down: Set[HealthKey], when: Transition
 ) -> Steps[lb.LoadBalancer]:
-    """The load balancer that replaces `old`, with whose its slots were that lead elsewhere by now."""
+    """Return `new` with the previous owners of slots that moved since `old`."""
     left: _Before = {}
     present = {listener.id for listener in new.listeners}
     for moved in old.moved:
@@ -174,7 +175,8 @@ def _compare(
 
 
 def _addresses(pool: lb.Pool | None, version: int, gone: frozenset[str]) -> tuple[IPAddress, ...]:
-    """Of each slot, whatever the port: a machine knows its connections by itself. None when nobody serves."""
+    """Return the member address of each slot; empty if no member serves. Ports are ignored, because conntrack on the
+    member's machine identifies its connections."""
     if pool is None:
         return ()
     addresses = {member.ordinal: member.address for member in pool.members}
@@ -182,7 +184,7 @@ def _addresses(pool: lb.Pool | None, version: int, gone: frozenset[str]) -> tupl
 
 
 def _whole(slots: tuple[int, ...]) -> tuple[int, ...]:
-    """A table that repeats itself leads every slot of the largest one to the same member: it grows that way too."""
+    """Extend a table to `LARGEST` slots by repetition, as tables grow, so each slot keeps its member."""
     return slots * (LARGEST // len(slots)) if slots else ()
 
 

@@ -1,4 +1,4 @@
-"""What people call things. Tenants choose these names, so they are cut and cleaned wherever they are shown."""
+"""Display names of objects. Tenants choose names, so they are shortened and sanitised wherever they are shown."""
 
 import re
 from collections.abc import Container, Iterator
@@ -17,17 +17,17 @@ from fairlead.model.texts import shorten
 
 LONGEST = 60
 _ROW_OF_OTHERS = re.compile(r"(\S+)@[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""As `foreign.row_of` gives it."""
+"""Name of an unmanaged row, as `foreign.row_of` returns it."""
 
 
 def name_of(snapshot: Snapshot, owner: Owner) -> str:
-    """ "" for what has none, or is gone."""
+    """Return the owner's display name; empty if it has none or is gone."""
     document = snapshot.find(owner) if has_rows(owner.kind) else None
     return shorten(getattr(document, "name", "") or "", LONGEST)
 
 
 def describe_member(member: Member) -> Iterator[str]:
-    """Where it is, and what it is called."""
+    """Yield the member's address and port, then its name if it has one."""
     yield _place(member)
     if member.name:
         yield f"'{shorten(member.name, LONGEST)}'"
@@ -44,7 +44,7 @@ def _place(member: Member) -> str:
 
 
 def describe_probed(snapshot: Snapshot, probing: Probing, ids: Container[str]) -> Iterator[tuple[str, str]]:
-    """The id and the description of each of these members or replicas. A replica's are its port's."""
+    """Yield id and description of each of these members or replicas. A replica is identified by its port."""
     match probing:
         case LoadBalancer(pools=pools):
             members = (member for pool in pools for member in pool.members if member.id in ids)
@@ -60,7 +60,7 @@ def describe_probed(snapshot: Snapshot, probing: Probing, ids: Container[str]) -
 
 
 def parts_called(balancer: LoadBalancer, text: str) -> Iterator[str]:
-    """What of a load balancer has this name or id, in words: `member 10.0.0.11:80 'web2' of pool 'web'`."""
+    """Yield a description of each part with this name or id: `member 10.0.0.11:80 'web2' of pool 'web'`."""
     for pool in balancer.pools:
         of_pool = f"pool {_called(pool)}"
         if text in (pool.id, pool.name):
@@ -84,13 +84,13 @@ def _called(part: Resource) -> str:
 
 
 def describe_owner(snapshot: Snapshot, owner: Owner) -> str:
-    """`loadbalancer/3fc8... 'web'`."""
+    """Return the owner with its name: `loadbalancer/3fc8... 'web'`."""
     name = name_of(snapshot, owner)
     return f"{owner} '{name}'" if name else str(owner)
 
 
 def name_rows(snapshot: Snapshot, text: str) -> str:
-    """The text of a row, in which what others wrote is called as they do: `neutron-9d3b... 'web-net'`."""
+    """Replace names of unmanaged rows in a row's text by their display names: `neutron-9d3b... 'web-net'`."""
     return _ROW_OF_OTHERS.sub(lambda found: _named(snapshot, found[1]), text) if "@" in text else text
 
 

@@ -1,8 +1,8 @@
-"""Which members of a load balancer are near the clients of which chassis, by what is observed.
+"""Members of a load balancer near the clients of each chassis, by observed placement.
 
-A member is where the port is plugged in that has its address, and its packets flow there. The port has to be one of the
-load balancer's own project: where the machines of others are is not for it to know. A member of which nobody knows
-where it is, is near nobody. Nor is anybody in the zone of a chassis that says none.
+A member is on the chassis where the port with its address is plugged in and active. The port must belong to the load
+balancer's project, so that the placement of other projects' machines is not disclosed. A member without a known
+placement is near no client, and a chassis without zones has no members in its zone.
 """
 
 from collections import defaultdict
@@ -14,15 +14,15 @@ from fairlead.model.network import PortUse
 from fairlead.model.snapshot import Snapshot, member_network
 
 Tiers: TypeAlias = Sequence[Sequence[Member]]
-"""Members of a pool, the nearest ones first; a member may be in several."""
+"""Members of a pool in tiers, the nearest first; a member can be in several tiers."""
 Near: TypeAlias = Mapping[str, Mapping[str, Tiers]]
-"""Chassis -> pool -> those that are near the clients there. Chassis that have the same have one value."""
+"""Chassis -> pool id -> tiers for clients there. Chassis with equal tiers share one value."""
 _Located: TypeAlias = Sequence[tuple[Member, str]]
-"""Members, and the chassis that each is on."""
+"""Members with the chassis of each."""
 
 
 def members_near(snapshot: Snapshot, balancer: LoadBalancer) -> Near:
-    """Of the pools that lead clients to members near them."""
+    """Return the tiers of the pools that prefer members near the client."""
     found = defaultdict[str, dict[str, Tiers]](dict)
     where = chassis_with(snapshot)
     for pool in near_pools(balancer):
@@ -39,13 +39,13 @@ def members_near(snapshot: Snapshot, balancer: LoadBalancer) -> Near:
 
 
 def members_on(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, chassis: str) -> frozenset[str]:
-    """The ids of those that are on one chassis."""
+    """Return the ids of the pool's members on one chassis."""
     located = _located(snapshot, balancer, pool, chassis_with(snapshot))
     return frozenset(member.id for member, name in located if name == chassis)
 
 
 def chassis_with(snapshot: Snapshot) -> Callable[[str], Sequence[str]]:
-    """Where a port is plugged in and its packets flow: nowhere, or on one chassis."""
+    """Return a function that finds the chassis where a port is plugged in and active: none or one."""
     hosts = _hosts(snapshot)
 
     def find(port_id: str) -> Sequence[str]:
@@ -72,7 +72,8 @@ def _on_chassis(located: _Located) -> Mapping[str, Sequence[Member]]:
 
 
 def _in_zones(snapshot: Snapshot, located: _Located) -> Mapping[frozenset[str], Tiers]:
-    """Zones that some chassis is in together -> one list of the members that are in any of them, unless it is empty."""
+    """Return sets of zones of chassis -> a single tier with the members in any of these zones; empty tiers are
+    omitted."""
     at = [(member, snapshot.chassis[name].zones) for member, name in located]
     together = {chassis.zones for chassis in snapshot.chassis.values()}
     lists = {zones: [member for member, its in at if not zones.isdisjoint(its)] for zones in together}
@@ -80,7 +81,7 @@ def _in_zones(snapshot: Snapshot, located: _Located) -> Mapping[frozenset[str], 
 
 
 def _hosts(snapshot: Snapshot) -> Mapping[str, list[str]]:
-    """Node, as `plugged` calls it -> the chassis that it is: one, unless several say the same host name."""
+    """Return node name, as in `plugged` -> its chassis: one, unless several report the same host name."""
     found = defaultdict[str, list[str]](list)
     for chassis in snapshot.chassis.values():
         found[chassis.host or chassis.name].append(chassis.name)

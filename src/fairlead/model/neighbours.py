@@ -1,9 +1,9 @@
-"""By which MAC the machines of a node have to know an address, where that has changed or may change under them.
+"""Neighbour announcements of a node: the MAC of each address, where it has changed or can change.
 
-The MAC of a Local IP is the one by which OVN answers for all that is virtual on its network, and not that of the port
-that has the address. Who has learned the port's MAC before goes on using it, and its frames go past the Local IP until
-it asks again. So the node says the MAC anew when a Local IP comes, and the port's own when it goes: which addresses it
-has said anything of, only the node remembers.
+The MAC of a Local IP is the virtual MAC by which OVN answers on its network, and not that of the port with the address.
+A client with the port's MAC in its neighbour cache bypasses the Local IP until the entry expires. A node therefore
+announces the virtual MAC when a Local IP is created, and the port's own MAC when it is deleted. Only the node stores
+which addresses it has announced.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,11 +20,11 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
 MOST_OF_NETWORK = 2_000
-"""Local IPs of one network that a node is told of: the oldest."""
+"""Maximum Local IPs of one network that a node receives; the oldest ones."""
 MOST_NEIGHBOURS = 10_000
-"""That a node is told of, and remembers: networks that have few come first."""
+"""Maximum neighbours that a node receives and stores; networks with few of them have priority."""
 Remembered: TypeAlias = Mapping[str, Collection[IPAddress]]
-"""Network -> the addresses that a node has said something of."""
+"""Network id -> addresses that a node has announced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +32,26 @@ class Neighbour:
     address: IPAddress
     mac: str
     lasting: bool
-    """Whether it is a Local IP. Any other one is said once more, and can be forgotten."""
+    """Whether the address is a Local IP. Other addresses are announced once and then forgotten."""
     unheard: tuple[str, ...] = ()
-    """The ports of the node that have the address themselves: they would take it for a conflict (RFC 5227)."""
+    """Ports of the node with the same address, which must not receive the announcement: they would detect an address
+    conflict (RFC 5227)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """Of one network, on one node."""
+    """Announcements for one network on one node."""
 
     ports: frozenset[str]
-    """Of machines that the node has there."""
+    """Ports of the node's machines on the network."""
     neighbours: tuple[Neighbour, ...]
 
 
 def neighbourhoods(
     snapshot: Snapshot, port_ids: Iterable[str], remembered: Remembered
 ) -> Steps[Mapping[str, Neighbourhood]]:
-    """Of the networks of these ports that have any Local IPs, or of which the node remembers an address. What is asked
-    of other networks is not answered."""
+    """Return the announcements for networks of these ports with a Local IP or a remembered address. Remembered
+    addresses on other networks are ignored."""
     ports = _by_network(snapshot, port_ids)
     yield
     found, room = dict[str, Neighbourhood](), MOST_NEIGHBOURS
@@ -94,7 +95,7 @@ def _virtual(network_id: str, local_ips: Iterable[LocalIP], here: frozenset[str]
 def _ordinary(
     snapshot: Snapshot, network_id: str, remembered: frozenset[IPAddress], here: frozenset[str]
 ) -> Iterator[Neighbour]:
-    """Those of the addresses that are no Local IPs, if anybody has them."""
+    """Yield the remembered addresses that are no Local IP and that a port has."""
     if not remembered:
         return
     local_ips = {snapshot.local_ips[each].address for each in snapshot.network_local_ips.get(network_id, NO_IDS)}
@@ -106,14 +107,14 @@ def _ordinary(
 
 
 def _who_has(local_ip: LocalIP) -> Iterator[str]:
-    """The ports whose machines have the address."""
+    """Yield the ports whose machines have the address."""
     yield local_ip.port_id
     if local_ip.mode is Mode.PASSTHROUGH:
         yield from local_ip.replicas
 
 
 def _mac_of(port: Port) -> str | None:
-    """By which an address of this port is known on its network; None for one that nobody answers for."""
+    """Return the MAC of the port's addresses on its network; None if no port answers for them."""
     match port.use:
         case PortUse.MACHINE | PortUse.ROUTER_INTERFACE | PortUse.ROUTER_GATEWAY:
             return port.mac_address

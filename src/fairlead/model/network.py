@@ -1,4 +1,5 @@
-"""Networks with their subnets, ports and routers, by Neutron's names. Each class that has an owner is one document."""
+"""Networks with subnets, ports, routers and floating IPs, in Neutron's terms. Each class with an owner is one
+document."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,33 +10,34 @@ from fairlead.model.addresses import IPAddress, IPNetwork
 
 
 class PortUse(StrEnum):
-    """What a port is for. The values are Neutron's `device_owner`; a machine's port may have any other one too."""
+    """Use of a port. The values are Neutron's `device_owner`; a machine's port can have any other value."""
 
     MACHINE = ""
     ROUTER_INTERFACE = "network:router_interface"
-    """An interface of the router named by its `device_id`."""
+    """Interface of the router in `device_id`."""
     ROUTER_GATEWAY = "network:router_gateway"
-    """By it the router named by its `device_id` is on an external network."""
+    """External gateway port of the router in `device_id`."""
     FLOATING_IP = "network:floatingip"
-    """It holds the address of the floating IP named by its `device_id`."""
+    """Port with the address of the floating IP in `device_id`."""
     VIP = "Octavia"
-    """It holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
+    """Port of a VIP; its `device_id` is `lb-<load balancer id>`, as in Octavia."""
     LOCAL_IP = "network:local_ip"
-    """It holds the address of the Local IP named by its `device_id`, and is on no machine."""
+    """Port with the address of the Local IP in `device_id`, without a machine."""
     PROBE = "ovn-lb-hm:distributed"
-    """It holds the address from which the members on its subnet are probed, as Octavia's OVN provider has it."""
+    """Port with the source address of probes on its subnet, as in Octavia's OVN provider."""
     PROXY = "network:load_balancer_proxy"
-    """A chassis's own proxy is behind it. Its `device_id` is the network of the VIPs, or the router that has them."""
+    """Port of a chassis's proxy. Its `device_id` is the network of the VIPs, or the router that has them."""
 
 
 _USES = {use.value: use for use in PortUse}
 UNASKED = frozenset({PortUse.PROBE, PortUse.PROXY})
-"""What no request makes or deletes: it comes with what needs it, and goes with its network."""
+"""Uses of ports that no request creates or deletes: such a port exists while it is needed, and is deleted with its
+network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What every resource of every API has. Times are UTC."""
+    """Attributes of all resources of every API. Times are in UTC."""
 
     id: str
     project_id: str
@@ -48,7 +50,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPool:
-    """Both ends belong to the pool."""
+    """Range of addresses; both ends are included."""
 
     start: IPAddress
     end: IPAddress
@@ -61,12 +63,12 @@ class Route:
 
 
 def in_order(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """The one order of a set of routes."""
+    """Return the routes in canonical order."""
     return tuple(sorted(routes, key=lambda route: (str(route.destination), str(route.nexthop))))
 
 
 class Ipv6Mode(StrEnum):
-    """How a workload gets its IPv6 address (RFC 4862, RFC 8415), in Neutron's words."""
+    """Assignment of IPv6 addresses to workloads (RFC 4862, RFC 8415), in Neutron's terms."""
 
     DHCPV6_STATEFUL = "dhcpv6-stateful"
     DHCPV6_STATELESS = "dhcpv6-stateless"
@@ -92,7 +94,8 @@ class SegmentType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What a network is outside OVN, in Neutron's words: a wire that chassis map to a bridge, or a VLAN on it."""
+    """Provider segment of a network, in Neutron's terms: a physical network, which chassis map to a bridge, or a VLAN
+    on it."""
 
     type: SegmentType
     physical_network: str
@@ -103,24 +106,24 @@ class Segment:
 class Network(Resource):
     admin_state_up: bool = True
     mtu: int
-    """Of the workloads' interfaces, in bytes: the underlay's less the tunnel's header."""
+    """MTU of the workloads' interfaces in bytes: that of the underlay minus the tunnel header."""
     shared: bool = False
     external: bool = False
-    """Every project may have router gateways and floating IPs on it."""
+    """Whether all projects may have router gateways and floating IPs on the network."""
     segment: Segment | None = None
     announced: bool = False
-    """It is on no wire: hosts announce its addresses one by one, so these are VIPs and nothing else. An operator
-    declares it and its subnets; no two such networks have an address in common."""
+    """Whether the network has no physical segment and hosts announce its addresses one by one, so all of them are VIPs.
+    An operator declares the network and its subnets; announced networks never overlap."""
     port_security_enabled: bool = True
-    """What new ports have, unless they are made otherwise."""
+    """Default for new ports."""
     subnets: tuple[Subnet, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
-    """Keys and values, sorted, of a network that was described as a whole: as they were said, to be shown again."""
+    """Sorted keys and values of a network from a declarative spec, as given in the request, for display."""
     routes: tuple[IPNetwork, ...] = ()
-    """Of an external network: prefixes that are led to it from outside, and may be used behind it: VIPs have
-    addresses of them. One that is in no subnet has a subnet of its own, of which nothing is given out unasked."""
+    """Prefixes of an external network that are routed to it from outside and can be used behind it, for VIPs. A prefix
+    outside all subnets has its own subnet, without automatic allocation."""
     router_id: str | None = None
-    """The router that was made with the network, and goes with it."""
+    """Router that was created with the network and is deleted with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,7 @@ class Port(Resource):
     device_id: str = ""
     device_owner: str = ""
     host: str = ""
-    """`binding:host_id`: the chassis on which the workload should run; on which it does is observed."""
+    """`binding:host_id`: the chassis where the workload should run; the actual chassis is observed."""
     port_security_enabled: bool = True
 
     @property
@@ -148,12 +151,12 @@ class Port(Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalGateway:
-    """The addresses are those of the port."""
+    """External gateway of a router; its addresses are those of the port."""
 
     network_id: str
     port_id: str
     enable_snat: bool = True
-    """Of IPv4: what leaves has an address of the port."""
+    """SNAT of IPv4 to an address of the port."""
     enable_snat_ipv6: bool = False
 
 
@@ -166,9 +169,9 @@ class Router(Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatingIP(Resource):
-    """An address of an external network that leads to a fixed one; a port of its own holds it.
+    """Address of an external network that leads to a fixed address; a port of its own holds it.
 
-    `port_id`, `fixed_address` and `router_id` are there together or not at all.
+    `port_id`, `fixed_address` and `router_id` are all set or all None.
     """
 
     network_id: str
@@ -184,20 +187,21 @@ def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
 
 
 def subnet_with(network: Network, address: IPAddress) -> Subnet | None:
-    """The one that the address is in."""
+    """Return the subnet that contains the address; None if there is none."""
     return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
 
 
 def is_routed(network: Network, subnet: Subnet) -> bool:
-    """Whether the subnet is there for a route alone: it is on no wire, and no port gets an address of it unasked."""
+    """Return whether the subnet exists for a route only: it is on no segment, and addresses of it are not allocated
+    automatically."""
     return subnet.cidr in network.routes and subnet.gateway is None and not subnet.allocation_pools
 
 
 def is_reached(floating_ip: FloatingIP, port: Port | None) -> bool:
-    """Whether the port has the address that the floating IP leads to."""
+    """Return whether the port has the fixed address of the floating IP."""
     return port is not None and any(fixed.address == floating_ip.fixed_address for fixed in port.fixed_ips)
 
 
 def release(floating_ip: FloatingIP) -> FloatingIP:
-    """Leading nowhere."""
+    """Return the floating IP without a destination."""
     return replace(floating_ip, port_id=None, fixed_address=None, router_id=None)

@@ -1,21 +1,21 @@
-"""What is observed of proxies: the values of the facts `PROXIES` and `WANTED_PROXIES` (`model/facts.py`)."""
+"""Values of the facts `PROXIES` and `WANTED_PROXIES` (`model/facts.py`)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """What an agent says of a proxy on its node; None of one that does not run."""
+    """State of a running proxy, as reported by the agent of its node. A proxy that is not running has no entry."""
 
     serving: frozenset[int] = frozenset()
-    """The ports of listeners at which it takes connections."""
+    """Ports where the proxy accepts connections, one per listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedProxies:
-    """In what the ports of a place of proxies on a network of others differ from what should be."""
+    """Differences between the existing and the wanted ports of proxies, for one place on an unmanaged network."""
 
     come: tuple[str, ...] = ()
-    """Chassis on which there is to be a port."""
+    """Chassis that need a port."""
     go: tuple[str, ...] = ()
-    """Ids of ports."""
+    """Ids of ports to delete."""

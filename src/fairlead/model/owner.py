@@ -1,26 +1,26 @@
-"""The owner: the id of one aggregate, and with it the unit of lock, generation, compile, diff, apply and status."""
+"""Owner: the id of one aggregate, and the unit of lock, generation, compile, diff, apply and status."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """In the order in which rows refer to each other: what is created later may refer to what is created before."""
+    """Kind of an owner, in the order of references: rows of later kinds may refer to rows of earlier ones."""
 
     NETWORK = "network"
     ROUTER = "router"
     PORT = "port"
     HOST = "host"
-    """A plain Linux host that serves announced VIPs: rows of load balancers lead to it by its number."""
+    """Plain Linux host that serves announced VIPs; rows of load balancers refer to it by its number."""
     VIP_NETWORK = "vip-network"
-    """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own. What
-    those of a project share that is only a guest on the network is an owner beside it: `VipNetwork`."""
+    """Rows shared by the VIPs of one network; exists while the network has a VIP, and has no document. Each project
+    that is a guest on the network has an owner of its own (`VipNetwork`)."""
     VIP_GATEWAY = "vip-gateway"
-    """What the VIPs on the gateway of one router share, by the router's id: while there are any."""
+    """Rows shared by the VIPs on the gateway of one router, identified by the router; exists while there are any."""
     NEAR_NETWORK = "near-network"
-    """What the load balancers of a `VIP_NETWORK` share that lead clients to members near them: while there are any."""
+    """Rows shared by the locality-aware load balancers of a `VIP_NETWORK`; exists while there are any."""
     NEAR_GATEWAY = "near-gateway"
-    """The same of a `VIP_GATEWAY`, by the router's id."""
+    """Rows shared by the locality-aware load balancers of a `VIP_GATEWAY`, identified by the router."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
     LOCAL_IP = "local-ip"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK, Kind.NEAR_GATEWAY})
-"""They follow from load balancers and have no documents."""
+"""Kinds that are derived from load balancers and have no documents."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 
@@ -48,7 +48,8 @@ class Owner:
     id: str
 
     def __hash__(self) -> int:
-        """A text remembers its own, and few owners of several kinds have one id: a look at all asks often."""
+        """Use the cached hash of the id; owners of different kinds rarely share an id. A resync computes many
+        hashes."""
         return hash(self.id)
 
     def __str__(self) -> str:
@@ -56,7 +57,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> "Owner":
-        """The inverse of `str`. Raises ValueError."""
+        """Parse the result of `str`. Raises ValueError."""
         kind, slash, identity = text.partition("/")
         if not slash or not identity:
             raise ValueError(f"'{text}' is not an owner; one looks like loadbalancer/<id>")
@@ -65,11 +66,11 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class VipNetwork:
-    """What an owner of that kind is about: a network, and the guest there whose VIPs these are, if they are one's."""
+    """Subject of a `VIP_NETWORK` or `NEAR_NETWORK` owner: a network, and a guest project for the VIPs of a guest."""
 
     network_id: str
     guest: str | None = None
-    """A project that is not the network's."""
+    """Project that does not own the network; None for VIPs of the owner."""
 
     @property
     def owner(self) -> Owner:
@@ -82,11 +83,12 @@ class VipNetwork:
 
     @classmethod
     def of(cls, owner: Owner) -> "VipNetwork":
-        """The inverse of `owner` and `near`. No network's id has a slash: it is a UUID."""
+        """Return the subject of an owner; the inverse of `owner` and `near`. Network ids are UUIDs and contain no
+        slash."""
         network_id, slash, guest = owner.id.partition("/")
         return cls(network_id, guest if slash else None)
 
 
 def creation_order(owner: Owner) -> tuple[int, str]:
-    """Sort key: an owner comes after those that its rows refer to. Deletion goes the other way round."""
+    """Sort key that puts an owner after those that its rows refer to. Deletion uses the reverse order."""
     return _ORDER[owner.kind], owner.id

@@ -1,7 +1,7 @@
-"""Members that were removed: connections to them may go on for a while, and a dataplane may have to know them.
+"""Draining of removed members: their connections may continue for a while, so dataplanes may still need them.
 
-Each is remembered until a moment that is written beside it, and a load balancer remembers a bounded number. The time is
-an argument; the server has the clock.
+Each removed member is stored with its expiry, and a load balancer stores a bounded number. The time is an argument,
+because the server has the clock.
 """
 
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
 
 MOST_PARTED = 256
-"""Removed members that a load balancer remembers; of more, the newest."""
+"""Maximum removed members of a load balancer; the newest are kept."""
 LONGEST_PARTING = 86_400
-"""Seconds for which an operator may have them remembered."""
+"""Maximum drain timeout, in seconds."""
 _Endpoint: TypeAlias = tuple[Transport, IPAddress, int]
 
 
@@ -44,7 +44,7 @@ def pool_transport(pool: Pool) -> Transport:
 
 
 def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> Steps[LoadBalancer]:
-    """The load balancer that replaces `old`. It remembers members that it no longer has for so many seconds."""
+    """Return the load balancer that replaces `old`, with removed members kept for the drain timeout `seconds`."""
     if old is None:
         return new
     present, kept = set[_Endpoint](), dict[_Endpoint, Parted]()
@@ -60,7 +60,8 @@ def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime,
 
 
 def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
-    """No change if the load balancer is gone, or if the time of no member is over."""
+    """Return the change that removes expired members and moved slots; empty if there are none, or if the load balancer
+    is gone."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return Changes()
@@ -72,7 +73,7 @@ def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Chang
 
 
 def forgets_at(balancer: LoadBalancer) -> datetime:
-    """When the next of what it remembers is forgotten. It remembers something (`Snapshot.parting`)."""
+    """Return the next expiry. The load balancer must have removed members or moved slots (`Snapshot.parting`)."""
     return min([each.until for each in balancer.parted[:1]] + [each.until for each in balancer.moved[:1]])
 
 

@@ -1,6 +1,7 @@
-"""Which way the connections of a listener take: the switch leads them straight to members, or to a proxy that does.
+"""Path of a listener's connections: a switch forwards them to members directly, or to a proxy.
 
-What a listener and its pools ask for decides it, and nobody chooses: what a switch can do never meets a proxy.
+The attributes of the listener and its pools decide; there is no option. Traffic that a switch can forward never passes
+a proxy.
 """
 
 from enum import Enum, auto
@@ -29,13 +30,13 @@ class Path(Enum):
 
 
 INSIDE = frozenset({ListenerProtocol.HTTP, ListenerProtocol.PROMETHEUS, ListenerProtocol.TERMINATED_HTTPS})
-"""Protocols of which somebody has to read what is said."""
+"""Protocols that require a proxy, because requests must be parsed."""
 COOKIES = frozenset({PersistenceType.APP_COOKIE, PersistenceType.HTTP_COOKIE})
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
 
 def path_of(balancer: LoadBalancer, listener: Listener) -> Path:
-    """Of TCP: no proxy here passes datagrams on."""
+    """Return the listener's path. Only TCP uses proxies, because HAProxy here does not forward UDP and SCTP."""
     if transport(listener.protocol) is not Transport.TCP:
         return Path.SWITCH
     pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))

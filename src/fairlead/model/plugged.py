@@ -1,7 +1,7 @@
-"""Which ports are plugged in: what the fact `PLUGGED` says of a port (`model/facts.py`).
+"""Ports that are plugged in, by the fact `PLUGGED` (`model/facts.py`).
 
-A port is plugged in where a node has it and its packets flow: a machine's where the machine runs, a router's gateway
-where the router leaves. A port of which nobody has said anything yet is not.
+A port is plugged in if a node has it and its packets flow: a machine's port on the machine's node, a router's gateway
+on its gateway chassis. A port without a report is not plugged in.
 """
 
 from fairlead.model.foreign import is_foreign
@@ -9,9 +9,9 @@ from fairlead.model.network import Port, PortUse
 from fairlead.model.snapshot import Snapshot
 
 EVERYWHERE = PortUse.ROUTER_INTERFACE
-"""No node has it, because each one does its work."""
+"""Use of ports that are distributed to all nodes, so no single node has them."""
 _NOWHERE = frozenset({PortUse.FLOATING_IP, PortUse.LOCAL_IP, PortUse.PROBE, PortUse.VIP})
-"""What only holds an address."""
+"""Uses of ports that only hold an address."""
 
 
 def is_plugged(snapshot: Snapshot, port: Port) -> bool:
@@ -19,6 +19,6 @@ def is_plugged(snapshot: Snapshot, port: Port) -> bool:
 
 
 def waits_for_a_node(snapshot: Snapshot) -> bool:
-    """Whether there is a port of ours whose status depends on what is observed."""
+    """Return whether the status of any managed port depends on observation."""
     never = {EVERYWHERE, *_NOWHERE}
     return any(port.use not in never and not is_foreign(port) for port in snapshot.ports.values())

@@ -1,4 +1,4 @@
-"""Which member of a pool each hash value leads to: the pool's own tables (`model/slots.py`), a tier at a time."""
+"""Slot tables of a pool (`model/slots.py`): the member of each hash value, tier by tier."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
@@ -11,11 +11,11 @@ from fairlead.model.steps import Steps
 
 
 def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int = SMALLEST) -> Steps[Pool]:
-    """The pool with slot tables for its members, if those `before` had the tables that it has.
+    """Return the pool with slot tables for its members; `before` are the members of its present tables.
 
-    Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
-    client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
-    its full size from the beginning. `smallest` is the least size of others, a power of two.
+    Slots are assigned when the model is written, never when it is compiled, so a restart changes nothing. If the client
+    address selects the member, the table has its full size from the start, because growing such a table would move
+    clients (it uses rendezvous hashing). `smallest` is the minimum size of other tables, a power of two.
     """
     old = replace(pool, members=pool.members if before is None else tuple(before))
     smallest = LARGEST if pool.goes_by_source else smallest
@@ -30,13 +30,13 @@ def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int
 
 
 TIERS = ((4, False), (4, True), (6, False), (6, True))
-"""IP version, and whether backups: the members of a tier share a table, and no other tier sees what happens to them."""
+"""Tiers as (IP version, backup): members of a tier share a table, which is independent of other tiers."""
 
 
 def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tuple[int, ...]:
-    """The ordinal of the member of this IP version that each hash value leads to; empty when nobody is left.
+    """Return the member ordinal of each hash value for this IP version; empty if no member serves.
 
-    The ordinary ones serve, and the backups when none of these does (Octavia API reference, member `backup`).
+    Backups serve only if no ordinary member does (Octavia API reference, member `backup`).
     """
     for backup in (False, True):
         if living := _weights(pool, version, backup, down):
@@ -47,11 +47,11 @@ def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tu
 def slots_near(
     pool: Pool, version: int, near: Iterable[Sequence[Member]], down: Container[str], everywhere: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The same for clients that have these members near, the nearest ones first: the first of these lists in which
-    a member serves is all they are led to. `everywhere` are the slots of clients that have none near (`slots_of`).
+    """Return the slots for clients with these tiers of members, the nearest first. The first tier with a serving member
+    is used alone. `everywhere` are the slots of clients without near members (`slots_of`).
 
-    An ordinary member anywhere goes before a backup that is near. It is the same table, so in each place too members
-    that come or go take and leave no slot but theirs.
+    An ordinary member anywhere has priority over a near backup. The same table is used, so in every tier too a member
+    that is added or removed moves only its own slots.
     """
     if not everywhere:
         return ()
@@ -67,7 +67,7 @@ def _weights(pool: Pool, version: int, backup: bool, down: Container[str] = froz
 
 
 def _weights_of(members: Iterable[Member], version: int, backup: bool, down: Container[str]) -> dict[int, int]:
-    """By the ordinals of those of a tier that take connections."""
+    """Return ordinal -> weight of a tier's members that accept connections."""
     return {
         m.ordinal: m.weight
         for m in members
@@ -92,7 +92,7 @@ def _table(pool: Pool, version: int, backup: bool) -> SlotTable:
 
 
 def _from_shared(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
-    """What this tier had of the one table that the pool has."""
+    """Return this tier's part of the pool's old shared table."""
     served = [member for member in _tier(pool, version, backup) if member.takes_connections]
     if served == _served(pool.members):
         return pool.slots

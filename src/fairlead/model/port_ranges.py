@@ -1,6 +1,7 @@
-"""Ports of TCP and UDP as ranges: what a listener has, and where its members are.
+"""Ports as ranges: those of a listener, and those of its members.
 
-A range of ten thousand ports is one value; whoever expands ranges has bounded them before (`model/sizes.py`).
+A range of ten thousand ports is one value. Callers that expand ranges have checked their size before
+(`model/sizes.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,11 +9,11 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 FIRST, LAST = 1, 65_535
-"""Port 0 is nobody's (RFC 6335, 6)."""
+"""Valid port numbers; port 0 is reserved (RFC 6335, 6)."""
 
 
 class PortRange(NamedTuple):
-    """Both ends belong to it."""
+    """Range of ports; both ends are included."""
 
     first: int
     last: int
@@ -26,16 +27,16 @@ class PortRange(NamedTuple):
 
 
 Ports: TypeAlias = tuple[PortRange, ...]
-"""In the order in which they were given, and never merged: `80,81,8080-8090` is three ranges."""
+"""Ranges in the order of the request, never merged: `80,81,8080-8090` has three ranges."""
 TargetPort: TypeAlias = int | Ports | None
-"""Where a member takes connections: one port for all that clients connect to; as many ports as those, each for the one
-at its place; or None, the port that the client connected to."""
+"""Port of a member: one port for all listener ports; ranges with one port per listener port, by position; or None for
+the same port as the listener."""
 
 
 PROXY_PORTS = PortRange(1024, 32_767)
-"""Of proxies in namespaces of their own: below those from which Linux connects (ip(7), ip_local_port_range)."""
+"""Ports of proxies in their own namespaces, below Linux's ephemeral ports (ip(7), ip_local_port_range)."""
 HOST_PROXY_PORTS = PortRange(61_001, 65_535)
-"""Of those beside all that a plain host runs: above them, where no daemon listens unless it is told to."""
+"""Ports of proxies on plain hosts, above Linux's ephemeral ports, where daemons do not listen by default."""
 
 
 @lru_cache(maxsize=2**12)
@@ -48,7 +49,7 @@ def count(ports: Ports) -> int:
 
 
 def expand(ports: Ports) -> Iterator[int]:
-    """All of them, in order."""
+    """Yield all ports, in order."""
     return (number for each in ports for number in range(each.first, each.last + 1))
 
 
@@ -57,12 +58,12 @@ def holds(ports: Ports, number: int) -> bool:
 
 
 def render(ports: Ports) -> str:
-    """`80,81,8080-8090`."""
+    """Format ranges: `80,81,8080-8090`."""
     return ",".join(map(str, ports))
 
 
 def targets(port: TargetPort, ports: Sequence[int]) -> tuple[int, ...]:
-    """Where the member takes what clients send to these ports, each at its place."""
+    """Return the member's port for each of these listener ports, by position."""
     match port:
         case None:
             return tuple(ports)

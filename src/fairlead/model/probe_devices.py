@@ -1,8 +1,8 @@
-"""From where agents probe a network: one device on each node that has to, with the same MAC and addresses everywhere.
+"""Devices from which agents probe: one per network and node, with the same MAC and addresses on every node.
 
-OVN calls the port behind it a `localport`: nothing that it sends leaves the node, so the same addresses may be
-everywhere, and a node reaches the machines that are on it. Who is elsewhere is reached from an ordinary port, which is
-on one node at a time (ADR 46).
+The device is behind an OVN `localport`: its packets never leave the node, so all nodes can use the same addresses, and
+a node reaches its own machines only. Delegated endpoints are probed from an ordinary port, which is on one node at a
+time (ADR 46).
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,19 +21,18 @@ from fairlead.model.snapshot import Snapshot
 class ProbeDevice:
     network_id: str
     port_name: str
-    """What OVN calls the port behind it."""
+    """Name of the logical port in OVN."""
     mac: str
     mtu: int
     addresses: tuple[IPAddress, ...]
-    """One of each IPv4 subnet in which anybody is monitored, and of each IPv6 subnet where connections are reset, or
-    from which somebody is probed beyond a router; and a link-local one if there is a subnet of IPv6. None is a
-    machine's."""
+    """Source addresses, used by no machine: one per IPv4 subnet with monitored members; one per IPv6 subnet that sends
+    resets or probes beyond a router; a link-local one if the network has an IPv6 subnet."""
     subnets: tuple[IPNetwork, ...]
-    """That are reached by it without any router."""
+    """Subnets on the link, reached without a router."""
     covers: bool = False
-    """Whether it is the ordinary port."""
+    """Whether it is the ordinary port for delegated probes."""
     gateways: tuple[IPAddress, ...] = ()
-    """By which all else is reached."""
+    """Gateways for all other destinations."""
 
     @property
     def key(self) -> str:
@@ -41,12 +40,12 @@ class ProbeDevice:
 
 
 def device_key(network_id: str, *, covers: bool) -> str:
-    """What a device is called among those of a node."""
+    """Return the unique name of a device on its node."""
     return f"cover-{network_id}" if covers else network_id
 
 
 def probe_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
-    """None for a network in which there is nobody to be probed yet."""
+    """Return the device of a network; None if the network has nothing to probe yet."""
     if isinstance(network, ForeignNetwork):
         return _device_of_others(snapshot, network)
     found = (snapshot.ports.get(probe_port_id(subnet.id)) for subnet in network.subnets)
@@ -54,7 +53,7 @@ def probe_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
 
 
 def cover_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
-    """None for a network that has no address for it."""
+    """Return the device for delegated probes; None if the network has no address for it."""
     found = [snapshot.ports.get(cover_port_id(subnet.id)) for subnet in network.subnets]
     device = _device(network, "cover", found)
     if device is None:
@@ -83,7 +82,8 @@ def _device(network: Network, what: str, found: Iterable[Port | None]) -> ProbeD
 
 
 def _device_of_others(snapshot: Snapshot, network: ForeignNetwork) -> ProbeDevice | None:
-    """Behind the port that was made there: it has a MAC and IPv4 addresses of theirs, and no row of ours."""
+    """Return the device behind the probe port of an unmanaged network: it uses the port's MAC and IPv4 addresses, and
+    has no row of Fairlead's."""
     port = probe_port(snapshot, network.id)
     if port is None or not port.mac_address:
         return None
@@ -101,8 +101,7 @@ def _device_of_others(snapshot: Snapshot, network: ForeignNetwork) -> ProbeDevic
 
 
 def coverless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
-    """Subnet -> network, where nobody has an address yet from which these are probed when their node is silent, or if
-    they have none."""
+    """Return subnet -> network for the subnets that lack an address for delegated probes of these endpoints."""
     found = dict[str, str]()
     for endpoint in endpoints(snapshot, probing) if snapshot.agents_probe else ():
         network = snapshot.networks.get(endpoint.network_id)
@@ -114,7 +113,7 @@ def coverless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
 
 
 def _sources(network: Network, endpoint: Endpoint) -> Iterator[Subnet]:
-    """From which subnet it is reached. A neighbour in IPv6 is reached from the link's own address."""
+    """Yield the source subnets for an endpoint. IPv6 neighbours are probed from the link-local address."""
     subnet = subnet_with(network, endpoint.address)
     if subnet is None:
         yield from (each for each in network.subnets if each.cidr.version == endpoint.address.version and each.gateway)

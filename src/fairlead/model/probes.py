@@ -1,9 +1,8 @@
-"""Who is probed, where and from which address, and what the observations mean for whoever asks for probes.
+"""Probes: the endpoints of monitors, their source addresses, and the health that follows from observations.
 
-Load balancers with health monitors ask for probes of their members, and so do Local IPs for their replicas
-(`model/replica_probes.py`). Observations are facts (`model/facts.py`). A member of which nobody has said anything yet
-serves, and so does one that cannot be probed here. One whose machine is gone from the model has nothing that could
-answer, and is down.
+Load balancers with health monitors probe their members, and Local IPs probe their replicas (`model/replica_probes.py`).
+Observations are facts (`model/facts.py`). A member that has no result yet, or cannot be probed here, serves. A member
+whose machine is gone from the model is down, because nothing can answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +42,7 @@ from fairlead.model.snapshot import Snapshot, member_network, vip_gateway, with_
 from fairlead.model.uplink import origin
 
 Probing: TypeAlias = LoadBalancer | LocalIP
-"""Who may ask for probes."""
+"""Documents that can have probes."""
 _PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
 _NAMESPACE = bytes.fromhex("5d3b5a0e5c375a528f0c6f2b7a6a1d0e")
 
@@ -59,19 +58,19 @@ def find_probing(snapshot: Snapshot, owner: Owner) -> Probing | None:
 
 
 def asks_for_probes(snapshot: Snapshot) -> bool:
-    """Whether anybody does."""
+    """Return whether any document has probes."""
     return bool(snapshot.watched or snapshot.monitored_local_ips)
 
 
 def all_probing(snapshot: Snapshot) -> Iterator[Owner]:
-    """Those that do."""
+    """Yield the owners of all documents with probes."""
     watching = {each for ids in snapshot.watched.values() for each in ids}
     yield from (Owner(Kind.LOAD_BALANCER, each) for each in watching)
     yield from (Owner(Kind.LOCAL_IP, each) for each in snapshot.monitored_local_ips)
 
 
 def working_monitor(balancer: LoadBalancer, pool: Pool) -> HealthMonitor | None:
-    """The pool's monitor, unless it or what it is for is disabled: then it is as if there were none."""
+    """Return the pool's monitor; None if the monitor, pool or load balancer is disabled."""
     monitor = pool.health_monitor
     works = monitor is not None and monitor.admin_state_up and pool.admin_state_up and balancer.admin_state_up
     return monitor if works else None
@@ -82,16 +81,17 @@ def probed_members(pool: Pool) -> Iterator[Member]:
 
 
 def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Port | None:
-    """The port of the machine that answers the member's probes."""
+    """Return the port of the machine with the member's monitor address; None if there is none."""
     address = member_network(snapshot, balancer, member), probed_address(member)
     port = snapshot.ports.get(snapshot.addresses.get(address, ""))
     return port if port is not None and port.use is PortUse.MACHINE else None
 
 
 def may_probe(balancer: LoadBalancer, port: Port) -> bool:
-    """Probes are packets that nobody on the network has sent: a port gets them from its own project only.
+    """Return whether the load balancer may probe the port, which must belong to the same project: probes are
+    unsolicited packets.
 
-    So the monitors that share an endpoint, of which OVN takes the times of one, are one project's too.
+    Monitors that share an endpoint therefore belong to one project; OVN uses the schedule of one of them.
     """
     return port.project_id == balancer.project_id
 
@@ -99,7 +99,7 @@ def may_probe(balancer: LoadBalancer, port: Port) -> bool:
 def find_endpoint(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member, number: int
 ) -> Endpoint | Health:
-    """Where this port of the member is probed, or what is known of it because it is not."""
+    """Return the endpoint of this port of the member, or its health if it is not probed."""
     where = member_network(snapshot, balancer, member)
     address = probed_address(member)
     port, announced = find_port(snapshot, balancer, member), where in snapshot.announced
@@ -124,8 +124,8 @@ def find_endpoint(
 
 
 def is_hostless(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether nobody's port has the address at which it is probed, and agents probe it all the same: from the network
-    that is the project's own, or everybody could have others' networks searched."""
+    """Return whether agents probe the member's address although no port has it. The network must belong to the project,
+    so that tenants cannot scan networks of others."""
     network, address = snapshot.networks.get(member_network(snapshot, balancer, member)), probed_address(member)
     if not snapshot.agents_probe or network is None or is_foreign(network):
         return False
@@ -134,13 +134,13 @@ def is_hostless(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> b
 
 
 def _may_be_anybody(network: Network, address: IPAddress) -> bool:
-    """Whether a machine may have it (RFC 6890): not for one's own, of one link, or for many; and not the gateway."""
+    """Return whether a machine can have the address (RFC 6890): not special, and not a gateway."""
     special = address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
     return not (special or address.is_reserved or any(address == each.gateway for each in network.subnets))
 
 
 def hostless_places(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
-    """Where its monitored members are that nobody's port has."""
+    """Return the places of monitored members whose address no port has."""
     members = (each for pool in balancer.pools if working_monitor(balancer, pool) for each in probed_members(pool))
     found = (
         f"{member_network(snapshot, balancer, member)}/{probed_address(member)}"
@@ -151,20 +151,21 @@ def hostless_places(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str
 
 
 def probe_port_id(subnet_id: str) -> str:
-    """The port that holds the address from which machines on this IPv4 subnet are probed."""
+    """Return the id of the port with the source address of probes on this IPv4 subnet."""
     return id_of_name(_NAMESPACE, subnet_id)
 
 
 def cover_port_id(subnet_id: str) -> str:
-    """The port that holds the address from which whoever is on another node, or on none, is probed from this subnet."""
+    """Return the id of the port with the source address of delegated probes from this subnet."""
     return id_of_name(_NAMESPACE, f"cover/{subnet_id}")
 
 
 def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:
-    """The address that probes come from: one that the machine takes for a neighbour and that nobody else has.
+    """Return the source address of probes; None if it is not allocated yet. The machine must see it as a neighbour, and
+    no other machine may have it.
 
-    In IPv6 every link has room for it (RFC 4291, 2.5.6). An IPv4 subnet has to give one of its own; None until it has.
-    On networks of others both are a port's that was made there; but OVN probes IPv6 from where there is no port.
+    IPv6 uses a link-local address (RFC 4291, 2.5.6); an IPv4 subnet must allocate one. Unmanaged networks use the
+    addresses of the probe port there, except IPv6 probes by OVN, which need no port.
     """
     port = snapshot.ports[endpoint.port_id]
     version = endpoint.address.version
@@ -180,14 +181,14 @@ def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:
 def pool_endpoints(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool
 ) -> Iterator[Endpoint]:
-    """Where members of the pool are probed, without those that are not."""
+    """Yield the endpoints of the pool's members, without those that are not probed."""
     return _endpoints_of_pool(snapshot, balancer, monitor, pool, listeners_of(balancer, pool.id))
 
 
 def _endpoints_of_pool(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool, listeners: Sequence[Listener]
 ) -> Iterator[Endpoint]:
-    """`listeners`: those that lead to the pool."""
+    """Yield the endpoints of the pool's members; `listeners` are those that lead to the pool."""
     found = (
         find_endpoint(snapshot, balancer, monitor, member, number)
         for member in probed_members(pool)
@@ -208,7 +209,7 @@ def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
 
 
 def monitored_pools(balancer: LoadBalancer) -> Iterator[tuple[Pool, HealthMonitor, Sequence[Listener]]]:
-    """Each pool that is monitored, with its monitor, and the listeners that lead to it."""
+    """Yield each monitored pool with its monitor and its listeners."""
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
@@ -217,7 +218,7 @@ def monitored_pools(balancer: LoadBalancer) -> Iterator[tuple[Pool, HealthMonito
 
 
 def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
-    """What agents have to probe for this document, wherever it is. An endpoint that several members share is one."""
+    """Yield the targets of this document for agents, on all nodes. Members with the same endpoint share a target."""
     match probing:
         case LoadBalancer():
             for pool, monitor, listeners in monitored_pools(probing):
@@ -233,7 +234,8 @@ def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
 def _targets_of_pool(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool, listeners: Sequence[Listener]
 ) -> Iterator[Target]:
-    """Where a member takes connections the pool's own protocol is spoken, whichever member is probed there."""
+    """Yield the pool's targets. At addresses and ports where any member accepts connections, probes use the pool's
+    protocol."""
     opening = opening_of(pool)
     served = frozenset(_served_at(snapshot, balancer, pool, listeners)) if opening != PLAIN else frozenset()
     for endpoint in dict.fromkeys(_endpoints_of_pool(snapshot, balancer, monitor, pool, listeners)):
@@ -245,7 +247,7 @@ def _targets_of_pool(
 def _served_at(
     snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, listeners: Sequence[Listener]
 ) -> Iterator[tuple[str, IPAddress, int]]:
-    """Where members of the pool take connections: network, address and port."""
+    """Yield network, address and port where members of the pool accept connections."""
     for member in pool.members:
         network_id = member_network(snapshot, balancer, member)
         yield from ((network_id, member.address, number) for number in target_ports(listeners, member))
@@ -259,22 +261,22 @@ def _target(
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:
-    """Millionths of a probe a second that a port gets from its project, at all of its addresses, however members name
-    the place."""
+    """Return the probe rate of a port by its project, in millionths of a probe per second, at all its addresses,
+    whether members refer to the network or a subnet."""
     subnets = (subnet.id for subnet in snapshot.networks[port.network_id].subnets)
     places = (port.network_id, *subnets)
     return sum(probed.get((port.project_id, place, fixed.address), 0) for place in places for fixed in port.fixed_ips)
 
 
 def find_probed_port(snapshot: Snapshot, place: ProbedAddress) -> Port | None:
-    """The port of the project that is there."""
+    """Return the project's port at this place; None if there is none."""
     project_id, where, address = place
     port = snapshot.ports.get(snapshot.addresses.get((snapshot.subnet_network.get(where, where), address), ""))
     return port if port is not None and port.project_id == project_id else None
 
 
 def sourceless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
-    """Subnet -> network, where these probes have no address to come from."""
+    """Return subnet -> network for subnets where probes of this document have no source address."""
     ports = {
         endpoint: snapshot.ports[endpoint.port_id]
         for endpoint in endpoints(snapshot, probing)
@@ -285,7 +287,8 @@ def sourceless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
 
 
 def _subnets_to_reset_from(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
-    """Those in IPv6: there probes come from a link-local address, and resets for clients anywhere cannot."""
+    """Return subnet -> network for IPv6 subnets that need an address for resets. Probes use a link-local address, which
+    cannot send resets to clients elsewhere."""
     if not (snapshot.agents_probe and isinstance(probing, LoadBalancer)):
         return {}
     found = (port for pool in probing.pools for port in _ports_to_reset_from(snapshot, probing, pool))
@@ -308,12 +311,12 @@ def _ports_to_reset_from(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool)
 
 
 def changed_health(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Those of these in which somebody went down or came back."""
+    """Return the owners with a changed set of members or replicas that are down."""
     return tuple(owner for owner in owners if after.down.get(owner.id) != before.down.get(owner.id))
 
 
 def derive_health(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
-    """The snapshot in which just those members and replicas of these owners are down, and online, that were seen so."""
+    """Return the snapshot with `down` and `online` of these owners derived from observations."""
     for owner in owners:
         if owner.kind in _PROBING:
             probing = find_probing(snapshot, owner)
@@ -326,12 +329,12 @@ def derive_health(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
 
 
 def why_down(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
-    """The members or replicas that are down, if only at some of their ports, and why."""
+    """Return the reasons of members and replicas that are down, at one port at least."""
     return {identity: health for identity, health in _by_id(snapshot, probing) if health.is_failing}
 
 
 def why_unknown(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
-    """Those with a health monitor of which nobody knows whether they answer, and why not."""
+    """Return the reasons of monitored members and replicas with unknown health."""
     return {identity: health for identity, health in _by_id(snapshot, probing) if not health.is_known}
 
 
@@ -340,7 +343,7 @@ def _by_id(snapshot: Snapshot, probing: Probing) -> Iterator[tuple[str, Health]]
 
 
 def health_of(snapshot: Snapshot, probing: Probing) -> Iterator[tuple[HealthKey, Health]]:
-    """Each member or replica that is to be probed."""
+    """Yield the health of each probed member or replica."""
     match probing:
         case LoadBalancer():
             yield from members_health(snapshot, probing)
@@ -351,10 +354,10 @@ def health_of(snapshot: Snapshot, probing: Probing) -> Iterator[tuple[HealthKey,
 
 
 def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[HealthKey, Health]]:
-    """Each member that is to be probed, and each port of one that is probed at several.
+    """Yield the health of each probed member, and of each port of members that are probed at several.
 
-    Of a thousand members most are on one network: the way to each network is looked for once. Probes are sent beside
-    the machine: what they see says nothing of the way that clients have to take.
+    Most of a thousand members are on one network, so the path to each network is searched once. Reachability is checked
+    separately, because probes are sent on the member's own link and do not test the path of clients.
     """
     apart: dict[str, bool] = {}
     start, lost = origin(snapshot, balancer), balancer.router_id is not None and vip_gateway(snapshot, balancer) is None

@@ -1,11 +1,12 @@
-"""Proxies: one on a node for all load balancers of a project whose VIPs are on one network and ask for one.
+"""Proxies: one HAProxy per node for all load balancers of a project with VIPs on one network and a listener that needs
+a proxy.
 
-A proxy is a member with locality. It has an address of a network (`home_of`) on its chassis, and there each listener
-that takes the proxy's path has a port of its own. So such a listener leads each chassis to its own proxy, in the way in
-which other listeners lead to members near the client; and a chassis whose proxy does not serve, or that has none, to
-others.
+A proxy is modelled as a member with a locality. It has an address of a network (`home_of`) on its chassis, and each
+proxied listener has its own port there. A proxied listener therefore leads clients to the proxy of their own chassis,
+as other listeners lead to near members, and to other proxies if the chassis has no serving proxy.
 
-A port that nobody asked for holds the address (`PortUse.PROXY`). What a proxy serves is a fact: its agent says it.
+A port that no request created holds the address (`PortUse.PROXY`). The listeners that a proxy serves are a fact,
+reported by its agent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,49 +41,51 @@ from fairlead.model.status import OperatingStatus
 from fairlead.model.steps import at_once
 
 ProxyNews: TypeAlias = Mapping[str, Proxy | None]
-"""By the id of the proxy's port; None for one that does not run."""
+"""Id of the proxy's port -> its state; None for a proxy that is not running."""
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 
 
 def proxy_name(snapshot: Snapshot, place: ProxyPlace) -> str:
-    """What its proxies are called on every node: the network, or the router; and of guests their project too."""
+    """Return the name of the place's proxies, equal on every node: the network or router, followed by the project for
+    guests."""
     network = snapshot.networks.get(place.at)
     is_guest = network is not None and network.project_id != place.project_id
     return f"{place.at}/{place.project_id}" if is_guest else place.at
 
 
 def proxy_port_id(name: str, chassis: str) -> str:
-    """Of the port behind which the chassis has the proxy of this name."""
+    """Return the id of the port of this chassis's proxy with this name."""
     return id_of_name(_NAMESPACE, f"{name} {chassis}")
 
 
 def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
-    """Those that lead to proxies."""
+    """Return the listeners that use proxies."""
     return tuple([listener for listener in balancer.listeners if listener.proxy_port])
 
 
 def leads_to_proxies(snapshot: Snapshot, listener_id: str) -> bool:
-    """Of a listener that is there."""
+    """Return whether an existing listener uses proxies."""
     balancer = snapshot.load_balancers[snapshot.listener_owner[listener_id]]
     return any(listener.id == listener_id for listener in proxied_listeners(balancer))
 
 
 def proxy_ports(snapshot: Snapshot, place: ProxyPlace) -> list[Port]:
-    """Of all proxies of the place, in the order of their chassis. Of two on one chassis, which only others can make,
-    the one with the lowest id."""
+    """Return the ports of all proxies of the place, sorted by chassis. Duplicates on a chassis, possible on unmanaged
+    networks only, are resolved to the lowest id."""
     ports = (snapshot.ports[each] for each in sorted(snapshot.place_proxies.get(place, NO_IDS), reverse=True))
     return [port for _, port in sorted({proxy_chassis(port): port for port in ports}.items())]
 
 
 def own_proxy(view: Snapshot, place: ProxyPlace) -> Port | None:
-    """The port of the proxy that the one chassis of this slice has."""
+    """Return the port of the proxy on the only chassis of this slice; None if it has none."""
     for name in view.chassis:
         return next((port for port in proxy_ports(view, place) if proxy_chassis(port) == name), None)
     return None
 
 
 def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
-    """Those that the one chassis of this slice has for VIPs on this network, or on the gateway of this router."""
+    """Return the proxies on the only chassis of this slice for VIPs on this network, or on the gateway of this
+    router."""
     router = view.routers.get(at)
     if router is not None:
         found = [ProxyPlace(at, router.project_id)]
@@ -92,12 +95,12 @@ def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
     return [(place, port) for place in found if (port := own_proxy(view, place)) is not None]
 
 
-# As members
+# Proxies as members
 
 
 def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
-    """The load balancer as a switch has it: what leads to proxies is a TCP listener with a pool of proxies, of which
-    those on the client's chassis go first. Pools to which only proxies lead are not there."""
+    """Return the load balancer as a switch implements it: each proxied listener becomes a TCP listener with a pool of
+    proxies that prefers the client's chassis. Pools used by proxies only are removed."""
     proxied = proxied_listeners(balancer)
     if not proxied:
         return balancer
@@ -111,7 +114,7 @@ def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
 
 
 def without_proxied(balancer: LoadBalancer) -> LoadBalancer:
-    """What is left to whoever leads packets: no listener that takes a proxy, and no pool to which only these lead."""
+    """Return the load balancer without proxied listeners and without pools that only these use."""
     if not proxied_listeners(balancer):
         return balancer
     listeners = tuple(listener for listener in balancer.listeners if not listener.proxy_port)
@@ -120,16 +123,16 @@ def without_proxied(balancer: LoadBalancer) -> LoadBalancer:
 
 
 def _switch_leads_to(balancer: LoadBalancer, pool: Pool) -> bool:
-    """Or nobody does yet."""
+    """Return whether any listener without a proxy uses the pool, or no listener uses it."""
     leading = listeners_of(balancer, pool.id)
     return not leading or not all(listener.proxy_port for listener in leading)
 
 
 def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
-    """The members of such pools that do not serve: their node is dead, or their agent has not said that they do. A
-    proxy is one member for each of its addresses, which are one here.
+    """Return the members of proxy pools that do not serve: their chassis is dead, or their agent has not reported them
+    as serving. A proxy is one member per address; its addresses share a state.
 
-    Whether one serves of which the agent is silent nobody knows: it is led to if there is none but such.
+    The state of a proxy with an unresponsive agent is unknown, so such proxies are used only if no other proxy serves.
     """
     ports = proxy_ports(snapshot, place_of(balancer))
     found = set[str]()
@@ -141,14 +144,15 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
 
 
 def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
-    """How a listener stands that leads to proxies.
+    """Return the operating status of a listener that uses proxies.
 
-    DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
-    is dead, has no agent that is heard, or says that it cannot; or others refuse the ports. OFFLINE is what nobody
-    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where no machine of the project
-    runs on the network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one. A port that is
-    plugged in nowhere is no machine yet. Whether guests of others are there changes nothing: nobody makes another
-    project's status.
+    * ONLINE: a proxy serves and no node fails. Also ONLINE if no machine of the project is plugged in on the network,
+      because no proxy is needed yet: the first machine brings one to its node. Machines of guests do not count, because
+      other projects must not influence the status.
+    * DEGRADED: a proxy serves and another node reports that it failed.
+    * OFFLINE: no proxy serves yet; a new proxy or listener needs a moment.
+    * ERROR: no proxy serves and none can, because each node is dead, has no responsive agent or reports a failure, or
+      the network's manager rejects the ports.
     """
     if is_on_hosts(snapshot, place_of(balancer)):
         return hosts_standing(snapshot, balancer, listener)
@@ -167,7 +171,7 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
 
 
 def wanted_of_proxies(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
-    """The ports at which each proxy of the place is to take connections."""
+    """Return the ports where each proxy of the place must accept connections."""
     balancers = (snapshot.load_balancers[each] for each in snapshot.proxied.get(place, NO_IDS))
     return frozenset(
         listener.proxy_port
@@ -184,8 +188,8 @@ def _may_serve(snapshot: Snapshot, chassis: str) -> bool:
 
 
 def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listener: Listener) -> bool:
-    """Whether the node with the port says so, of the load balancer or of the proxy itself. Where the proxy serves, what
-    cannot be had on its network is another project's."""
+    """Return whether the port's node reports a failure for the load balancer, or for the proxy itself. If the proxy
+    serves, failures of its network concern another project."""
     agent = snapshot.agents.get(proxy_chassis(port))
     owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id))}
     if not _serves(snapshot, port, listener):
@@ -194,8 +198,8 @@ def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listen
 
 
 def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
-    """Of a load balancer as a switch has it: chassis, pool of proxies, and those that are near the clients there: its
-    own one, then those in its zones. Chassis that have the same have one value."""
+    """Yield chassis, proxy pool and tiers of proxies near the clients there: the chassis's own proxy, then those in its
+    zones. The load balancer is in the form that a switch implements. Chassis with equal tiers share one value."""
     hosts = {port.id: proxy_chassis(port) for port in proxy_ports(snapshot, place_of(balancer))}
     if not hosts:
         return
@@ -211,7 +215,8 @@ def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[s
 
 
 def _hosts_near(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple[frozenset[str], ...]]:
-    """Chassis -> itself, if it is one of these, then those of them in its zones; nothing of one that has neither."""
+    """Return chassis -> tiers of hosts: itself if it is one of `hosts`, then hosts in its zones. Chassis with neither
+    are omitted."""
     zones = {host: snapshot.chassis[host].zones for host in hosts if host in snapshot.chassis}
     shared = dict[frozenset[str], frozenset[str]]()
     found = dict[str, tuple[frozenset[str], ...]]()
@@ -277,16 +282,16 @@ def _listener(listener: Listener, pool: Pool) -> Listener:
     )
 
 
-# What is not known at the start
+# State that is unknown after a start
 
 
 def rests_on_agents(snapshot: Snapshot) -> bool:
-    """Whether it matters what agents tell: of members that they probe, or of proxies."""
+    """Return whether rows depend on reports of agents, about members or proxies."""
     return snapshot.agents_probe and (asks_for_probes(snapshot) or bool(snapshot.proxied))
 
 
 def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
-    """The ports of proxies of which nobody has said anything, on nodes that live."""
+    """Yield the ports of proxies without a report, on chassis that are alive."""
     for place in snapshot.proxied:
         for port in proxy_ports(snapshot, place):
             node = snapshot.chassis.get(proxy_chassis(port))
@@ -294,22 +299,22 @@ def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
                 yield port.id
 
 
-# Where they are
+# Placement
 
 
 def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, most: int) -> frozenset[str]:
-    """At most so many of these chassis, the same whoever asks: those that had a proxy keep it, others come in the order
-    of its name."""
+    """Return at most `most` of these chassis, the same for every caller: chassis with a proxy keep it, others follow in
+    the rendezvous order of the name."""
     wanted, kept = frozenset(candidates), frozenset(had)
     order = sorted(wanted, key=lambda each: (each not in kept, score(each, name), each))
     return frozenset(order[:most])
 
 
-# Whom it concerns what they serve
+# Owners that reports of proxies affect
 
 
 def led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
-    """Who leads to a proxy that serves others of its listeners than before."""
+    """Yield load balancers with a listener that a proxy started or stopped serving."""
     for port_id in news:
         place = _place_named(new, port_id)
         numbers = _serving_at(old, port_id) ^ _serving_at(new, port_id)
@@ -318,7 +323,7 @@ def led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
 
 
 def led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
-    """Who leads to proxies behind these ports."""
+    """Return the load balancers that use the proxies behind these ports."""
     places = {
         place for each in port_ids if (port := snapshot.ports.get(each)) is not None and (place := place_of_port(port))
     }

@@ -1,7 +1,7 @@
-"""The backends of a load balancer in an HAProxy: a pool with the settings of the listeners that lead to it.
+"""Backends of a load balancer in HAProxy: one per pool and distinct settings of its listeners.
 
-Two listeners with equal settings share a backend. So the number of its servers is that of the members, times the number
-of different settings of the listeners that lead to their pool.
+Listeners with equal settings share a backend. The number of servers is therefore the number of members times the number
+of distinct listener settings of their pool.
 """
 
 from collections.abc import Mapping
@@ -10,29 +10,30 @@ from fairlead.model.loadbalancer import Listener, ListenerProtocol, LoadBalancer
 from fairlead.model.proxy_place import ProxyPlace, place_of
 
 MAX_PROXY_SERVERS = 10_000
-"""Servers of one HAProxy: 41 MB of its memory, and 0.12 s of a processor to read them (HAProxy 2.6)."""
+"""Maximum servers of one HAProxy: 41 MB of memory and 0.12 s of CPU time to load (HAProxy 2.6)."""
 
 
 def is_http(listener: Listener) -> bool:
-    """Whether HAProxy reads the requests of this listener, and not just its bytes."""
+    """Return whether HAProxy parses the listener's HTTP requests (mode http instead of tcp)."""
     return listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
 
 
 class BackendNames:
-    """Names of the backends of one version of a load balancer. A pool's members are looked through once."""
+    """Names of backends for one version of a load balancer. The members of each pool are scanned once."""
 
     def __init__(self) -> None:
         self._have_ports: dict[str, bool] = {}
 
     def of(self, pool: Pool, listener: Listener) -> str:
-        """The pool's id, as in Octavia, and the settings of the listener on which its backend depends."""
+        """Return the name: the pool's id, as in Octavia, followed by the listener settings that the backend depends
+        on."""
         return ":".join((pool.id, *self._settings(pool, listener)))
 
     def _settings(self, pool: Pool, listener: Listener) -> tuple[str, ...]:
-        """The compiler of a backend reads nothing else of a listener.
+        """Return the listener settings that the compiler of a backend reads.
 
-        The kind of traffic, the timeouts for connecting to a member and for its answers in milliseconds, and the
-        listener's port if a member has none of its own.
+        These are the kind of traffic, the connect and server timeouts in milliseconds, and the listener's port if
+        members have no port of their own.
         """
         knows_client_tls = pool.protocol is PoolProtocol.PROXYV2 or (pool.tls is not None and pool.tls.enabled)
         kind = "http" if is_http(listener) else "tcp"
@@ -42,7 +43,7 @@ class BackendNames:
         return kind, *timeouts, *(() if self._has_ports(pool) else (str(listener.port),))
 
     def _has_ports(self, pool: Pool) -> bool:
-        """Whether each member has a port of its own."""
+        """Return whether every member has a port of its own."""
         found = self._have_ports.get(pool.id)
         if found is None:
             found = self._have_ports[pool.id] = all(isinstance(member.port, int) for member in pool.members)
@@ -50,7 +51,8 @@ class BackendNames:
 
 
 def proxy_servers(balancer: LoadBalancer) -> Mapping[ProxyPlace, int]:
-    """Servers in each HAProxy of the load balancer's place. Disabled listeners count: they may be enabled again."""
+    """Return the number of servers in each HAProxy of the load balancer's place. Disabled listeners count, because they
+    can be enabled again."""
     names, pools = BackendNames(), {pool.id: pool for pool in balancer.pools}
     servers = dict[str, int]()
     for listener in balancer.listeners:

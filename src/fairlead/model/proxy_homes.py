@@ -1,11 +1,11 @@
-"""On which network the proxies of a place are, and which way their packets leave it.
+"""Networks and routes of proxies: where the proxies of a place have their address, and which routers their packets use.
 
-For VIPs on a network it is that network, whose project's it may be. For VIPs on the gateway of a router it is one of
-the project's own networks that this router joins: what comes in by the gateway reaches them there, and what they
-answer goes back the same way.
+Proxies for VIPs on a network are on that network, in any project. Proxies for VIPs on the gateway of a router are on
+one of the project's own networks of this router: traffic from the gateway reaches them there, and replies take the same
+path.
 
-What a guest's proxy sends leaves somebody else's network by the guest's own routers alone. By the gateway of the
-network's owner it would reach what has the address *there*: with equal subnets another tenant's machine.
+A guest's proxy leaves the shared network by the guest's own routers only. The gateway of the network's owner would lead
+to the machine with that address *there*: with equal subnets, another tenant's machine.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,15 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Way:
-    """To this network by that neighbour."""
+    """Route to a destination network by a next hop."""
 
     destination: str
     nexthop: str
 
 
 def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
-    """None where there is none that could be, or others give its addresses; on plain hosts proxies have none."""
+    """Return the network of the place's proxies; None if no network is suitable, if it belongs to a manager that
+    creates no ports for Fairlead, or for plain hosts, where proxies have no address."""
     if place.at not in snapshot.routers:
         network = snapshot.networks.get(place.at)
         is_theirs = isinstance(network, ForeignNetwork) and network.writer not in SERVED
@@ -49,7 +50,7 @@ def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
 
 
 def home_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tuple[Subnet, ...]:
-    """From which proxies there have their addresses, one of each IP version; nothing where any will do."""
+    """Return the subnets for the addresses of proxies, one per IP version; empty if any subnet is suitable."""
     if place.at not in snapshot.routers:
         return ()
     first = dict[int, Subnet]()
@@ -61,7 +62,7 @@ def home_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tup
 
 
 def ways_of(snapshot: Snapshot, port: Port) -> tuple[Way, ...]:
-    """Of a proxy, to all that is not on its network."""
+    """Return the routes of a proxy to all destinations outside its network."""
     place, network = place_of_port(port), snapshot.networks.get(port.network_id)
     if place is None or network is None:
         return ()
@@ -91,7 +92,7 @@ _EVERYTHING = {4: parse_network("0.0.0.0/0"), 6: parse_network("::/0")}
 
 
 def _joined(snapshot: Snapshot, place: ProxyPlace) -> Iterator[Network]:
-    """The project's own networks on which the router is."""
+    """Yield the project's own networks with an interface of the router."""
     ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(place.at, NO_IDS))
     for network_id in {port.network_id for port in ports}:
         network = snapshot.networks[network_id]
@@ -104,7 +105,7 @@ def _versions(snapshot: Snapshot, router_id: str, network: Network) -> set[int]:
 
 
 def _interfaces(snapshot: Snapshot, router_id: str, network: Network) -> Iterator[FixedIP]:
-    """The router's addresses on the network, always in the same order."""
+    """Yield the router's addresses on the network, in a stable order."""
     ports = (snapshot.ports[each] for each in sorted(snapshot.router_interfaces.get(router_id, NO_IDS)))
     return (fixed for port in ports if port.network_id == network.id for fixed in port.fixed_ips)
 
@@ -120,7 +121,7 @@ def _first_address(snapshot: Snapshot, routers: list[Router], network: Network, 
 
 
 def _own_routers(snapshot: Snapshot, network: Network, project_id: str) -> list[Router]:
-    """Those of the project on the network, which may lead out first."""
+    """Return the project's routers on the network, those with a gateway first."""
     topology = Topology(snapshot)
     there = snapshot.network_routers.get(network.id, NO_IDS)
     routers = (snapshot.routers[each] for each in there if topology.serves_only(each, project_id))
@@ -130,8 +131,8 @@ def _own_routers(snapshot: Snapshot, network: Network, project_id: str) -> list[
 def _beyond(
     snapshot: Snapshot, routers: list[Router], network: Network, subnet: Subnet
 ) -> Iterator[tuple[IPNetwork, IPAddress]]:
-    """What these routers join beside this network. Of two that join the same the first goes; what overlaps the
-    network means something else there."""
+    """Yield the other networks of these routers with their next hop. The first router has priority; destinations that
+    overlap the network are skipped, because their addresses are on the link."""
     ranges = AddressRanges.of(network)
     for router in reversed(routers):
         by = _address_of(snapshot, router.id, network, subnet)

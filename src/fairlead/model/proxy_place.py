@@ -1,11 +1,10 @@
-"""Whose listeners a proxy takes: those of one project with VIPs on one network, or on the gateway of one router.
+"""Place of a proxy: the load balancers of one project with VIPs on one network, or on the gateway of one router.
 
-So no proxy serves two tenants, on whosever network they meet. Which place a load balancer's proxies are of, and which
-one a proxy's port is for, follows from that document alone (`ProxyPlace`).
+A proxy therefore never serves two tenants, on any network. The place (`ProxyPlace`) of a load balancer, and of a
+proxy's port, follows from that document alone.
 
-On networks of Neutron's a proxy's port is one that Neutron made (ADR 58). It says in its device on which chassis it is,
-and it is believed by whose it is: it serves nobody but the project that has it, and only who administers all binds a
-port to a machine.
+On Neutron's networks, Neutron creates a proxy's port (ADR 58). The port's `device_id` names its chassis. The port is
+accepted by its project: it serves that project only, and only administrators can bind a port to a chassis.
 """
 
 from typing import NamedTuple
@@ -16,14 +15,14 @@ from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Port, PortUse
 
 DEVICE = "fairlead-proxy-"
-"""How the `device_id` of a proxy's port begins on a network of others; the network's id and the chassis follow."""
+"""Prefix of the `device_id` of a proxy's port on an unmanaged network; the network's id and the chassis follow."""
 
 
 class ProxyPlace(NamedTuple):
-    """The key under which a load balancer finds its proxies, and these find whom they serve."""
+    """Key that relates load balancers and proxies."""
 
     at: str
-    """The VIPs' network, or the router whose gateway has them."""
+    """Network of the VIPs, or router with the VIPs on its gateway."""
     project_id: str
 
 
@@ -32,7 +31,8 @@ def place_of(balancer: LoadBalancer) -> ProxyPlace:
 
 
 def place_of_port(port: Port) -> ProxyPlace | None:
-    """None of a port that is no proxy's: others may call ports of theirs as they like."""
+    """Return the place of a proxy's port; None for other ports. Tenants can name ports on unmanaged networks freely, so
+    the device owner, host and device id must all match."""
     if port.use is not PortUse.PROXY:
         return None
     if not isinstance(port, ForeignPort):
@@ -42,35 +42,37 @@ def place_of_port(port: Port) -> ProxyPlace | None:
 
 
 def host_proxy_id(place: ProxyPlace, host: str) -> str:
-    """What is told of a plain host's proxy is told under this: it has no port. The host's agent leaves out the host."""
+    """Return the id of a plain host's proxy, which has no port, in reports. The host's agent omits the host name."""
     return "/".join((*place, host))
 
 
 def place_of_host_proxy(identity: str) -> ProxyPlace | None:
-    """None for what is called otherwise."""
+    """Return the place of a plain host's proxy; None for other ids."""
     network_id, _, rest = identity.partition("/")
     project_id, slash, _ = rest.rpartition("/")
     return ProxyPlace(network_id, project_id) if slash else None
 
 
 def proxy_device(network_id: str, chassis: str) -> str:
-    """The `device_id` of a proxy's port on a network of others."""
+    """Return the `device_id` of a proxy's port on an unmanaged network."""
     return f"{DEVICE}{network_id}-{chassis}"
 
 
 def proxy_mac(port: Port) -> str:
-    """Where nobody serves DHCP Neutron does not say which one its port has: it was asked for this one."""
+    """Return the port's MAC. Neutron reports none for networks without DHCP; the port was created with the derived
+    MAC."""
     return port.mac_address or device_mac(port.device_id, port.project_id)
 
 
 def device_mac(device_id: str, project_id: str) -> str:
-    """No network has two ports with one MAC, so whoever asks for a second one of this device is refused."""
+    """Return the MAC for this device. A network rejects duplicate MACs, so a second port for the same device cannot be
+    created."""
     return derive_mac(f"{device_id}/{project_id}")
 
 
 def proxy_chassis(port: Port) -> str:
-    """On which the port of a proxy is. What others call its host is the machine's name; so it says the chassis itself,
-    or nothing if it is no proxy's."""
+    """Return the chassis of a proxy's port; empty if it is no proxy. On unmanaged networks the host is a machine's
+    name, so the chassis is in the `device_id`."""
     if not isinstance(port, ForeignPort):
         return port.host
     before, _, chassis = port.device_id.partition(proxy_device(port.network_id, ""))

@@ -1,7 +1,6 @@
-"""Quotas: how much of each resource a project may have, and how much it has; one mechanism for every door.
+"""Quotas: limits and usage of resources per project, with one mechanism for all API front ends.
 
-What a project has is an index of the snapshot, kept with every change: nobody counts ten thousand load balancers to
-make one more.
+Usage is an index of the snapshot, updated with every change, so a request does not count existing resources.
 """
 
 from collections import Counter
@@ -20,11 +19,11 @@ from fairlead.model.network import UNASKED, FloatingIP, Network, Port, Router
 
 UNLIMITED = -1
 LARGEST_QUOTA = 2_000_000_000
-"""octavia, common/constants.py, MAX_QUOTA."""
+"""Maximum limit (octavia, common/constants.py, MAX_QUOTA)."""
 
 
 class Counted(StrEnum):
-    """What has a quota, by its attribute; in the order in which Octavia looks at them when a tree is made."""
+    """Resources with a quota, by attribute, in the order in which Octavia checks them when it creates a tree."""
 
     LOAD_BALANCER = "load_balancer"
     POOL = "pool"
@@ -48,12 +47,12 @@ NETWORKING = (
 )
 BALANCING = tuple(what for what in Counted if what not in NETWORKING)
 Usage: TypeAlias = Map[tuple[str, Counted], int]
-"""(project, resource) -> how many; what is not there is none."""
+"""(project id, resource) -> usage; absent for 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many of each; UNLIMITED is any number, and None is whatever holds otherwise: any number too, in the end."""
+    """Limit of each resource. UNLIMITED is no limit; None is the default of the deployment, or no limit without one."""
 
     load_balancer: int | None = None
     pool: int | None = None
@@ -76,13 +75,13 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota(Limits):
-    """One project's own limits; None is whatever the limit of everybody is."""
+    """Own limits of one project; None is the default of all projects."""
 
     project_id: str
 
 
 def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
-    """What holds for a project."""
+    """Return the effective limits of a project."""
     if quota is None:
         return defaults
     own = {what.value: limit for what in Counted if (limit := getattr(quota, what)) is not None}
@@ -95,22 +94,22 @@ def limit_of(limits: Limits, what: Counted) -> int:
 
 
 def has_own(quota: Quota | None, resources: Iterable[Counted]) -> bool:
-    """Whether the project has a limit of its own for any of these resources."""
+    """Return whether the project has an own limit for any of these resources."""
     return quota is not None and any(getattr(quota, what) is not None for what in resources)
 
 
 def without_own(quota: Quota, resources: Iterable[Counted]) -> Quota | None:
-    """The limits of everybody again for these resources; None when no limit of the project's own is left."""
+    """Return the quota without own limits for these resources; None if no own limit is left."""
     none: Mapping[str, Any] = dict.fromkeys(what.value for what in resources)
     rest = replace(quota, **none)
     return rest if has_own(rest, Counted) else None
 
 
 def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
-    """What one document adds to what projects have.
+    """Return the contribution of one document to usage.
 
-    A subnet counts for its own project. The ports of gateways and floating IPs are no project's, and one from which
-    members are probed was not asked for by the network's. What others wrote counts where they count.
+    A subnet counts for its own project. Ports of gateways and floating IPs belong to no project, and probe and proxy
+    ports are not counted, because no request created them. Unmanaged objects count in their manager.
     """
     match aggregate:
         case _ if is_foreign(aggregate):
@@ -147,25 +146,26 @@ def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
-    """What health monitors may ask of the nodes; UNLIMITED is any number. Each is probed once in a delay."""
+    """Limits of the probe rate of health monitors; UNLIMITED is no limit. Each endpoint is probed once per delay."""
 
     least_delay: int = 1
-    """Seconds. Less than one can be asked for (`delay_ms`) where this is 1."""
+    """Minimum delay in seconds. Delays below one second (`delay_ms`) are allowed if this is 1."""
     per_second: int = 200
-    """Of all members and replicas of a project together: 200 each second, or 1,000 each five seconds."""
+    """Maximum probes per second of a project's members and replicas: 200 every second, or 1,000 every five seconds."""
     per_second_of_port: int = 20
-    """That one port gets, for whichever of its services."""
+    """Maximum probes per second to one port, for all its services."""
 
 
 PROBE_LIMITS = ProbeLimits()
 ProbedAddress: TypeAlias = tuple[str, str, IPAddress]
-"""By which project somebody is probed, and where: the subnet that a member names, or else the network of the VIP or the
-Local IP, and the address there. Probes reach ports of their own project only, so each project's count for itself."""
+"""Project, place and address of probes. The place is the subnet of the member, otherwise the network of the VIP or
+Local IP. Probes only reach ports of their own project, so each project is counted separately."""
 MILLION = 1_000_000
 
 
 def probe_rates(probing: LoadBalancer | LocalIP | None) -> Mapping[ProbedAddress, int]:
-    """Millionths of a probe a second at each place. Of what is disabled too: it needs no leave to be enabled again."""
+    """Return the probe rate at each place, in millionths of a probe per second. Disabled objects count, because they
+    can be enabled without a check."""
     match probing:
         case LoadBalancer():
             return _rates_of_pools(probing)
@@ -193,6 +193,6 @@ def _rates_of_pools(balancer: LoadBalancer) -> Mapping[ProbedAddress, int]:
 
 
 def project_rate(probing: LoadBalancer | LocalIP) -> Mapping[str, int]:
-    """The same of all places together, for the project."""
+    """Return the probe rate of the document for its project, in millionths of a probe per second."""
     total = sum(probe_rates(probing).values())
     return {probing.project_id: total} if total else {}

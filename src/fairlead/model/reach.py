@@ -1,8 +1,8 @@
-"""Whether a packet can come from one network to another, as far as the model knows.
+"""Reachability between networks, as the model knows it.
 
-Asked of members: one whose network has left the router answers its probes, which are sent beside it, and nobody else.
-Only what is certain counts: an outside that both have in common, a route that a tenant has set and a gateway that is
-somebody's machine may lead anywhere.
+Used for members: a member whose network was detached from the router still answers probes, which are sent on its own
+link, but no client. Only certain cases count as unreachable: a common external network, a static route of a tenant and
+a gateway address on a machine may each provide a path.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from fairlead.model.snapshot import Snapshot
 
 
 def joined_with(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The networks and the routers that are joined with this network by interfaces of routers."""
+    """Return the networks and routers that router interfaces connect to this network, directly or not."""
     networks, routers, todo = {network_id}, set[str](), [network_id]
     while todo:
         for router_id in set(snapshot.network_routers.get(todo.pop(), ())) - routers:
@@ -25,7 +25,7 @@ def joined_with(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], fr
 
 
 def is_unreachable(snapshot: Snapshot, origin: str, target: str) -> bool:
-    """Whether nothing that is known leads from one network to the other; what is no network is nowhere."""
+    """Return whether no known path leads from one network to the other; a missing network is unreachable."""
     if origin == target:
         return False
     networks, routers = joined_with(snapshot, origin)

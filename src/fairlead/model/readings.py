@@ -1,4 +1,4 @@
-"""What a dataplane of a node says when it is asked for its counts, and how growth is told from a new beginning."""
+"""Samples of a node's dataplane counters, with detection of counter resets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,35 +7,37 @@ from typing import TypeAlias
 from fairlead.model.statistics import CountedService
 
 SAME_COUNTER = 1.0
-"""Seconds by which two looks may differ about when a counter was made, besides how long it took to answer."""
+"""Maximum difference in seconds between two estimates of a counter's creation time, in addition to the response
+times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Of one counter, since it was made: a flow of a switch, or an element of a kernel's set."""
+    """Value of one counter since its creation: a flow of a switch, or an element of a kernel set."""
 
     value: int
     cookie: int
-    """Names what it was made for: the logical flow (ovn-architecture(7)), or the table. Another one is another
-    counter."""
+    """Identity of the counter: the cookie of the logical flow (ovn-architecture(7)), or the table. Another cookie is
+    another counter."""
     created: float
-    """When, on the clock of the reader, and as exactly as it can be asked for: at the earliest. 0 where the cookie
-    says it."""
+    """Earliest possible creation time in seconds, by the reader's clock. 0 if the cookie identifies the counter
+    alone."""
     slack: float = 0.0
-    """Seconds by which it may have been made later: as long as it took to answer."""
+    """Uncertainty of `created` in seconds, from the response time: the counter may be that much younger."""
 
     def goes_on(self, before: "Count") -> bool:
-        """Whether both are of one counter: one of the same cookie that was made anew was made later."""
+        """Return whether both samples are of one counter. A counter that was recreated with the same cookie has a later
+        creation time."""
         apart = max(self.created - before.created - before.slack, before.created - self.created - self.slack)
         return self.cookie == before.cookie and self.value >= before.value and apart < SAME_COUNTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Of one service in one place."""
+    """Sample of one service in one place."""
 
     counts: Mapping[str, Count] = field(default_factory=dict)
-    """By `connections`, `errors`, `bytes_in`, `bytes_out`."""
+    """Counters by name: `connections`, `errors`, `bytes_in`, `bytes_out`."""
     active: int = 0
 
 

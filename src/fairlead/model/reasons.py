@@ -1,4 +1,4 @@
-"""Describes why members and replicas are down, in the words of the agent that probed them if there is one."""
+"""Reasons why members and replicas are down, with the prober's error message if there is one."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterator
@@ -10,13 +10,13 @@ from fairlead.model.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 
 MOST_PORTS = 3
-"""Ports of one member whose errors are named."""
+"""Maximum ports of one member whose errors are listed."""
 _SEEN = frozenset({Health.ERROR, Health.PARTLY})
-"""States that probes cause; the others have their own reasons."""
+"""States caused by probes; other states are their own reason."""
 
 
 def reasons(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
-    """Maps the id of each member or replica that is down at any of its ports to the reason."""
+    """Map the id of each member or replica that is down at any of its ports to the reason."""
     why = why_down(snapshot, probing)
     errors = defaultdict[str, dict[int, str]](dict)
     for identity, endpoint in _endpoints(snapshot, probing, {key for key, health in why.items() if health in _SEEN}):
@@ -37,7 +37,7 @@ def _words(health: Health, errors: dict[int, str]) -> str:
 
 
 def _endpoints(snapshot: Snapshot, probing: Probing, ids: Container[str]) -> Iterator[tuple[str, Endpoint]]:
-    """Where these members or replicas are probed."""
+    """Yield the endpoints of these members or replicas."""
     if not isinstance(probing, LoadBalancer):
         yield from ((each.port_id, each) for each in replica_endpoints(snapshot, probing) if each.port_id in ids)
         return

@@ -1,9 +1,8 @@
-"""Who of several gets something, the same whoever asks (rendezvous hashing): when one of them goes, or comes, only what
-that one had, or gets, moves."""
+"""Rendezvous hashing: every caller selects the same candidate, and adding or removing one moves only its own keys."""
 
 from hashlib import blake2b
 
 
 def score(name: str, key: str) -> bytes:
-    """The highest one wins, or the lowest, as long as all say the same."""
+    """Return the score of a candidate for a key. Callers must agree on selecting the highest or the lowest."""
     return blake2b(f"{name}\0{key}".encode(), digest_size=8).digest()

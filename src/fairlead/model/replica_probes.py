@@ -1,7 +1,7 @@
-"""Which replicas of a Local IP are probed, and what was seen of them.
+"""Probes of a Local IP's replicas, and their health.
 
-A replica is probed where it is: at its own address, which it has in both modes, and at the port of the monitor. It is
-on the Local IP's network, so there is no way to it that could be missing.
+A replica is probed at its own address, which it has in both modes, and at the monitor's port. Replicas are on the Local
+IP's network, so they are always reachable.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from fairlead.model.snapshot import Snapshot
 
 
 def replica_endpoints(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Endpoint]:
-    """Where the replicas are probed, without those that are not."""
+    """Yield the endpoints of the replicas, without those that are not probed."""
     return (found for _, found in _probes(snapshot, local_ip) if isinstance(found, Endpoint))
 
 
 def replicas_health(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[tuple[str, Health]]:
-    """Of each replica that is to be probed, by its port."""
+    """Yield the health of each probed replica, by its port."""
     for port_id, found in _probes(snapshot, local_ip):
         yield port_id, found if isinstance(found, Health) else known_of(snapshot, found)
 
@@ -35,7 +35,7 @@ def _probes(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[tuple[str, Endpoi
 def _find_endpoint(
     snapshot: Snapshot, local_ip: LocalIP, monitor: ReplicaMonitor, replica: Association
 ) -> Endpoint | Health:
-    """Where a replica is probed, or what is known of it because it is not."""
+    """Return the endpoint of a replica, or its health if it is not probed."""
     if find_replica(snapshot, local_ip, replica) is None:
         return Health.GONE
     if snapshot.agents_probe:

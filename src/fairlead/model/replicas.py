@@ -1,7 +1,7 @@
-"""Which replica of a Local IP serves on which chassis, by what is observed.
+"""Replicas of a Local IP that serve on each chassis, by observed placement.
 
-A replica is where its port is plugged in and its packets flow. The port has to be one of the Local IP's own project and
-network still, with the address that it was taken for. A replica of which nobody knows where it is, is nowhere.
+A replica is on the chassis where its port is plugged in and active. The port must still belong to the Local IP's
+project and network, and have the address of its association. A replica without a known placement serves nowhere.
 """
 
 from collections import defaultdict
@@ -16,24 +16,24 @@ from fairlead.model.snapshot import Snapshot
 
 
 class ReplicaState(StrEnum):
-    """What a replica does now."""
+    """State of a replica."""
 
     ONLINE = "ONLINE"
-    """It answers the clients on its chassis."""
+    """Serves the clients on its chassis."""
     STANDBY = "STANDBY"
-    """An older one does; this one would take over."""
+    """Standby for an older replica on the same chassis."""
     ERROR = "ERROR"
-    """Its health monitor calls it down."""
+    """Its health monitor reports it as down."""
     OFFLINE = "OFFLINE"
-    """It is plugged in nowhere, or disabled."""
+    """Not plugged in, or disabled."""
 
 
 Serving: TypeAlias = Mapping[str, Sequence[Association]]
-"""Chassis -> the replicas that serve there, the oldest first."""
+"""Chassis -> serving replicas, oldest first."""
 
 
 def replicas(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Association]:
-    """Those that may serve, wherever they are: the oldest first."""
+    """Yield the replicas that may serve, on any chassis, oldest first."""
     down = snapshot.down.get(local_ip.id, frozenset())
     for each in local_ip.associations:
         port = find_replica(snapshot, local_ip, each)
@@ -51,7 +51,7 @@ def serving(snapshot: Snapshot, local_ip: LocalIP) -> Serving:
 
 
 def replica_states(snapshot: Snapshot, local_ip: LocalIP) -> Mapping[str, ReplicaState]:
-    """Of each replica, by its port."""
+    """Return the state of each replica, by its port."""
     down = snapshot.down.get(local_ip.id, frozenset())
     states = {each: ReplicaState.ERROR if each in down else ReplicaState.OFFLINE for each in local_ip.replicas}
     for there in serving(snapshot, local_ip).values():
@@ -61,7 +61,7 @@ def replica_states(snapshot: Snapshot, local_ip: LocalIP) -> Mapping[str, Replic
 
 
 def find_replica(snapshot: Snapshot, local_ip: LocalIP, replica: Association) -> Port | None:
-    """Its port, while that is what it was taken for."""
+    """Return the replica's port if it still matches the association; None otherwise."""
     port = snapshot.ports.get(replica.port_id)
     if port is None or port.use is not PortUse.MACHINE:
         return None
@@ -71,6 +71,6 @@ def find_replica(snapshot: Snapshot, local_ip: LocalIP, replica: Association) ->
 
 
 def find_owner(snapshot: Snapshot, local_ip: LocalIP) -> Port | None:
-    """The machine's port that has the address; None if that was made for the Local IP, and is nobody's."""
+    """Return the machine's port with the address; None if the port was created for the Local IP and has no machine."""
     port = snapshot.ports.get(local_ip.port_id)
     return port if port is not None and port.use is PortUse.MACHINE else None

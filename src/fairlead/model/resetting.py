@@ -1,9 +1,9 @@
-"""Where clients are led of whom no member is left, so that somebody resets their connections.
+"""Reset of established connections when no member is up.
 
-A switch that refuses a connection without a member says so with a reset that new connections take for an answer, and
-established ones do not: its number is not in the window (RFC 9293, section 3.10.7.4). So the clients of a pool that
-resets are led to a port of the address from which agents probe: there is one on each node, and the agent answers as the
-host of a connection would that does not exist.
+A switch that rejects a connection without a member sends a TCP reset that is valid for new connections only;
+established ones ignore it, because its sequence number is outside the window (RFC 9293, section 3.10.7.4). Clients of a
+pool with DownMember.RESET are therefore forwarded to a port of the address from which agents probe. Every node has this
+address, and its agent answers as a host without the connection would.
 """
 
 from collections.abc import Iterator, Set
@@ -17,19 +17,19 @@ from fairlead.model.probes import probe_port_id, working_monitor
 from fairlead.model.snapshot import Snapshot, member_network
 
 RESET_PORT = 9
-"""Where nobody listens: what comes there is for nobody (RFC 863)."""
+"""Destination port of such connections, where no process listens: the discard port (RFC 863)."""
 STREAMS = frozenset(PoolProtocol) - {PoolProtocol.UDP, PoolProtocol.SCTP, PoolProtocol.ANY}
 
 
 def resets(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool) -> bool:
-    """Whether connections of the pool may have to be reset. Datagrams are refused by a switch as well as by anybody."""
+    """Return whether connections of the pool may need resets. A switch rejects UDP and SCTP correctly."""
     asked = pool.down_member is DownMember.RESET and pool.protocol in STREAMS
     return asked and snapshot.agents_probe and working_monitor(balancer, pool) is not None
 
 
 def reset_address(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, version: int) -> tuple[str, IPAddress] | None:
-    """A network and an address on it from which connections of this family are reset, while members of the pool are
-    down; on the VIP's own network, if there is one. None where there is none."""
+    """Return a network and an address on it that resets connections of this IP version while members of the pool are
+    down; on the VIP's own network if possible. None if there is none."""
     found = [
         (network_id, address)
         for network_id, address in _sources(snapshot, balancer, pool, snapshot.down.get(balancer.id, frozenset()))
@@ -39,7 +39,7 @@ def reset_address(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, versio
 
 
 def reset_networks(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
-    """From which connections may have to be reset, whoever is down."""
+    """Return the networks from which resets may be sent, whichever members are down."""
     found = (
         network_id
         for pool in balancer.pools

@@ -1,7 +1,7 @@
-"""Keys, certificates and lists of revoked ones, by the references with which listeners and pools name them.
+"""References to certificates, keys and revocation lists in listeners and pools.
 
-Nothing secret is here: what a load balancer needs, and which node may have it. A node has what the proxy needs that it
-runs on the network of the load balancer, and no more.
+The module contains no secret values: it derives the secrets that a load balancer needs, and the nodes that may have
+them. A node may have only the secrets of the proxies that it runs.
 """
 
 import hashlib
@@ -25,53 +25,54 @@ from fairlead.model.proxy_place import place_of, proxy_chassis
 from fairlead.model.snapshot import Snapshot
 
 FOLDER = "secrets"
-"""Below that of whoever reads them."""
+"""Folder of secrets, relative to the reader's working directory."""
 _NO_TLS = ListenerTls()
 
 
 class Role(StrEnum):
-    """What a secret is for. Each is a file of PEM."""
+    """Purpose of a secret. Each is a PEM file."""
 
     CERTIFICATE = "certificate"
-    """With its key and the certificates between it and its authority."""
+    """Certificate with its key and intermediate certificates."""
     AUTHORITY = "authority"
     REVOCATIONS = "revocations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """What a reference names. It is read by whoever fills the folder of secrets, and is no part of a row."""
+    """Secret named by a reference. The process that fills the folder of secrets reads its value, which is not part of
+    any row."""
 
     role: Role
     reference: str
 
     @property
     def path(self) -> str:
-        """By a digest: a reference is text of a tenant."""
+        """Path of the file. It has a digest, because a reference is tenant input."""
         return f"{FOLDER}/{self.role}-{hashlib.sha256(self.reference.encode()).hexdigest()[:32]}.pem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """By a node, for a load balancer of which it has a proxy."""
+    """Request of a node for a secret of a load balancer that its proxies serve."""
 
     balancer_id: str
     secret: Secret
     digest: str = ""
-    """Of what the node has of it: SHA-256 of the PEM."""
+    """SHA-256 of the PEM that the node has; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Neither: it is what the node has."""
+    """Response to a request. Both fields are empty if the node's secret is current."""
 
     pem: str = field(default="", repr=False)
     refused: str = ""
-    """Why it cannot be had."""
+    """Reason why the secret is unavailable."""
 
 
 def shown_references(listener: Listener) -> tuple[str, ...]:
-    """Of the certificates that clients are shown, the default one first."""
+    """Return the references of the listener's server certificates, the default one first."""
     if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
         return ()
     said = listener.tls or _NO_TLS
@@ -79,7 +80,7 @@ def shown_references(listener: Listener) -> tuple[str, ...]:
 
 
 def client_secrets(listener: Listener) -> tuple[Secret, ...]:
-    """By which clients are authenticated."""
+    """Return the secrets that verify client certificates."""
     said = listener.tls or _NO_TLS
     asks = said.client_authentication is not ClientAuthentication.NONE and said.client_ca_container_ref is not None
     if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS or not asks:
@@ -88,7 +89,7 @@ def client_secrets(listener: Listener) -> tuple[Secret, ...]:
 
 
 def member_secrets(pool: Pool) -> tuple[Secret, ...]:
-    """With which members are spoken to."""
+    """Return the secrets of TLS connections to members."""
     said = pool.tls
     if said is None or not said.enabled:
         return ()
@@ -103,7 +104,7 @@ def _secrets(certificate: str | None, authority: str | None, revocations: str | 
 
 
 def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
-    """By its proxies, each once."""
+    """Return the secrets that the proxies of a load balancer need, without duplicates."""
     found = dict[Secret, None]()
     for listener in proxied_listeners(balancer):
         shown = [Secret(role=Role.CERTIFICATE, reference=each) for each in shown_references(listener)]
@@ -114,7 +115,7 @@ def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
 
 
 def lent_to(snapshot: Snapshot, chassis: str, balancer_id: str) -> tuple[Secret, ...]:
-    """What this chassis may have of a load balancer's: nothing where it runs no proxy for it."""
+    """Return the secrets of a load balancer that this chassis may have; empty if it runs no proxy for it."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return ()

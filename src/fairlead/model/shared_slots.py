@@ -1,7 +1,7 @@
-"""How the one slot table of both IP versions was dealt, in documents of before each had its own.
+"""Slot assignment of old documents, which have one table for both IP versions.
 
-Such a document says for each hash value who has it of all members; the table of a family was made from it each time, by
-this function. It is asked once more when the document is read, so nobody's clients move.
+Such a table has the member of each hash value among all members, and the table of an IP version was derived from it by
+this function. It is used when an old document is loaded, so that no client moves.
 """
 
 from collections import Counter
@@ -11,7 +11,8 @@ from fairlead.model.shares import LARGEST, SMALLEST, WORST_RATIO, Weights, inter
 
 
 def assign_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:
-    """The table for members of these weights (ordinal -> weight, above 0) that moves the fewest slots of `table`."""
+    """Return the table for members of these weights (ordinal -> weight, above 0) that moves the fewest slots of
+    `table`."""
     if not weights:
         return ()
     size = max(len(table), _choose_size(weights))
@@ -29,10 +30,11 @@ def _choose_size(weights: Weights) -> int:
 
 
 def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
-    """How many slots each member should have: its due rounded down or up, as near to what it holds as that allows.
+    """Return the number of slots of each member: its exact share rounded down or up, as close to its present number as
+    possible.
 
-    What is free goes to newcomers first: then it comes from those who stay and goes to those who come, and no client
-    moves between two who stay.
+    Free slots go to new members first: slots then move from remaining members to new ones only, and no client moves
+    between remaining members.
     """
     total = sum(weights.values())
     low = {member: weight * size // total for member, weight in weights.items()}
@@ -50,8 +52,8 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
 
 
 def _seat_everybody(target: dict[int, int], size: int) -> None:
-    """A member that is due less than half a slot gets one all the same, from those that have most: one that takes
-    connections must see some. Shares are then as coarse as the table is."""
+    """Give one slot to each member with a share below half a slot, taken from the members with most slots, because a
+    member with a weight must get connections. Shares are then as coarse as the table."""
     if len(target) <= size:
         for member in sorted(member for member, count in target.items() if count == 0):
             richest = max(target, key=lambda each: (target[each], -each))
@@ -62,11 +64,11 @@ def _seat_everybody(target: dict[int, int], size: int) -> None:
 def _lower(
     target: dict[int, int], surplus: int, *, held: Counter[int], low: Mapping[int, int], remainder: Mapping[int, int]
 ) -> None:
-    """Take `surplus` slots off the targets: first from those who stay and would have to be given slots, then from those
-    who hold a share rounded up, last from newcomers.
+    """Reduce the targets by `surplus` slots: first for remaining members that would gain slots, then for members with a
+    share rounded up, then for new members.
 
-    So when a member goes, the others end one slot under their due rounded down rather than take slots from each other;
-    and when one comes, those who stay give it its due, which moves clients to nobody else.
+    So if a member is removed, the others end one slot below their rounded share rather than exchange slots; if one is
+    added, remaining members give it its share, and no client moves between them.
     """
     raised = [member for member in target if 0 < held[member] < target[member] and target[member] > 1]
     holders = [member for member in target if target[member] > low[member]]
@@ -79,7 +81,7 @@ def _lower(
 
 
 def _move(table: Sequence[int], target: Mapping[int, int]) -> tuple[int, ...]:
-    """Give every slot that its member may not keep to the member that lacks most of its target."""
+    """Assign every slot that its member must give up to the member with the largest deficit."""
     kept: Counter[int] = Counter()
     result: list[int | None] = []
     for member in table:

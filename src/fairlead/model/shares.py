@@ -1,30 +1,31 @@
-"""How many slots of a table a member is due by its weight, how large the table is, and how slots lie evenly in it."""
+"""Apportionment: the number of slots per member by weight, the size of a table, and the even distribution of slots in
+it."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 SMALLEST = 16
 LARGEST = 256
-"""More buckets than this and Open vSwitch sends every connection through its slow path."""
+"""Maximum slots: with more buckets, Open vSwitch handles every connection in its slow path."""
 WORST_RATIO = 1.10
-"""How much more of its due one member may get than another before the table is doubled."""
+"""Maximum ratio between two members' slots per weight; above it the table is doubled."""
 
 Weights = Mapping[int, int]
 """Ordinal -> weight, above 0."""
 
 _SPREAD = tuple(sorted(range(LARGEST), key=lambda place: f"{place:08b}"[::-1]))
-"""The places of a list in an order of which every beginning lies evenly over the list (van der Corput)."""
+"""Positions of a table in an order in which every prefix is evenly distributed (van der Corput sequence)."""
 
 
 def choose_size(weights: Weights) -> int:
-    """The size of the smallest table in which shares are even enough, with all members and with any one of them less:
-    the worst ratio between two members' shares is at most `WORST_RATIO`."""
+    """Return the smallest table size with even shares, for all members and for all but any one of them: the worst ratio
+    of two members' shares is at most `WORST_RATIO`."""
     return _choose_size(tuple(sorted(weights.values())))
 
 
 @lru_cache(maxsize=4096)
 def _choose_size(heavy: tuple[int, ...]) -> int:
-    """By the sorted weights."""
+    """Return the size for these sorted weights."""
     wholes = [dict(enumerate(heavy))]
     for place, weight in enumerate(heavy if len(heavy) > 1 else ()):
         if place == heavy.index(weight):
@@ -36,19 +37,19 @@ def _choose_size(heavy: tuple[int, ...]) -> int:
 
 
 def worst_ratio(counts: Weights, weights: Weights) -> float:
-    """Slots per weight of the member that got most, over that of the one that got least; infinite if one got none."""
+    """Return the maximum slots per weight divided by the minimum; infinite if a member has no slot."""
     shares = [counts.get(member, 0) / weight for member, weight in weights.items()]
     return max(shares) / min(shares) if min(shares) else float("inf")
 
 
 def apportion(weights: Weights, size: int) -> dict[int, int]:
-    """Whole slots by largest remainder (Hamilton's method): each member gets its due rounded down or up.
+    """Apportion whole slots by largest remainder (Hamilton's method): each member's share is rounded down or up.
 
-    Of equal remainders that of the lighter member is rounded up, which is more even than the other way round. Then the
-    counts depend on the weights alone: `choose_size` does not know the ordinals.
+    Of equal remainders, the lighter member's is rounded up, which is more even. The counts therefore depend on the
+    weights only, because `choose_size` does not know the ordinals.
 
-    A member that is due less than half a slot gets one all the same, from the members that have most: one that takes
-    connections must see some. Shares are then as coarse as the table is.
+    A member with a share below half a slot gets one slot, taken from the members with most slots, because a member with
+    a weight must get connections. Shares are then as coarse as the table.
     """
     total = sum(weights.values())
     counts = {member: weight * size // total for member, weight in weights.items()}
@@ -63,16 +64,16 @@ def apportion(weights: Weights, size: int) -> dict[int, int]:
 
 
 def interleave(counts: Weights) -> tuple[int, ...]:
-    """A table with these counts in which each member's slots lie as far apart as they can.
+    """Return a table with these counts and the slots of each member as far apart as possible.
 
-    Floats are exact enough: places that are one number divide to one float, and others differ by more than 1/2^18.
+    Floats are exact enough: equal positions give the same float, and different ones differ by more than 1/2^18.
     """
     places = [((2 * turn + 1) / (2 * count), member) for member, count in counts.items() for turn in range(count)]
     return tuple([member for _, member in sorted(places)])
 
 
 def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
-    """The shortest table of 2^k slots that leads every hash value to the same member, looking at its low bits."""
+    """Return the shortest table of 2^k slots with the same member for every hash value, selected by its low bits."""
     size = len(table)
     while size > 1 and size % 2 == 0 and tuple(table[: size // 2]) == tuple(table[size // 2 : size]):
         size //= 2
@@ -85,5 +86,5 @@ def evenly(size: int) -> tuple[int, ...]:
 
 
 def spread(places: Sequence[int], count: int) -> list[int]:
-    """So many of the places, evenly over all of them."""
+    """Return `count` of the places, evenly distributed over all of them."""
     return [places[place] for place in evenly(len(places))[:count]]

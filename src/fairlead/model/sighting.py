@@ -1,4 +1,4 @@
-"""What an agent saw of an endpoint that it probes: the values of the fact `SIGHTINGS` (`model/facts.py`)."""
+"""Probe results of agents: the values of the fact `SIGHTINGS` (`model/facts.py`)."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -6,22 +6,23 @@ from datetime import datetime
 from fairlead.model.health import Health
 
 LONGEST_ERROR = 200
-"""Characters."""
+"""Maximum length of an error, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     health: Health
     chassis: str
-    """Whose agent saw it."""
+    """Chassis of the agent that probed."""
     since: datetime
-    """Since when it is so."""
+    """Time of the last change of state."""
     error: str = ""
-    """What went wrong last, in words for people."""
+    """Last error, for people."""
     latency: float | None = None
-    """Seconds that the last good answer took."""
+    """Response time of the last successful probe, in seconds."""
 
 
 def after(last: Sighting | None, seen: Sighting) -> Sighting:
-    """What is known after this. Who cannot probe says why, and nothing of whether it answers."""
+    """Return the result that follows `last`. UNPROBED updates the error only, because it is no statement about the
+    endpoint."""
     return seen if last is None or seen.health is not Health.UNPROBED else replace(last, error=seen.error)

@@ -1,8 +1,8 @@
-"""Nodes that have fallen silent: what they had told, for servers that never heard them.
+"""Last reports of unresponsive nodes, stored for servers that start later.
 
-What agents tell is in the memory of the servers that hear it. Of a node that is gone a server that begins later would
-know less than the others, and say something else. So what a node had counted and seen is a document from when it falls
-silent until it is heard again.
+Servers keep the reports of agents in memory. A server that starts after a node became unresponsive would have no
+reports of it, and return other results than the others. The last counters and probe results of a node are therefore
+stored as a document until the node is responsive again.
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from fairlead.model.health import Endpoint
 from fairlead.model.sighting import Sighting
 
 MOST_COUNTED = 2_000
-"""Listeners of one node: those with most connections. A document has to fit into what a store takes."""
+"""Maximum listeners of one node, those with most connections; bounded by the size of a document."""
 MOST_SEEN = 1_000
-"""Endpoints of one node: those that are down first."""
+"""Maximum endpoints of one node, those that are down first."""
 MOST_KEPT = 100_000
-"""Listeners and endpoints of all silent nodes together: each server has all of them in memory."""
+"""Maximum listeners and endpoints of all such nodes; each server keeps all of them in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentNode:
     name: str
-    """Of its chassis."""
+    """Name of the node's chassis."""
     since: datetime
-    """When it was heard last."""
+    """Time of the last report."""
     counted: tuple[tuple[str, Figures], ...] = ()
-    """Listener -> what it comes to, in the order of their ids; nothing is open any more."""
+    """Listener id and total counters, sorted by id; `active` is 0."""
     told: tuple[tuple[str, Figures], ...] = ()
-    """Of those that the node began anew to count, because it had lost its file: what it had told last."""
+    """Last reported counters of listeners that the node counts from zero again, because it lost its file."""
     seen: tuple[tuple[Endpoint, Sighting], ...] = ()
-    """Whom it had seen last, and nobody else since."""
+    """Last probe results of the node, for endpoints that no other node has probed since."""
 
     @property
     def size(self) -> int:

@@ -1,36 +1,38 @@
-"""How large a load balancer and its parts may be, and a Local IP, whichever door they come through. Each is one
-document, written whole.
+"""Size limits of load balancers, their parts and Local IPs, for all API front ends. Each is one document, written as a
+whole.
 
-What has no limit here is bounded by the size of a document.
+Everything without a limit here is bounded by the size of a document. Limits are Fairlead's unless a source is given.
 """
 
 LISTENERS = 200
 POOLS = 200
 MEMBERS = 1_000
-"""Of one load balancer, in all of its pools together. These three are ours."""
+"""Maximum members of one load balancer, in all its pools."""
 PORTS = 1_000
-"""Of one load balancer, those of all its listeners. Ours: each is an entry of its own in a switch."""
+"""Maximum ports of one load balancer, of all its listeners: each is an entry of its own in a switch."""
 TARGETS = 5_000
-"""Of one load balancer: its members, each as often as there are ports that lead to it. Ours: they are one row."""
+"""Maximum endpoints of one load balancer, members times ports that lead to them: they are one row."""
 BACKENDS = 256
-"""Of one description. Ours."""
+"""Maximum backends of one declarative spec."""
 VIPS = 15
-"""Of one load balancer, beside its first. Ours; all are addresses of one port."""
+"""Maximum additional VIPs of one load balancer; all are addresses of one port."""
 RAW_BYTES = 64
-"""Of a listener's `raw`. Ours, and so is how far into a stream they may be: a proxy keeps what comes before them."""
+"""Maximum length of a listener's `raw` value, in bytes. Its location is limited too, because a proxy buffers the bytes
+before it."""
 LARGEST_RAW_LOCATION = 4_095
 CIDRS = 100
-"""Of one listener. Ours: they are in the match of one ACL, and each becomes a flow on every node."""
+"""Maximum allowed CIDRs of one listener: they are in the match of one ACL, and each becomes a flow on every node."""
 POLICIES = 100
-"""Of one listener. Ours."""
+"""Maximum L7 policies of one listener."""
 RULES = 50
-"""Of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
+"""Maximum rules of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
 ASSOCIATIONS = 256
-"""Of one Local IP. Ours: they are in the match of one ACL."""
+"""Maximum associations of one Local IP: they are in the match of one ACL."""
 MOST_RETRIES = 10
 LEAST_DELAY_MS, LARGEST_DELAY_MS = 100, 999
-"""Milliseconds, of a delay that is shorter than a second. Ours; Octavia has whole seconds only."""
+"""Bounds of delays below one second, in milliseconds; Octavia supports whole seconds only."""
 UDP_CONNECT_DELAY = 3
-"""Seconds: the least of a monitor of this type (octavia, common/config.py, udp_connect_min_interval_health_monitor)."""
+"""Minimum delay of a UDP-CONNECT monitor, in seconds (octavia, common/config.py,
+udp_connect_min_interval_health_monitor)."""
 LARGEST_WEIGHT = 256
-"""Octavia API reference, "Create Member"."""
+"""Maximum weight of a member (Octavia API reference, "Create Member")."""

@@ -1,15 +1,15 @@
-"""What one chassis is given of the model: a snapshot like the whole one, so that compilers tell no difference.
+"""Slice of one chassis: the part of the model that the chassis needs, as a snapshot that compilers use like the whole
+one.
 
-A slice has the documents of the places that the chassis reaches by its own ports: networks, routers and what is on
-them. These are the places of which OVN gives it the flows, whoever owns them. So it sees nothing that its own machines
-could not meet, and nothing of what says who may come in. A plain host that an operator has declared is given, whether
-OVN knows it or not, all declared hosts, what their proxies serve, which addresses they have themselves, and the
-announced networks with their load balancers: any packet for these may come to it. Who is down it has as the server
-knows it, and of all chassis only its own: a compiler that makes rows where a port is plugged in makes those of this
-chassis.
+A slice has the documents of the places that the chassis reaches by its own ports: networks, routers and the objects on
+them. OVN installs the flows of exactly these places there, for all projects. A slice therefore has nothing that the
+chassis's machines cannot reach, and no credentials. A declared plain host gets, with or without OVN, all declared
+hosts, the state of their proxies, their own addresses, and the announced networks with their load balancers, because
+any packet for these may arrive there. The health of members is the server's; the only chassis is its own, so compilers
+of rows where a port is plugged in create those of this chassis.
 
-Where a document is can be told from itself (`places_of`). So a change of one concerns the chassis that reach its
-places, and looks at no other document.
+The places of a document follow from the document alone (`places_of`), so a change affects the chassis that reach its
+places, and no other document is read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.writing import load_documents
 
 HOSTS = "/hosts"
-"""A place that is no network's or router's: plain hosts are there, and know of each other."""
+"""Place of all plain hosts, which know each other; it is no network and no router."""
 
 
 def _places_of_balancer(balancer: LoadBalancer) -> tuple[str, ...]:
@@ -43,19 +43,19 @@ def _places_of_floating_ip(floating_ip: FloatingIP) -> tuple[str, ...]:
 
 
 def alone(network_id: str) -> str:
-    """A place at which there is the network's own document and nothing that is on it: for who reaches a router whose
-    gateway is there, and not the network."""
+    """Return the place with the network's own document and nothing on it, for chassis that reach a router with a
+    gateway on the network, but not the network itself."""
     return f"{network_id}/"
 
 
 def served(network_id: str) -> str:
-    """A place at which there is the network's own document, and the load balancers that have VIPs there: for hosts that
-    announce these, to which ports say nothing."""
+    """Return the place with the network's own document and the load balancers with VIPs there, for hosts that announce
+    these VIPs without a port on the network."""
     return f"{network_id}/served"
 
 
 def _places_of_port(port: Port) -> tuple[str, ...]:
-    """A gateway is where its router is too."""
+    """Return the network of a port; a gateway port is at its router too."""
     gateway = port.use is PortUse.ROUTER_GATEWAY
     return (port.network_id, port.device_id) if gateway else (port.network_id,)
 
@@ -69,18 +69,18 @@ PLACES: Mapping[Kind, Callable[[Any], tuple[str, ...]]] = {
     Kind.FLOATING_IP: _places_of_floating_ip,
     Kind.LOCAL_IP: lambda local_ip: (local_ip.network_id,),
 }
-"""The kinds of documents that nodes see, and where one is: ids of networks and routers, and what is made of them here.
-Nobody sees the others."""
+"""Kinds of documents in slices, with the places of a document: ids of networks and routers, and places derived from
+them. Other kinds are in no slice."""
 
 
 def places_of(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
-    """Where its document is; nowhere if there is none, or none that nodes see."""
+    """Return the places of the owner's document; empty if there is none, or if its kind is in no slice."""
     found = snapshot.find(owner) if owner.kind in PLACES else None
     return () if found is None else PLACES[owner.kind](found)
 
 
 def owners_at(snapshot: Snapshot, place: str) -> Iterator[Owner]:
-    """The documents that are at this place, whether the network or router itself is there or not."""
+    """Yield the owners of documents at this place, whether its network or router exists or not."""
     if place == HOSTS:
         yield from (Owner(Kind.HOST, each) for each in snapshot.hosts)
         return
@@ -101,7 +101,7 @@ def owners_at(snapshot: Snapshot, place: str) -> Iterator[Owner]:
 
 
 def owners_at_any(snapshot: Snapshot, places: Iterable[str]) -> Iterator[Owner]:
-    """Those that are at one of these places: each once, in an order that is always the same."""
+    """Yield the owners at any of these places, without duplicates, in a stable order."""
     seen: set[Owner] = set()
     for place in sorted(places):
         for owner in owners_at(snapshot, place):
@@ -111,14 +111,16 @@ def owners_at_any(snapshot: Snapshot, places: Iterable[str]) -> Iterator[Owner]:
 
 
 def joined_places(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
-    """What a port joins, if it is a router's: who reaches one of them may reach the other."""
+    """Return the two places that a router's port connects, so a chassis that reaches one may reach the other; empty for
+    other ports."""
     port = snapshot.ports.get(owner.id) if owner.kind is Kind.PORT else None
     joins = port is not None and port.use in (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY)
     return (port.network_id, port.device_id) if port is not None and joins else ()
 
 
 def reached_places(snapshot: Snapshot, chassis: str) -> frozenset[str]:
-    """What a chassis reaches by its own ports; and, if it is a declared host, by what routers bring to hosts."""
+    """Return the places that a chassis reaches by its own ports; a declared host also reaches the announced
+    networks."""
     announced = {HOSTS, *map(served, snapshot.announced)} if chassis in snapshot.hosts else frozenset()
     return _reached_by_ports(snapshot, chassis) | announced
 
@@ -133,14 +135,15 @@ def _reached_by_ports(snapshot: Snapshot, chassis: str) -> frozenset[str]:
 
 
 def own_plugged(snapshot: Snapshot, chassis: Chassis) -> Map[str, str]:
-    """What `plugged` says of the chassis's own ports."""
+    """Return the entries of `plugged` for the chassis's own ports."""
     return Map(
         {each: snapshot.plugged[each] for each, flows in chassis.ports.items() if flows and each in snapshot.plugged}
     )
 
 
 def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
-    """It costs as much as the chassis reaches. One that nobody has observed or declared reaches nothing."""
+    """Return the slice of a chassis. The cost is that of the places that it reaches. An unknown chassis reaches
+    none."""
     chassis = snapshot.chassis.get(name, Chassis(name=name))
     owners = {owner for place in reached_places(snapshot, name) for owner in owners_at(snapshot, place)}
     documents = ((_found(snapshot, owner), snapshot.generations.get(owner)) for owner in owners)
@@ -161,7 +164,7 @@ def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
 
 
 def _of_hosts(snapshot: Snapshot) -> Map[str, Proxy]:
-    """What proxies on plain hosts serve: each of these leads packets to all of them."""
+    """Return the state of proxies on plain hosts, because every host forwards packets to all of them."""
     own = {name: snapshot.proxies[name] for name in snapshot.proxies if place_of_host_proxy(name) is not None}
     return Map(own)
 

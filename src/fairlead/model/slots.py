@@ -1,16 +1,17 @@
-"""Slot tables: which member each hash value leads to, and which one while that member does not serve.
+"""Slot tables: the member of each hash value, and its substitutes while that member does not serve.
 
-A table has 2^k slots, 16 to 256. Open vSwitch, seeing exactly 2^k equal buckets, uses the low bits of the hash as the
-number of the bucket, so a slot that keeps its member keeps every client that hashes to it. Each slot is a list of
-members in order of preference: the first few ranks are stored, all other members follow by weighted rendezvous. Rules:
+A table has 2^k slots, 16 to 256. With exactly 2^k equal buckets, Open vSwitch uses the low bits of the hash as the
+bucket number, so a slot that keeps its member keeps all clients that hash to it. Each slot is a list of members in
+order of preference: the first ranks are stored, all other members follow by weighted rendezvous hashing. Rules:
 
-* A slot leads to the first member of its list that lives. So a member that dies moves only the clients that it had, and
-  one that returns moves only those that it gets. That holds in any order, and nothing remembers which were dead.
-* A change of the members takes slots only from those that changed, or gives slots only to them. The lists of the others
-  keep their order. So no other member's clients move, also while some member is dead (more of that at `RANKS`).
-* Shares follow the weights as closely as whole slots and these rules allow, also while one member does not serve.
-* A member that drains has its home slots remembered, and has them again when it comes back.
-* A table only grows, by repeating itself. Hash values keep their member, because the low bits stay the same.
+* A slot leads to the first member of its list that is up. A member that goes down moves only its own clients, and one
+  that recovers moves only the clients that it gets. This holds in any order, without stored state about members that
+  were down.
+* A change of members takes slots only from changed members, or gives slots only to them. The lists of other members
+  keep their order, so their clients do not move, not even while some member is down (details at `RANKS`).
+* Shares follow the weights as closely as whole slots and these rules permit, also while one member does not serve.
+* A draining member keeps its home slots on record, and gets them back when it returns.
+* A table only grows, by repetition. Hash values keep their member, because the low bits are the same.
 """
 
 from collections import Counter, defaultdict
@@ -26,13 +27,15 @@ from fairlead.model.shares import LARGEST, SMALLEST, Weights, apportion, choose_
 from fairlead.model.steps import Steps, at_once
 
 RANKS = 3
-"""How many of each slot's list are stored. While one member is down, a change of members moves only what it must. While
-two are, it may move what the first in a list left to the third, if shares would not be even: some slots in a hundred
-changes. With more down, what was left to the fourth may move too."""
+"""Number of stored ranks per slot. While one member is down, a change of members moves only the necessary clients.
+While two are down, it may also move clients that the second rank passed to the third, to keep shares even: a few slots
+per hundred changes. With more down, the same holds for the fourth rank."""
 CANDIDATES = 24
-"""How many members are compared when one is chosen for a rank: the one that needs it most. It bounds the work."""
+"""Number of members that are compared when one is selected for a rank; the one with the largest deficit wins. It bounds
+the work."""
 FAR = 3
-"""Slots off its due that a member may be so that another gets exactly those back that it had."""
+"""Maximum deviation of a member from its share, in slots, that is accepted so that a returning member gets back exactly
+its former slots."""
 NOBODY = -1
 
 Lists = list[list[int]]
@@ -40,23 +43,25 @@ Lists = list[list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTable:
-    """The slots of a pool's members of one IP version, of the ordinary ones or of the backups; ordinals all."""
+    """Slots of a pool's members of one IP version, either ordinary members or backups. Members are given by ordinal."""
 
     version: int
     backup: bool = False
     ranks: tuple[tuple[int, ...], ...] = ()
-    """`ranks[0]` is the table: the member of each slot. `ranks[1]` has the slot while that one is down, and so on."""
+    """Members of each slot by rank: `ranks[0]` is the table, `ranks[1]` has the slot while that member is down, and so
+    on."""
     homes: tuple[int, ...] = ()
-    """The member of each slot before that one drained or was disabled; empty when none has to come back."""
+    """Home member of each slot, before it drained or was disabled; empty if no member has to return."""
 
 
 def deal(
     table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = SMALLEST
 ) -> Steps[SlotTable]:
-    """The table for members of the weights `after`, which had `before`; those in `away` take no connections for now.
+    """Return the table for members with the weights `after`, given a table for the weights `before`; members in `away`
+    accept no connections at present.
 
-    It has at least `smallest` slots, a power of two. With no member there are no slots, and with more than
-    `LARGEST` neither: compilers refuse such pools, and nobody waits until they are dealt.
+    The table has at least `smallest` slots, a power of two. It is empty without members, and with more than `LARGEST`
+    of them, which compilers reject.
     """
     slots = table.ranks[0] if table.ranks else ()
     homes = table.homes or slots
@@ -84,7 +89,7 @@ def deal(
 
 @lru_cache(maxsize=256)
 def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a table in which no slot is taken yet: the same for all pools of such members."""
+    """Return the ranks of a new table; equal for all pools with these members."""
     weights = dict(after)
     size = max(smallest, choose_size(weights))
     dealing = _Dealing(SlotTable(version=0), (), size, {}, weights)
@@ -94,13 +99,14 @@ def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple
 
 
 def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
-    """The table in which each slot leads to the first of its list that lives: as wide as it has to be to say so."""
+    """Return the table in which each slot leads to the first member of its list that is up, with the fewest slots that
+    can express it."""
     return _lend(table, frozenset(living.items()))
 
 
 @lru_cache(maxsize=1024)
 def _lend(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, ...]:
-    """Thousands of pools are dealt alike, and lose the same ones when a host dies."""
+    """Cache results, because thousands of pools have equal tables and lose the same members when a host dies."""
     living = dict(weights)
     slots: Sequence[int] = table.ranks[0] if table.ranks else ()
     if not living:
@@ -119,10 +125,10 @@ def _lend(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, .
 
 
 def _winners(slots: Sequence[int], living: Weights) -> list[int]:
-    """The members that get these slots of the largest table, in which no member of the stored list lives.
+    """Return the members of these slots of the largest table, for slots with no stored member that is up.
 
-    Weighted rendezvous: each member draws a number for the slot that depends on nothing else, and the highest wins. So
-    a new member takes only the slots that it wins, and one that goes leaves only those that it had.
+    Weighted rendezvous hashing: each member has an independent score for the slot, and the highest wins. A new member
+    takes only the slots that it wins, and a removed one gives up only its own.
     """
     members = sorted(living, reverse=True)
     drawn = [[living[member] * draw for draw in map(_draws(member).__getitem__, slots)] for member in members]
@@ -131,8 +137,8 @@ def _winners(slots: Sequence[int], living: Weights) -> list[int]:
 
 @lru_cache(maxsize=512)
 def _draws(member: int) -> tuple[float, ...]:
-    """For each slot -1/ln(u), u evenly in (0, 1): the chance to have the highest `weight * draw` is proportional to the
-    weight. All of them are of one hash, because there may be 256 members to ask at once."""
+    """Return -1/ln(u) for each slot, u uniform in (0, 1): the probability of the highest `weight * draw` is then
+    proportional to the weight. One hash gives all values, because up to 256 members are evaluated together."""
     numbers = unpack(f">{LARGEST}Q", shake_128(str(member).encode()).digest(8 * LARGEST))
     return tuple([-1 / log(((number >> 16) + 0.5) / 2**48) for number in numbers])
 
@@ -143,7 +149,7 @@ def _some(members: Sequence[int], place: int) -> Sequence[int]:
 
 
 class _Dealing:
-    """One change of a table's members, step by step."""
+    """One change of a table's members, as a sequence of steps."""
 
     def __init__(
         self,
@@ -163,24 +169,25 @@ class _Dealing:
         self.lists = self.lists or [[] for _ in range(size)]
         self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
         self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
-        """Slots whose first or second member goes or weighs less: their next member may be chosen."""
+        """Slots with a first or second member that is removed or lost weight: their next member can be reassigned."""
         self.inherited = {
             slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after and leader not in away
         }
-        """Slots whose first member goes for good, and not those of a member that drains, which are its home."""
+        """Slots with a first member that is removed. Slots of draining members are not included, because they are
+        homes."""
         self.counts = Counter([members[0] for members in self.lists if members])
         self.comers = [member for member in sorted(after) if member not in before]
         self.returning = frozenset(self.comers) & frozenset(self.homes)
         self.taken = set[int]()
-        """Slots that were given for good: they are no longer the home of the member that had them."""
+        """Slots that were reassigned permanently: they are no longer a home of their former member."""
 
     def surplus(self, member: int) -> int:
-        """How many slots over its due the member has, times the sum of all weights."""
+        """Return the member's slots above its share, times the sum of all weights."""
         return self.counts[member] * self.total - self.after[member] * self.size
 
     def come_home(self) -> None:
-        """A member that returns gets the slots that it had, unless it or their present members would end far from their
-        due: then something else has changed meanwhile."""
+        """Give returning members their former slots, unless they or the present members would deviate too far from
+        their share, because of other changes since."""
         for member in sorted(self.returning):
             most = self.after[member] * self.size // self.total + 1 + FAR
             mine = [slot for slot, home in enumerate(self.homes) if home == member]
@@ -191,8 +198,8 @@ class _Dealing:
                     self._prefer(slot, member, 0)
 
     def give_free_slots(self) -> bool:
-        """Slots without a member go to the members that lack most. Answers whether that was the whole table: then there
-        is nothing left to even out."""
+        """Assign slots without a member to the members with the largest deficit. Return whether that was the whole
+        table, so nothing is left to even out."""
         free = [slot for slot, members in enumerate(self.lists) if not members]
         if len(free) == self.size:
             got = apportion(self.after, self.size)
@@ -208,8 +215,8 @@ class _Dealing:
         return len(free) == self.size
 
     def even_out(self) -> Steps[None]:
-        """Members that come or weigh more take from those that have most; members that weigh less give to the next in
-        their lists."""
+        """Take slots from the members with the largest surplus for members that are new or gained weight; pass slots of
+        members that lost weight to the next in their lists."""
         self._replace()
         yield
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
@@ -221,8 +228,8 @@ class _Dealing:
             yield
 
     def enter_ranks(self) -> Steps[None]:
-        """In the lists that others lead, members that come or weigh more get places by their weight; those that weigh
-        less lose places."""
+        """Insert members that are new or gained weight into lists led by others, by their weight; remove members that
+        lost weight from some of them."""
         for member, weight in sorted(self.after.items()):
             more = weight - self.before.get(member, 0)
             if more > 0:
@@ -236,9 +243,9 @@ class _Dealing:
                 yield
 
     def fill_ranks(self) -> Steps[None]:
-        """Append members to short lists. In the second rank it is the member that would have least for its weight if
-        the first one did not serve. In the others it is the one used least, of the members that have not had their part
-        of lists with this beginning."""
+        """Append members to short lists. The second rank gets the member with the least slots per weight if the first
+        one did not serve. Other ranks get the least used member, of those below their share of the lists with this
+        prefix."""
         members = sorted(self.after)
         used = defaultdict[int, int](int)
         for rank in range(1, min(RANKS, len(members))):
@@ -258,7 +265,7 @@ class _Dealing:
                     used[slot[rank]] += 1
                     yield
 
-    def _needs(  # what decides first comes first; the last is the member
+    def _needs(  # sort keys, most significant first; the last is the member
         self,
         rank: int,
         slot: Sequence[int],
@@ -292,7 +299,7 @@ class _Dealing:
         return replace(self.table, ranks=ranks, homes=() if homes == ranks[0] else homes)
 
     def _prefer(self, slot: int, member: int, rank: int) -> None:
-        """The member gets this rank of the slot's list; the others keep their order."""
+        """Put the member at this rank of the slot's list; the others keep their order."""
         members = self.lists[slot]
         before = members[:1]
         if member in members:
@@ -304,8 +311,8 @@ class _Dealing:
             self.counts[members[0]] += 1
 
     def _replace(self) -> None:
-        """Members that come take the slots of those that go, and each as many as it is due: the next in a list gives
-        back what it has more than its own due. So members that take the place of others move nobody else's clients."""
+        """Give slots of removed members to new ones, up to their share: the next member in a list returns its surplus.
+        Members that replace others therefore move no client of remaining members."""
         queues: dict[int, list[int]] = {}
         for slot in spread(sorted(self.inherited), len(self.inherited))[::-1]:
             if (heir := self.lists[slot][0]) in self.before:
@@ -326,8 +333,9 @@ class _Dealing:
                 heappush(rich, (most + self.total, heir))
 
     def _take(self, member: int) -> None:
-        """A member that returns takes slots that others have only while some member is away. It takes slots from their
-        home members only if it would lack more than one: so a return moves no clients that belong elsewhere."""
+        """Take slots for the member. A returning member first takes slots that others hold only while some member is
+        away; it takes slots from their home members only if it would otherwise lack more than two, so a return moves no
+        clients of other homes."""
         held: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] != member:
@@ -345,7 +353,7 @@ class _Dealing:
         self.taken.update(self._take_from(member, held))
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
-        """Slots of the members that have most over their due, until one more would make no share better."""
+        """Take slots from the members with the largest surplus, until one more would improve no share. Return them."""
         queues = {other: spread(slots, len(slots))[::-1] for other, slots in held.items()}
         surplus = {other: self.surplus(other) for other in queues}
         got = list[int]()
@@ -359,7 +367,8 @@ class _Dealing:
         return got
 
     def _give(self, member: int) -> None:
-        """To the next in its lists, which has the slot anyway while the member is down. The others keep their order."""
+        """Pass slots to the next member in their lists, which has them anyway while the member is down. The others keep
+        their order."""
         heirs: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] == member and len(members) > 1:
@@ -372,7 +381,7 @@ class _Dealing:
             self._prefer(queues[heir].pop(), heir, 0)
 
     def _enter_second(self, member: int) -> None:
-        """Give it places in the second rank, so that shares are even when a list's first member does not serve."""
+        """Put the member into second ranks, so that shares are even while a list's first member does not serve."""
         groups: dict[int, dict[int, list[int]]] = {}
         for slot, members in enumerate(self.lists):
             if len(members) > 1 and members[0] != member:
@@ -393,8 +402,8 @@ class _Dealing:
                 surplus[member] += total
 
     def even_second(self) -> Steps[None]:
-        """Even out the shares while one member does not serve. In lists that a member has left, because it goes or
-        weighs less, the second rank may be given to any member: only clients of the one that changes are concerned."""
+        """Even out the shares while one member does not serve. In lists of a member that is removed or lost weight, any
+        member can get the second rank: only clients of the changed member move."""
         groups: dict[int, dict[int, list[int]]] = {}
         for slot in self.left:
             members = self.lists[slot]
@@ -425,7 +434,8 @@ class _Dealing:
             yield
 
     def _enter(self, member: int, more: int, rank: int) -> None:
-        """The same part of all lists with the same beginning, at equal distances: no member loses more than another."""
+        """Insert the member into an equal part of all lists with the same prefix, at equal distances, so no member
+        loses more than another."""
         rows = sorted(
             [
                 (members[: rank + 1], slot)

@@ -1,6 +1,7 @@
-"""The whole model, frozen at one revision, with the indexes that compilers and doors ask for.
+"""Snapshot: the whole model, immutable at one revision, with the indexes for compilers and API front ends.
 
-Maps are persistent (hash array mapped tries): a new snapshot costs what changed, and the old one stays readable.
+Maps are persistent (hash array mapped tries): a new snapshot costs the size of the change, and the old one stays
+readable.
 """
 
 from collections.abc import Iterator, Set
@@ -41,15 +42,15 @@ from fairlead.model.taken import Taken
 from fairlead.model.trust import Certificate, Project, TrustToken
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
-"""What an operator offers."""
+"""Documents of the operator's catalog."""
 Trust: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
-"""What says who may come in, and for which project."""
+"""Documents that authenticate clients and nodes, and grant projects."""
 KEPT_SHELF = 2
-"""Characters of an id: all are listed in the order of ids, by 256 shelves."""
+"""Number of leading characters of an id that form a shelf: 256 shelves list all ids in order."""
 MANAGED = "/"
-"""Scope of names of networks that another program manages (`network_names`). No project is called so."""
+"""Scope of names of networks that another program manages (`network_names`). It is no valid project name."""
 EVERYBODY = ""
-"""Whose the external networks are, where networks are looked for by project: no project has this id."""
+"""Project id of external networks in lookups by project; no project has this id."""
 _Key = TypeVar("_Key")
 Aggregate: TypeAlias = (
     Network | Port | Router | Host | LoadBalancer | FloatingIP | LocalIP | Choice | Quota | Trust | SilentNode
@@ -58,199 +59,201 @@ Aggregate: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`generations` holds, for each document, the revision of the store that wrote it last."""
+    """Model at one revision. `generations` has the store's revision of the last write of each document."""
 
     revision: int = 0
     networks: Map[str, Network] = Map()
     routers: Map[str, Router] = Map()
     ports: Map[str, Port] = Map()
     hosts: Map[str, Host] = Map()
-    """By name."""
+    """Host name -> host."""
     load_balancers: Map[str, LoadBalancer] = Map()
     floating_ips: Map[str, FloatingIP] = Map()
     local_ips: Map[str, LocalIP] = Map()
     flavors: Map[str, Flavor] = Map()
     flavor_profiles: Map[str, FlavorProfile] = Map()
     availability_zones: Map[str, AvailabilityZone] = Map()
-    """By name."""
+    """Name -> availability zone."""
     availability_zone_profiles: Map[str, AvailabilityZoneProfile] = Map()
     quotas: Map[str, Quota] = Map()
-    """By project."""
+    """Project id -> own limits."""
     projects: Map[str, Project] = Map()
-    """By name."""
+    """Name -> project."""
     certificates: Map[str, Certificate] = Map()
-    """By fingerprint."""
+    """Fingerprint -> certificate."""
     trust_tokens: Map[str, TrustToken] = Map()
     nodes: Map[str, Node] = Map()
-    """By the name of the chassis; so are the tokens by which nodes are enrolled."""
+    """Chassis name -> node. Enrolment tokens use the same key."""
     node_tokens: Map[str, NodeToken] = Map()
     silent_nodes: Map[str, SilentNode] = Map()
-    """By the name of the chassis."""
+    """Chassis name -> last reports of an unresponsive node."""
     generations: Map[Owner, int] = Map()
 
-    # Facts (`model/facts.py`): observed, and never stored
+    # Facts (`model/facts.py`): observed, never stored
     health: Map[Endpoint, Health] = Map()
-    """What OVN's own probes say, whoever asks for them."""
+    """Results of OVN's own probes, for all monitors."""
     sightings: Map[Endpoint, Sighting] = Map()
-    """What agents see that probe; it goes before what OVN says (`model/covering.py`)."""
+    """Probe results of agents; they have priority over OVN's (`model/covering.py`)."""
     agents: Map[str, Agent] = Map()
-    """Chassis -> its agent, where there is one."""
+    """Chassis -> its agent; absent without one."""
     covered: Map[str, str] = Map()
-    """Place (`covering.place_of`) -> the chassis that probes there in the place of another one, or of none."""
+    """Place (`covering.place_of`) -> the chassis that probes it as a delegate."""
     covering: Map[str, str] = Map()
-    """Network -> the chassis that has a port there to probe those places from."""
+    """Network -> the chassis with a port for delegated probes there."""
     chassis: Map[str, Chassis] = Map()
-    """By name."""
+    """Chassis name -> chassis."""
     plugged: Map[str, str] = Map()
-    """Port, whoever owns it -> the host name of the node that has it (`model/plugged.py`)."""
+    """Port of any owner -> host name of the node where it is plugged in (`model/plugged.py`)."""
     abilities: frozenset[str] = frozenset()
-    """What the dataplane that is there can do beyond what every one can, in words of its driver and its compiler."""
+    """Optional features of the present dataplane, in the terms of its driver and compiler."""
     agents_probe: bool = False
-    """Whether agents probe members and replicas, and OVN does not."""
+    """Whether agents probe members and replicas; otherwise OVN does."""
     proxies: Map[str, Proxy] = Map()
-    """Port of a proxy, or name of a plain host's (`proxy_place.host_proxy_id`) -> what its agent says of it."""
+    """Port of a proxy, or id of a plain host's proxy (`proxy_place.host_proxy_id`) -> its state as reported by its
+    agent."""
     wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
-    """Place on a network of others -> how its proxies' ports have to change there (`model/foreign_proxies.py`)."""
+    """Place on an unmanaged network -> ports of proxies to create and delete there (`model/foreign_proxies.py`)."""
     refused_proxies: Map[str, str] = Map()
-    """Network of others -> why they refuse the ports of proxies: a sentence."""
+    """Unmanaged network -> reason why its manager rejects ports of proxies, as a sentence."""
     given_elsewhere: Map[IPAddress, bool] = Map()
-    """Addresses outside that other programs gave out: of routers' gateways, floating IPs, load balancers, forwards."""
+    """External addresses allocated by other programs: for gateways, floating IPs, load balancers and forwards."""
     proxied_providers: frozenset[str] = frozenset()
-    """The names of those whose load balancers may lead to proxies."""
+    """Names of the providers whose load balancers can use proxies."""
     counts_answers: bool = False
-    """Whether dataplanes count the bytes of what load balancers answer, where that takes rows."""
+    """Whether dataplanes count bytes from members to clients, where that needs rows."""
     lost_hosts: frozenset[str] = frozenset()
-    """Plain hosts that this node does not reach. A server knows of none: each host sees for itself."""
+    """Plain hosts that this node cannot reach. Empty in servers, because each host checks its own peers."""
     own_addresses: Map[str, frozenset[IPAddress]] = Map()
-    """Plain host -> the addresses behind it that are its own, as it says: nobody else is there (`model/behind.py`)."""
+    """Plain host -> addresses in its prefixes that are the host's own, as reported, so no member has them
+    (`model/behind.py`)."""
     returned: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer -> those of its members that were down until lately, as this node remembers. No server does."""
+    """Load balancer -> members that recovered recently, as this node remembers. Empty in servers."""
     gateway_chassis: tuple[str, ...] = ()
-    """The chassis through which routers may leave; the same in every snapshot of a deployment."""
+    """Gateway chassis of all routers; equal in all snapshots of a deployment."""
 
-    # What follows from facts and documents together (`model/probes.py`)
+    # Derived from facts and documents together (`model/probes.py`)
     down: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer -> those of its members that their health monitor calls down, and the ports of members that are
-    probed at several. Local IP -> its replicas that are down."""
+    """Load balancer -> members that their health monitor reports as down, and single ports of members that are probed
+    at several. Local IP -> replicas that are down."""
     online: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer, Local IP -> those that it has seen answer. Who is monitored and in neither is not probed, or not
-    yet: it serves."""
+    """Load balancer or Local IP -> members or replicas that answered. Monitored ones in neither map are not probed, or
+    not yet: they serve."""
     hostless: Map[str, frozenset[str]] = Map()
-    """Load balancer -> the places (`covering.place_of`) of its monitored members that nobody's port has."""
+    """Load balancer -> places (`covering.place_of`) of its monitored members without a port."""
 
     part_histories: Map[str, PartHistories] = Map()
-    """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
+    """Load balancer -> generations of its parts; absent if all parts are as old as the load balancer."""
 
     node_certificates: Map[str, str] = Map()
-    """Fingerprint -> the chassis that has the certificate."""
+    """Fingerprint -> chassis of the enrolled node."""
     subnet_network: Map[str, str] = Map()
     called: Map[str, str] = Map()
-    """The name that others gave a row of theirs -> the id of the network, router or port that it is (`foreign.py`)."""
+    """Name given by another program to its row -> id of the network, router or port (`foreign.py`)."""
     network_ports: Map[str, Ids] = Map()
     machines: Map[tuple[str, str], Ids] = Map()
-    """(network, project) -> the ports of the project there that are machines', or have no use that is known."""
+    """(network, project) -> the project's ports there with a machine, or without a known use."""
     network_proxies: Map[str, Ids] = Map()
-    """Network -> the ports of proxies on it, whomever these serve."""
+    """Network -> ports of proxies on it, for any place."""
     place_proxies: Map[ProxyPlace, Ids] = Map()
-    """-> the ports of its proxies."""
+    """Place -> ports of its proxies."""
     proxied: Map[ProxyPlace, Ids] = Map()
-    """-> the load balancers that have a listener which leads to its proxies."""
+    """Place -> load balancers with a listener that uses its proxies."""
     proxy_ports: Map[tuple[ProxyPlace, int], str] = Map()
-    """(place, port of its proxies) -> the load balancer whose listener has it."""
+    """(place, proxy port) -> load balancer of the listener with this port."""
     network_vips: Map[str, Ids] = Map()
-    """Network -> the load balancers with VIPs there, without those whose VIPs a gateway has."""
+    """Network -> load balancers with VIPs there, except VIPs on a router's gateway."""
     vip_projects: Map[str, Ids] = Map()
-    """Network -> the projects that have such a VIP there, or a Local IP."""
+    """Network -> projects with such a VIP, or a Local IP, there."""
     network_local_ips: Map[str, Ids] = Map()
     port_local_ips: Map[str, Ids] = Map()
-    """Port -> the Local IPs of which it has the address."""
+    """Port -> Local IPs whose address it has."""
     replica_local_ips: Map[str, Ids] = Map()
-    """Port -> the Local IPs of which it is a replica."""
+    """Port -> Local IPs that it is a replica of."""
     router_vips: Map[str, Ids] = Map()
-    """Router -> the load balancers whose VIPs its gateway has."""
+    """Router -> load balancers with VIPs on its gateway."""
     project_gateways: Map[tuple[str, str], Ids] = Map()
-    """(project, external network) -> the project's routers that have their gateway there."""
+    """(project, external network) -> the project's routers with a gateway there."""
     near: Map[str, str] = Map()
-    """Load balancers that lead clients to members near them, or to proxies."""
+    """Load balancers with a decision per chassis: they prefer near members, or use proxies."""
     near_projects: Map[str, Ids] = Map()
-    """Network -> the projects that have a VIP of such a load balancer there, or a Local IP that is translated."""
+    """Network -> projects with a VIP of such a load balancer, or a translated Local IP, there."""
     near_gateways: Map[str, Ids] = Map()
-    """Router whose gateway has the VIPs of such load balancers -> these."""
+    """Router -> such load balancers with VIPs on its gateway."""
     near_members: Map[IPAddress, Ids] = Map()
-    """Address -> the load balancers that have such a member there."""
+    """Address -> such load balancers with a near member there."""
     kept_balancers: Map[str, Ids] = Map()
-    """How an id begins (`KEPT_SHELF`) -> the load balancers that another service has too, and whose ids begin so."""
+    """Shelf (`KEPT_SHELF`) of an id -> load balancers that another service also stores."""
     described_on: Map[str, Ids] = Map()
-    """Network -> the load balancers that were described for it."""
+    """Network -> load balancers whose declarative spec is for it."""
     network_routers: Map[str, Ids] = Map()
     network_gateways: Map[str, Ids] = Map()
-    """External network -> the routers that have their gateway there."""
+    """External network -> routers with a gateway there."""
     router_interfaces: Map[str, Ids] = Map()
     router_floating_ips: Map[str, Ids] = Map()
     port_floating_ips: Map[str, Ids] = Map()
-    """Port -> the floating IPs that lead to it."""
+    """Port -> floating IPs that lead to it."""
     segments: Map[Segment, str] = Map()
     announced: Map[str, str] = Map()
-    """The networks whose addresses hosts announce."""
+    """Announced networks."""
     host_numbers: Map[int, str] = Map()
     host_prefixes: Map[PrefixKey, str] = Map()
-    """Prefix -> the host that its machines are behind (`behind.host_of`)."""
+    """Prefix -> the host that routes it (`behind.host_of`)."""
     host_prefix_lengths: Map[tuple[int, int], int] = Map()
-    """(IP version, length) -> how many such prefixes there are."""
+    """(IP version, prefix length) -> number of such prefixes."""
     member_blocks: Map[Block, Ids] = Map()
-    """-> the load balancers that have a member there (`behind.balancers_behind`)."""
+    """Block -> load balancers with a member in it (`behind.balancers_behind`)."""
     project_networks: Map[str, Ids] = Map()
     """Project -> its networks; `EVERYBODY` has the external ones."""
     network_names: Map[tuple[str, str], Ids] = Map()
-    """(project or `EVERYBODY`, name) -> the networks that have the name."""
+    """(project or `EVERYBODY`, name) -> networks with the name."""
     addresses: Holders = NO_HOLDERS
-    """(network, address) -> the port that has it."""
+    """(network, address) -> the port with the address."""
     taken: Taken = Map()
-    """The same addresses, to look for a free one (`taken`)."""
+    """Allocated addresses, for finding a free one (`taken`)."""
     macs: Map[str, str] = Map()
     monitored_local_ips: Map[str, str] = Map()
-    """Those that have a health monitor."""
+    """Local IPs with a health monitor."""
     watched: Map[IPAddress, Ids] = Map()
-    """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
+    """Address -> load balancers with a monitored member there, or a monitor address."""
     monitored_places: Map[str, Ids] = Map()
-    """Subnet that a member says, network of a VIP -> the load balancers with a health monitor that have these."""
+    """Subnet of a member, or network of a VIP -> monitored load balancers with it."""
     probe_ports: Map[tuple[str, str], Ids] = Map()
-    """(network of others, project) -> the project's ports there from which members may be probed."""
+    """(unmanaged network, project) -> the project's ports there that may be a source of probes."""
     crossing: Map[str, Ids] = Map()
-    """Subnet -> the load balancers with a health monitor that have a VIP or a member there, and a member elsewhere.
-    Router -> those with a health monitor whose VIPs its gateway has."""
+    """Subnet -> monitored load balancers with a VIP or member there, and a member on another subnet. Router ->
+    monitored load balancers with VIPs on its gateway."""
     pool_owner: Map[str, str] = Map()
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
     l7policy_owner: Map[str, str] = Map()
     parting: Map[str, str] = Map()
-    """Load balancers that remember members which were removed."""
+    """Load balancers with removed members or moved slots on record."""
     parting_seconds: int = 3600
-    """For how long; the deployment's, and the same in every snapshot."""
+    """Drain timeout in seconds; equal in all snapshots of a deployment."""
     host_proxy_ports: PortRange = HOST_PROXY_PORTS
-    """From which listeners with proxies on plain hosts get theirs; the deployment's."""
+    """Range of ports for proxied listeners on plain hosts; set by the deployment."""
     vip_owner: Map[str, str] = Map()
-    """Id of a part, or of the port of the VIP -> its load balancer."""
+    """Id of a part, or of the VIP's port -> its load balancer."""
     flavor_users: Map[str, Ids] = Map()
     zone_users: Map[str, Ids] = Map()
-    """Flavor, availability zone -> the load balancers that have it."""
+    """Flavor or availability zone -> load balancers that use it."""
     usage: Usage = Map()
     probed: Map[ProbedAddress, int] = Map()
-    """Where members are probed -> how often, by all who do: millionths of a probe a second."""
+    """Place of probed members -> total probe rate, in millionths of a probe per second."""
     probing: Map[str, int] = Map()
-    """Project -> how often its monitors probe, all together, in the same unit."""
+    """Project -> total probe rate of its monitors, in millionths of a probe per second."""
     proxy_servers: Map[ProxyPlace, int] = Map()
-    """Place -> servers that each HAProxy there has."""
+    """Place -> servers of each HAProxy there."""
 
     def find(self, owner: Owner) -> Aggregate | None:
-        """The document of this owner; what VIPs share has none."""
+        """Return the document of this owner; None for kinds without documents."""
         if owner.kind in WITHOUT_DOCUMENTS:
             return None
         found: Aggregate | None = self.documents(owner.kind).get(owner.id)
         return found
 
     def documents(self, kind: Kind) -> Map[str, Any]:
-        """All documents of a kind that has some: the map is named after the kind."""
+        """Return all documents of a kind with documents; the map is named after the kind."""
         found: Map[str, Any] = getattr(self, map_name(kind))
         return found
 
@@ -260,14 +263,15 @@ def map_name(kind: Kind) -> str:
 
 
 def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetwork:
-    """What the VIPs of this project on this network share; on one that is not there, what those of its own do."""
+    """Return the owner that VIPs of this project on this network share. A missing network counts as the project's
+    own."""
     network = snapshot.networks.get(network_id)
     is_own = network is None or network.project_id == project_id
     return VipNetwork(network_id) if is_own else VipNetwork(network_id, project_id)
 
 
 def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway | None:
-    """The gateway that has the VIPs; None where none has them, or its router has not any more."""
+    """Return the gateway that has the VIPs; None for VIPs on a network, or if the router has lost that gateway."""
     router = snapshot.routers.get(balancer.router_id or "")
     if router is None or router.gateway is None or router.project_id != balancer.project_id:
         return None
@@ -275,22 +279,22 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
 
 
 def is_at_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
-    """Whether its VIPs are addresses of the gateway's own port: then its own port has none."""
+    """Return whether the VIPs are addresses of the gateway's own port; the VIP port then has none."""
     port = snapshot.ports.get(balancer.vip.port_id)
     return port is not None and not is_foreign(port) and not port.fixed_ips
 
 
 def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[IPAddress]:
-    """Those of the port of the gateway that has the VIPs."""
+    """Return the addresses of the gateway port that has the VIPs."""
     gateway = vip_gateway(snapshot, balancer)
     port = None if gateway is None else snapshot.ports.get(gateway.port_id)
     return frozenset() if port is None else frozenset(fixed.address for fixed in port.fixed_ips)
 
 
 def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
-    """Those whose addresses are the load balancer's. On a network of others they are what its port there has now: who
-    deletes that port, or gives it other addresses, gives these back, and they may be another project's next. The same
-    holds for a VIP whose port has no address, because the router's gateway has it."""
+    """Return the VIPs with an address that the load balancer still has. On an unmanaged network these are the addresses
+    of its port there: a deleted or changed port releases them, and another project may get them. The same applies to
+    VIPs at the router's gateway without an own port address."""
     network = snapshot.networks.get(balancer.vip.network_id)
     if balancer.router_id is not None and is_at_gateway(snapshot, balancer):
         at_gateway = gateway_addresses(snapshot, balancer)
@@ -303,8 +307,8 @@ def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
 
 
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """All that a network with VIPs has: first what all of them share, then what a guest's do. What those that lead
-    to members nearby share is left out."""
+    """Yield the owners that VIPs on a network share: first that of all of them, then those of guests. Owners of
+    locality-aware load balancers are not included."""
     if network_id in snapshot.vip_projects:
         yield VipNetwork(network_id).owner
         for project_id in snapshot.vip_projects[network_id]:
@@ -314,13 +318,13 @@ def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def near_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """What those of its load balancers share that lead clients to members near them."""
+    """Yield the owners that locality-aware load balancers on a network share."""
     projects = snapshot.near_projects.get(network_id, NO_IDS)
     return (vip_network(snapshot, network_id, project_id).near for project_id in projects)
 
 
 def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[Owner]:
-    """Those there that have rows on routers of their project: their packets pass unchanged."""
+    """Yield Local IPs at these places with rows on routers of their project, in pass-through mode."""
     for network_id in {place.network_id for place in places if place.network_id in snapshot.networks}:
         for identity in snapshot.network_local_ips.get(network_id, NO_IDS):
             found = snapshot.local_ips[identity]
@@ -329,7 +333,7 @@ def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[O
 
 
 def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
-    """Whether any load balancer there leads clients to members near them."""
+    """Return whether any locality-aware load balancer is at this place."""
     network = snapshot.networks.get(where.network_id)
     project_id = where.guest if where.guest is not None or network is None else network.project_id
     return project_id in snapshot.near_projects.get(where.network_id, NO_IDS)
@@ -342,8 +346,7 @@ def with_health(
     online: frozenset[HealthKey] = frozenset(),
     hostless: frozenset[str] = frozenset(),
 ) -> Snapshot:
-    """The snapshot in which just these members of the load balancer, or replicas of the Local IP, are down, these
-    online, and these places nobody's."""
+    """Return the snapshot with exactly these members or replicas down and online, and these places without a port."""
     before = snapshot.down, snapshot.online, snapshot.hostless
     new = (
         _with_ids(snapshot.down, identity, down),
@@ -362,16 +365,16 @@ def _with_ids(index: Map[str, frozenset[_Key]], key: str, ids: frozenset[_Key]) 
 
 
 def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
-    """Whether only the service that keeps the load balancer knows the subnet: OVN has no name for one of others without
-    DHCP that no router joins. Who is there is on the VIP's network, or nobody meets them."""
+    """Return whether only the service that keeps the load balancer knows the subnet: OVN has no name for an unmanaged
+    subnet without DHCP and router. Its members are on the VIP's network, or unreachable."""
     if balancer.kept is None or not is_foreign(snapshot.networks.get(balancer.vip.network_id)):
         return False
     return subnet_id not in snapshot.subnet_network
 
 
 def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
-    """A member that says no subnet is where the VIP is; or, where a gateway has the VIP, on a network that its router
-    joins, if somebody has the address there. Empty when its subnet is gone: then it is nowhere."""
+    """Return the network of a member. A member without a subnet is on the VIP's network; for a VIP on a gateway, on a
+    network of the router where a port has the address. Empty if the member's subnet is gone."""
     if member.subnet_id is not None and not is_unnamed(snapshot, balancer, member.subnet_id):
         return snapshot.subnet_network.get(member.subnet_id, "")
     if balancer.router_id is not None:
@@ -383,7 +386,7 @@ def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
 
 
 def floating_ips_of(snapshot: Snapshot, vip: Vip) -> Iterator[FloatingIP]:
-    """Those that lead to the VIP."""
+    """Yield the floating IPs that lead to the VIP."""
     for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS):
         floating_ip = snapshot.floating_ips[identity]
         if floating_ip.fixed_address == vip.address:

@@ -1,4 +1,4 @@
-"""How a load balancer stands: what was applied of it, with all that is observed of its members and proxies."""
+"""Status of a load balancer from its applied state and the observations of its members and proxies."""
 
 from immutables import Map
 
@@ -15,7 +15,7 @@ from fairlead.model.status import Applied
 
 
 def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> BalancerStatus:
-    """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
+    """Return the status of this load balancer; `applied` is its applied state."""
     is_announced = balancer.vip.network_id in snapshot.announced
     return BalancerStatus(
         balancer=balancer,
@@ -37,8 +37,8 @@ def _member(key: HealthKey) -> str:
 
 
 def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether the VIP has lost its gateway, or its port on a network of others. Or a VIP that was made after the member
-    has its address by now: a connection is balanced once."""
+    """Return whether no answer is possible: the VIP has lost its gateway, or its port on an unmanaged network, or a
+    newer VIP has the member's address, which a switch does not balance twice."""
     if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
         return True
     if not held_vips(snapshot, balancer):
@@ -49,21 +49,22 @@ def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
 
 
 def _is_served(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether the member is behind a host on which an agent was ever heard. One that is silent by now has left its rows
-    in the kernel, which goes on by them."""
+    """Return whether the member is behind a host with a known agent. An unresponsive agent's rows remain in the kernel,
+    which continues to serve."""
     host = may_be_behind(snapshot, balancer, member.address)
     return host is not None and host.name in snapshot.agents
 
 
 def _is_heard(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
-    """Whether the agents of all hosts are that have members."""
+    """Return whether the agents of all hosts with members are responsive."""
     members = (member for pool in balancer.pools for member in pool.members)
     hosts = (may_be_behind(snapshot, balancer, each.address) for each in members)
     return all(host is None or is_heard(snapshot, host.name) for host in hosts)
 
 
 def _is_refused(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
-    """Whether any host says that it cannot apply it: clients there may not be served, wherever the members are."""
+    """Return whether any host reports that it failed to apply the load balancer: clients there may not be served,
+    wherever the members are."""
     owner = str(Owner(Kind.LOAD_BALANCER, balancer.id))
     telling = (agent for agent in snapshot.agents.values() if agent.unapplied and agent.heard)
     return any(each.owner == owner for agent in telling for each in agent.unapplied)

@@ -1,8 +1,8 @@
-"""What the nodes count for a listener, and which listener a node has counted for.
+"""Traffic statistics: counters of nodes, and the listener that each counter belongs to.
 
-A node knows no listeners. Its switch counts for an address and a port in a place: it has flows in a logical datapath,
-and connections in a zone. Addresses of different tenants may be the same, so the place decides whose they are. A plain
-host counts for addresses that are announced, which are somebody's wherever they are met.
+A node does not know listeners. It counts by address and port in a place: its switch has flows in a logical datapath,
+and connections in a conntrack zone. Tenants can have equal addresses, so the place decides. A plain host counts
+announced addresses, which are unique everywhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,20 +17,20 @@ from fairlead.model.port_ranges import holds
 from fairlead.model.snapshot import Snapshot
 
 Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
-"""Networks and routers from which load balancers may be in a place: those of the project that has it, and on a network
-those of its guests."""
+"""Networks, routers and the place itself: the part that the place's project, and guests on a network, can reach from
+it."""
 LONGEST_INTERVAL = 3600
-"""Seconds from look to look of a node."""
+"""Maximum interval between two samples of a node, in seconds."""
 MOST_SERVICES = 1000
-"""That a node may ask about at once: looking them up is one piece of work."""
+"""Maximum services in one request of a node, because they are looked up in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datapath:
-    """A logical switch or router."""
+    """Logical switch or router."""
 
     key: int
-    """Its tunnel key."""
+    """Tunnel key of the datapath."""
 
     def __str__(self) -> str:
         return f"datapath:{self.key}"
@@ -38,10 +38,10 @@ class Datapath:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A zone of the connection tracker."""
+    """Zone of the connection tracker."""
 
     name: str
-    """As ovn-controller has it (ovn-controller(8), ct-zone-*): after a port or after a datapath."""
+    """Name of the zone in ovn-controller (ovn-controller(8), ct-zone-*): that of a port or a datapath."""
 
     def __str__(self) -> str:
         return f"zone:{self.name}"
@@ -49,18 +49,18 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Wherever routers lead: no two load balancers have an announced address."""
+    """Place of announced addresses, which are unique in the deployment."""
 
     def __str__(self) -> str:
         return "announced:"
 
 
 CountingPlace: TypeAlias = Datapath | Zone | Announced
-"""Where a node counts."""
+"""Place where a node counts."""
 
 
 def parse_place(text: str) -> CountingPlace:
-    """As `str` writes it. Raises ValueError."""
+    """Parse the result of `str`. Raises ValueError."""
     kind, _, name = text.partition(":")
     match kind:
         case "datapath":
@@ -75,7 +75,7 @@ def parse_place(text: str) -> CountingPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedService:
-    """A virtual address and port in one place of a node, for which the node has counted."""
+    """Virtual address and port in one place of a node, with a counter there."""
 
     place: CountingPlace
     transport: Transport
@@ -84,9 +84,9 @@ class CountedService:
 
 
 def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, CountedService]]) -> list[str | None]:
-    """The listener of each service; None for a service that no listener has any more.
+    """Return the listener of each service; None for a service that no listener has any more.
 
-    Beside each service stands the id of the network, router or port that its place is, if it is one.
+    Each service comes with the id of the network, router or port of its place, if it has one.
     """
     asked = list(services)
     topology = Topology(snapshot)
@@ -100,7 +100,7 @@ def _find_listener(topology: Topology, domain: Domain, service: CountedService) 
 
 
 def listener_at(balancer: LoadBalancer, service: CountedService) -> str | None:
-    """The one of this load balancer's that has the port."""
+    """Return the id of the load balancer's listener with this port; None if there is none."""
     for listener in balancer.listeners:
         if holds(listener.ports, service.port) and transport(listener.protocol) is service.transport:
             return listener.id
@@ -108,7 +108,7 @@ def listener_at(balancer: LoadBalancer, service: CountedService) -> str | None:
 
 
 def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
-    """The load balancers that have the address as a VIP, or as a floating IP that leads to their VIP."""
+    """Yield the load balancers with this address as a VIP, or as a floating IP that leads to their VIP."""
     snapshot, (networks, routers, place) = topology.snapshot, domain
     gateways = (router.gateway for each in routers if (router := snapshot.routers.get(each)) is not None)
     outside = {gateway.network_id for gateway in gateways if gateway is not None}
@@ -123,7 +123,7 @@ def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> I
 
 
 def _led_from(snapshot: Snapshot, network_id: str, address: IPAddress) -> Iterator[LoadBalancer]:
-    """The one that a floating IP of this external network leads to, if it is one."""
+    """Yield the load balancer behind a floating IP of this external network, if the address is one."""
     port = snapshot.ports.get(snapshot.addresses.get((network_id, address), ""))
     floating_ip = snapshot.floating_ips.get(port.device_id) if port is not None else None
     owner = snapshot.vip_owner.get(floating_ip.port_id or "") if floating_ip is not None else None
@@ -145,7 +145,7 @@ def _domain(topology: Topology, place: str) -> Domain:
         found = topology.connected(place, snapshot.networks[place].project_id)
         return found.networks, found.routers, place
     interfaces = iter(snapshot.router_interfaces.get(place, NO_IDS))
-    joined = next(interfaces, None)  # a connection through it leads to them all
+    joined = next(interfaces, None)  # one interface suffices: paths through it reach all networks of the router
     if joined is None:
         return frozenset(), frozenset(), place
     start = snapshot.ports[joined].network_id

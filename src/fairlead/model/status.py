@@ -1,9 +1,10 @@
-"""Status is derived: nobody assigns ACTIVE, and nothing can be left PENDING by a crash.
+"""Status is derived: no code assigns ACTIVE, and a crash cannot leave an object PENDING.
 
-What was applied is known of each owner and central dataplane. An owner is ACTIVE when each of these has its newest
-generation. What nodes could not apply their agents say (`model/agent.py`): it takes nothing from the others, and shows
-as DEGRADED, an operating status (`model/standing.py`).
-The words are Octavia's (API reference, "Status Codes").
+The applied state is recorded per owner and central dataplane. An owner is ACTIVE when every central dataplane has its
+newest generation. Agents report the owners that their node failed to apply (`model/agent.py`): such a failure does not
+affect other nodes, and shows as DEGRADED, an operating status (`model/standing.py`).
+
+The terms are Octavia's (API reference, "Status Codes").
 """
 
 from collections.abc import Mapping
@@ -29,23 +30,21 @@ class OperatingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a reconciler knows of an owner. `generation` is the newest one the dataplane took; 0 is none yet."""
+    """Applied state of an owner. `generation` is the newest one that the dataplane accepted; 0 for none yet."""
 
     generation: int = 0
     error: str | None = None
-    """Why the newest attempt failed; None when it did not."""
+    """Error of the last attempt; None if it succeeded."""
     stalled: bool = False
-    """Whether it waits for a dataplane that nothing has come of for a while: a caller who waits for it waits in
-    vain."""
+    """Whether the dataplane has been unavailable for a while, so requests must not wait for it."""
 
 
 NEVER_APPLIED = Applied()
 
 
 def combine(known: Mapping[str, Applied], newest: int) -> Applied:
-    """What is known of an owner in all its central dataplanes together, by their names. One that none of them has is
-    nowhere to be waited for: its newest generation counts as applied.
-    """
+    """Combine the applied states of an owner in its central dataplanes, by dataplane name. An owner that no central
+    dataplane has counts as applied."""
     errors = {name: applied.error for name, applied in known.items() if applied.error is not None}
     told = (f"{name}: {error}" if len(known) > 1 else error for name, error in sorted(errors.items()))
     return Applied(
@@ -56,7 +55,8 @@ def combine(known: Mapping[str, Applied], newest: int) -> Applied:
 
 
 def derive_provisioning_status(generation: int, applied: Applied) -> ProvisioningStatus:
-    """ACTIVE when the newest generation is in the dataplane; ERROR while attempts fail (they go on); else PENDING."""
+    """Return ACTIVE if the newest generation is applied, ERROR while attempts fail (they are retried), otherwise
+    PENDING."""
     if applied.error is not None:
         return ProvisioningStatus.ERROR
     if applied.generation >= generation:

@@ -1,20 +1,19 @@
-"""Long work in short steps: a generator that yields wherever it can rest. It looks at a snapshot, which nobody changes
-meanwhile, so the caller may serve others between two steps.
-"""
+"""Cooperative work: a generator that yields wherever the caller can serve other requests. It reads an immutable
+snapshot, so the caller can interleave other work."""
 
 from collections.abc import Callable, Generator, Sequence
 from heapq import merge
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 RUN = 2000
-"""Items that are sorted without a rest."""
+"""Number of items to sort between two yields."""
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 Steps: TypeAlias = Generator[None, None, _T]
 
 
 def at_once(work: Steps[_T]) -> _T:
-    """The same without a rest."""
+    """Run to completion and return the result."""
     while True:
         try:
             next(work)
@@ -24,7 +23,7 @@ def at_once(work: Steps[_T]) -> _T:
 
 
 def in_one_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
-    """Short work where work in steps is asked for; it rests before."""
+    """Wrap a short function as cooperative work that yields once before it."""
 
     def steps(*args: _P.args, **kwargs: _P.kwargs) -> Steps[_T]:
         yield
@@ -34,7 +33,7 @@ def in_one_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
 
 
 def in_order(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:
-    """As `sorted`."""
+    """Sort like `sorted`, cooperatively."""
     runs = []
     for first in range(0, len(items), RUN):
         runs.append(sorted(items[first : first + RUN], key=key, reverse=reverse))

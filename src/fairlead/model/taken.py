@@ -1,8 +1,8 @@
-"""Which addresses of a network are taken, so that a free one is found without looking at those that are.
+"""Address allocations of networks, with a search for free addresses that does not visit allocated ones.
 
 An address is a number of four or sixteen octets. A block holds the 256 addresses, or the 256 smaller blocks, that
-differ in one octet: a number with a bit for each that is taken, or is full. A search for a free address leaves a
-full block by one step up, so a search costs two steps an octet, whatever is taken.
+differ in one octet, as a bit mask of those that are allocated or full. The search leaves a full block by one step up,
+so it costs at most two steps per octet.
 """
 
 from collections.abc import Container, Iterable
@@ -15,7 +15,7 @@ from fairlead.model.addresses import IPAddress, seeded
 from fairlead.model.network import AllocationPool
 
 Taken: TypeAlias = Map[tuple[str, int, int, int], int]
-"""(network, IP version, octets below the block's own, number of the block) -> its bits; no block is without any."""
+"""(network, IP version, octets below the block's own, block number) -> its bits; empty blocks are omitted."""
 _Mutation: TypeAlias = MapMutation[tuple[str, int, int, int], int]
 _BITS = 8
 _FULL = 2**2**_BITS - 1
@@ -38,10 +38,11 @@ def without_addresses(taken: Taken, network_id: str, addresses: Iterable[IPAddre
 def free_address(
     taken: Taken, network_id: str, pools: Iterable[AllocationPool], seed: str, but: Container[IPAddress | None] = ()
 ) -> IPAddress | None:
-    """An address of the first pool that has a free one, looked for from a place in the pool that the seed names.
+    """Return a free address of the first pool that has one, searching from a position derived from the seed; None if
+    all are allocated.
 
-    From the first address on, one that was just given back would go to the next caller, while neighbours still have the
-    old owner in their caches.
+    A search from the first address would return one that was just released, while neighbours still have the old owner
+    in their caches.
     """
     for pool in pools:
         first, last = int(pool.start), int(pool.end)
@@ -68,7 +69,7 @@ def _first_free(
 
 
 def _next_free(taken: Taken, network_id: str, version: int, number: int) -> int:
-    """The first free one from `number` on; it may be larger than any address."""
+    """Return the first free number from `number` on; it may exceed the address space."""
     level = 0
     while True:
         block, offset = number >> _BITS, number & (2**_BITS - 1)

@@ -1,12 +1,12 @@
-"""Texts that somebody chose, for lines that people read: tenants name things, and others write where we write."""
+"""Sanitising of texts from tenants and other programs, for lines that people read."""
 
 import unicodedata
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode's control characters, those that change the direction of what follows, and ends of lines."""
+"""Unicode categories of control characters, direction changes and line ends."""
 
 
 def shorten(text: str, most: int) -> str:
-    """At most `most` characters, each one visible or a space: no text can end a line, or begin another one."""
+    """Return at most `most` characters, each visible or a space, so a text cannot end a line or start another one."""
     cut = text if len(text) <= most else f"{text[: most - 1]}…"
     return "".join("?" if unicodedata.category(letter) in _UNSEEN else letter for letter in cut)

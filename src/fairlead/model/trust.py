@@ -1,6 +1,6 @@
-"""Who may come in by a certificate of their own, with what rights, and the tokens that let somebody bring one.
+"""Certificates that authenticate clients, their permissions, and the tokens that add a certificate.
 
-Projects that were made for themselves are here too: others exist because something is theirs.
+Explicitly created projects are here too; other projects exist implicitly, by their resources.
 """
 
 from dataclasses import dataclass
@@ -9,32 +9,32 @@ from datetime import datetime
 from fairlead.model.addresses import IPNetwork
 
 MOST_PREFIXES, MOST_NAMES = 64, 64
-"""Of one project: prefixes, and names in one of its restrictions."""
+"""Maximum prefixes of one project, and names in one of its restrictions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedPrefix:
     uplink: str
-    """Its name."""
+    """Name of the uplink network."""
     cidr: IPNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkLimit:
     uplink: str
-    """Its name."""
+    """Name of the uplink network."""
     version: int
     most: int
-    """Addresses of the project's routers and VIPs there."""
+    """Maximum addresses of the project's routers and VIPs on the uplink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """What a project may use of networks. Names are in order; None allows every one."""
+    """Networks that a project may use. Names are sorted; None allows all."""
 
     uplinks: tuple[str, ...] | None = None
     networks: tuple[str, ...] | None = None
-    """Which callers may use by LXD's API."""
+    """Networks that clients of LXD's API may use."""
     most_networks: int | None = None
     uplink_addresses: tuple[UplinkLimit, ...] = ()
 
@@ -44,37 +44,37 @@ NO_RESTRICTIONS = Restrictions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """Known by its name, which never changes: it is the `project_id` of all that the project has."""
+    """Project, identified by its name, which never changes and is the `project_id` of its resources."""
 
     name: str
     description: str = ""
     config: tuple[tuple[str, str], ...] = ()
-    """Keys with what they say, sorted."""
+    """Sorted keys and values, as given in the request."""
     prefixes: tuple[GrantedPrefix, ...] = ()
-    """Of uplinks' routes that are the project's: its networks may have them, and be seen outside as they are. An
-    administrator grants them: a tenant could take all that leads to an uplink."""
+    """Prefixes of uplink routes that the project's networks may use and expose without NAT. Only an administrator
+    grants them, because a tenant could otherwise take all routes of an uplink."""
     restrictions: Restrictions = NO_RESTRICTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What the holder of a certificate may do."""
+    """Permissions of a certificate's holder."""
 
     name: str
-    """Of the client; several may have one."""
+    """Name of the client; not unique."""
     restricted: bool = False
-    """To `projects`. Who is not restricted is an administrator."""
+    """Whether access is restricted to `projects`. An unrestricted client is an administrator."""
     projects: tuple[str, ...] = ()
-    """Sorted."""
+    """Names of allowed projects, sorted."""
     description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate(Grant):
-    """A client's, self-signed as a rule: who shows that they have its key is its holder."""
+    """Client certificate, usually self-signed. A client that proves possession of the key is its holder."""
 
     fingerprint: str
-    """SHA-256 of its DER form, in hex of small letters."""
+    """SHA-256 of the DER form, in lower-case hex."""
     pem: str
     not_before: datetime
     not_after: datetime
@@ -82,17 +82,17 @@ class Certificate(Grant):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustToken(Grant):
-    """Whoever knows the secret may bring a certificate, once."""
+    """Single-use token: a client with the secret can add one certificate."""
 
     id: str
     digest: str
-    """SHA-256 of the secret, in hex: the secret has 256 random bits, so nothing slower is needed. It is not kept."""
+    """SHA-256 of the secret, in hex. The secret has 256 random bits, so no slower hash is needed; it is not stored."""
     created_at: datetime
     expires_at: datetime
 
 
 MOST_PROJECTS = 1000
-"""That were made for themselves."""
+"""Maximum explicitly created projects."""
 MOST_CERTIFICATES = 1000
 MOST_TOKENS = 100
-"""That have not expired. All of these are looked through where one is asked for."""
+"""Maximum tokens that have not expired. A lookup scans all of them."""

@@ -1,8 +1,8 @@
-"""VIPs on an external network: whose gateway has them.
+"""VIPs on an external network: selection of the router whose gateway has them.
 
-A switch with a wire decides nothing, so such a VIP is an address of one router's gateway: of one of the project's own
-with its gateway on that network. It stays the VIP's router as long as it reaches any of the members. What the load
-balancer has been described for (`Described.network_id`) the router has to join.
+A switch with a physical segment does not load-balance, so such a VIP is an address of one router's gateway: a router of
+the project with its gateway on that network. The router keeps the VIP while it reaches any of the members. It must join
+the network of the declarative spec (`Described.network_id`), if there is one.
 """
 
 from fairlead.model.domain import AddressRanges, Topology
@@ -13,14 +13,13 @@ from fairlead.model.snapshot import Snapshot
 
 
 def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
-    """The one that shall have them: the one that has them, if it reaches a member; else the one that reaches most
-    members, and of several the oldest. None if there is none.
-    """
+    """Return the router for the VIPs: the present one if it reaches a member, otherwise the one that reaches most
+    members, the oldest of several. None if there is none."""
     described = balancer.described
     joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
     ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
     routers = [snapshot.routers[each] for each in ids if joined is None or each in joined]
-    if described is not None:  # the router that was made with the network, if there is one
+    if described is not None:  # prefer the router that was created with the network
         made = snapshot.networks[described.network_id].router_id
         routers = [each for each in routers if each.id == made] or routers
     if len(routers) < 2:
@@ -34,7 +33,8 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
 
 
 def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
-    """A network from which clients are led to members: the VIP's; or one that is joined by the router that has it."""
+    """Return a network from which clients reach members: the VIP's network, or one that joins the router with the
+    VIP."""
     if balancer.router_id is None:
         return balancer.vip.network_id
     interfaces = snapshot.router_interfaces.get(balancer.router_id, NO_IDS)

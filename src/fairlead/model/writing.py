@@ -1,4 +1,4 @@
-"""What one write does to the model, and the snapshot after it."""
+"""Changes of one write, and the snapshot after it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,10 +16,11 @@ from fairlead.model.snapshot import Aggregate, Snapshot, map_name, near_owners, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What one write does: documents to put, owners to delete.
+    """Documents to put and owners to delete in one write.
 
-    `reads` are owners whose documents must not change meanwhile. `rests_on_absence` says that the decision rests on
-    what is *not* there (a network may go because nothing is on it): then nothing at all may change meanwhile.
+    `reads` are owners whose documents must not change before the commit. `rests_on_absence` is set if the decision
+    depends on absent documents (a network can be deleted because it is empty): then no document may change before the
+    commit.
     """
 
     puts: tuple[Aggregate, ...] = ()
@@ -33,7 +34,7 @@ class Changes:
 
 
 def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapshot:
-    """The snapshot after these changes, which the store wrote at `revision`."""
+    """Return the snapshot after these changes, written by the store at `revision`."""
     draft = _Draft(snapshot)
     for owner in changes.deletes:
         draft.put(owner, None, revision)
@@ -43,8 +44,8 @@ def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapsh
 
 
 def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int | None]], revision: int) -> Snapshot:
-    """The snapshot with these documents too, each as the store wrote it last at the revision beside it; with None it is
-    of others, and not stored."""
+    """Return the snapshot with these documents added. Each has the revision of its last write; None for unmanaged
+    objects, which are not stored."""
     draft = _Draft(snapshot)
     for aggregate, written in documents:
         draft.put(owner_of(aggregate), aggregate, written)
@@ -52,7 +53,8 @@ def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int 
 
 
 def with_foreign(snapshot: Snapshot, news: ForeignNews) -> Snapshot:
-    """The snapshot in which what others wrote is as the news say. It is at the same revision: nothing was stored."""
+    """Return the snapshot with news of unmanaged objects applied. Its revision is unchanged, because nothing was
+    stored."""
     draft = _Draft(snapshot)
     for owner, document in admitted(snapshot, news):
         draft.put(owner, document, None)
@@ -60,7 +62,7 @@ def with_foreign(snapshot: Snapshot, news: ForeignNews) -> Snapshot:
 
 
 class _Draft:
-    """A snapshot in the making: all that a write changes is gathered, and the snapshot made once."""
+    """Snapshot under construction: changes are collected, and the snapshot is created once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -70,8 +72,8 @@ class _Draft:
         return replace(self._snapshot, revision=revision, **self._changed)
 
     def put(self, owner: Owner, new: Aggregate | None, revision: int | None) -> None:
-        """From now on this document is the owner's, or with None has gone. Without a revision nobody stores it, and it
-        has no generations."""
+        """Set the owner's document, or delete it with None. Without a revision the document is not stored, and gets no
+        generations."""
         name = map_name(owner.kind)
         documents = self._get(name)
         old = documents.get(owner.id)
@@ -109,7 +111,7 @@ def _touch(
 
 
 def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
-    """Every owner that may have rows; those that others refer to come first."""
+    """Return every owner that can have rows; referenced owners come first."""
     owners: list[Owner] = []
     for kind in filter(has_rows, Kind):
         if kind is Kind.VIP_NETWORK:
@@ -123,13 +125,13 @@ def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
         else:
             documents = snapshot.documents(kind).items()
             owners += (Owner(kind, identity) for identity, document in documents if not is_foreign(document))
-            if kind is Kind.NETWORK:  # of others too, of which only a proxy's row is ours
+            if kind is Kind.NETWORK:  # unmanaged networks have rows of proxies only
                 found = (each for each in snapshot.network_proxies if is_foreign(snapshot.networks.get(each)))
                 owners += (Owner(kind, each) for each in found)
     return owners
 
 
 def index_names() -> frozenset[str]:
-    """The fields of a snapshot that follow from its documents."""
+    """Return the fields of a snapshot that are derived from its documents."""
     declared = (index for kind in KINDS.values() for index in kind.indexes)
     return frozenset(index.name for index in (*EVERY_KIND, *declared))
