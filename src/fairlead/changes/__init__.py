@@ -1,5 +1,5 @@
-"""What a request does to the model: the rules that hold whichever door it came through. Pure.
+"""Rules of changes to the model, the same for every API front end. Pure.
 
-A door decodes what its clients say into values of the model, asks for a change here, and says in its own words what is
-refused. No rule lives in a door.
+A front end decodes a request into values of the model, calls a rule here for the change, and words the refusals. Front
+ends contain no rules.
 """

@@ -1,6 +1,8 @@
-"""Who may see, use and change what of networking. What the asker may not see is not there for them.
+"""Access control of networking: visibility, use and change of resources. Resources that the caller may not see are
+reported as not found.
 
-A door that shows or changes something asks here first; where a change refers to something else, its rule asks.
+Front ends check access to the resource that they show or change; rules check access to other resources that a change
+refers to.
 """
 
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ class Verb(StrEnum):
     DELETE = "delete"
     ADD = "add"
     REMOVE = "remove"
-    """An interface of a router, or a replica of a Local IP."""
+    """Removal of a router interface, or of a replica of a Local IP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class NotFound(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAllowed(Refusal):
-    """The asker may not do this at all; or may not say these fields of it."""
+    """The caller may not perform this operation, or may not set these fields."""
 
     verb: Verb
     what: type[Resource]
@@ -45,31 +47,32 @@ def check(allowed: bool, verb: Verb, what: type[Resource]) -> None:
 
 
 def check_own(asker: Identity, verb: Verb, resource: Resource) -> None:
-    """What may be changed by its own project, and by nobody else's. Raises Refused."""
+    """Check that the caller may change a resource that only its own project may change. Raises Refused."""
     check(asker.may_change(resource.project_id), verb, type(resource))
 
 
 def check_owner(asker: Identity, project_id: str, what: type[Resource]) -> None:
-    """What is new becomes the asker's project's; who makes it another one's is an administrator. Raises Refused."""
+    """Check the project of a new resource: the caller's own, or any for an administrator. Raises Refused."""
     own = {"project_id"} if project_id != asker.project_id else set[str]()
     check_fields(asker.is_admin, Verb.CREATE, what, own)
     check(asker.may_change(project_id), Verb.CREATE, what)
 
 
 def check_fields(allowed: bool, verb: Verb, what: type[Resource], fields: Iterable[str]) -> None:
-    """These fields take more than the right to do the rest. Raises Refused."""
+    """Check the permission for fields that need more than the permission for the operation. Raises Refused."""
     said = frozenset(fields)
     if said and not allowed:
         raise Refused(NotAllowed(verb=verb, what=what, fields=said))
 
 
 def sees_network(asker: Identity, network: Network) -> bool:
-    """What others wrote is shown and changed by their own API."""
+    """Return whether the caller may see the network. Unmanaged networks are shown by their own API only."""
     return not is_foreign(network) and (network.external or uses_network(asker, network))
 
 
 def uses_network(asker: Identity, network: Network) -> bool:
-    """May have ports there, and see its subnets. An external network is for gateways and floating IPs only."""
+    """Return whether the caller may have ports on the network and see its subnets. An external network is for gateways
+    and floating IPs only."""
     return network.shared or asker.may_see(network.project_id)
 
 
@@ -78,14 +81,14 @@ def sees_subnet(asker: Identity, network: Network, subnet: Subnet) -> bool:
 
 
 def sees_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
-    """The owner of a network sees who is on it."""
+    """Return whether the caller may see the port; the owner of a network sees all its ports."""
     if is_foreign(port):
         return False
     return asker.may_see(port.project_id) or asker.may_see(snapshot.networks[port.network_id].project_id)
 
 
 def may_change_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
-    """And the owner of a network may change who is on it."""
+    """Return whether the caller may change the port; the owner of a network may change all its ports."""
     if is_foreign(port):
         return False
     return asker.may_change(port.project_id) or asker.may_change(snapshot.networks[port.network_id].project_id)
@@ -101,7 +104,7 @@ def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bo
 
 
 def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Network:
-    """Raises Refused."""
+    """Return a network that the caller may see. Raises Refused."""
     network = snapshot.networks.get(network_id)
     if network is None or not sees_network(asker, network):
         raise Refused(NotFound(what=Network, id=network_id))
@@ -109,7 +112,7 @@ def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Networ
 
 
 def find_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
-    """Raises Refused."""
+    """Return a subnet that the caller may see. Raises Refused."""
     found = subnet_of(snapshot, subnet_id)
     if found is None or not sees_subnet(asker, network_of(snapshot, found), found):
         raise Refused(NotFound(what=Subnet, id=subnet_id))
@@ -117,7 +120,7 @@ def find_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
 
 
 def find_port(snapshot: Snapshot, asker: Identity, port_id: str) -> Port:
-    """Raises Refused."""
+    """Return a port that the caller may see. Raises Refused."""
     port = snapshot.ports.get(port_id)
     if port is None or not sees_port(snapshot, asker, port):
         raise Refused(NotFound(what=Port, id=port_id))
@@ -129,6 +132,6 @@ def network_of(snapshot: Snapshot, subnet: Subnet) -> Network:
 
 
 def subnet_of(snapshot: Snapshot, subnet_id: str) -> Subnet | None:
-    """Whoever owns it."""
+    """Return the subnet, of any project; None if there is none."""
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
     return None if network is None else networks.find_subnet(network, subnet_id)

@@ -1,7 +1,7 @@
-"""Addresses: what a subnet may give, what may be asked for, and which ones a port gets: one allocator for every door.
+"""IPAM: the addresses of a subnet, the addresses that a request may specify, and the allocator for all API front ends.
 
-An address is chosen while the change is decided, from the snapshot that it is decided on. The store's claims
-(`address/<network>/<address>`) then refuse the second of two servers that chose the same one.
+A change is decided on one snapshot, and selects addresses from it. If two servers select the same address, the store's
+claim (`address/<network>/<address>`) rejects the second one.
 """
 
 from collections.abc import Container, Iterable
@@ -18,7 +18,7 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedAddress:
-    """One of the addresses that a request asks for: this address, any one of this subnet, or both."""
+    """Address in a request: this address, any address of this subnet, or this address on this subnet."""
 
     subnet_id: str | None = None
     address: IPAddress | None = None
@@ -26,21 +26,21 @@ class AskedAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The port that addresses are for."""
+    """Port that gets addresses."""
 
     port_id: str
     mac: str
     network: Network
     held: tuple[FixedIP, ...] = ()
-    """What it has already."""
+    """Addresses that the port already has."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNotValid(Refusal):
-    """It ends before it begins, or is of the other IP version than its subnet."""
+    """The pool ends before it starts, or has another IP version than its subnet."""
 
     pool: AllocationPool
 
@@ -66,7 +66,7 @@ class GatewayInPool(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSubnetOnNetwork(Refusal):
-    """The network has none that could give the address, or any address at all."""
+    """The network has no subnet for the address, or no subnet at all."""
 
     network_id: str
     address: IPAddress | None = None
@@ -99,7 +99,7 @@ class AddressTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressIsAutomatic(Refusal):
-    """Workloads of this subnet make their own addresses (RFC 4862)."""
+    """Workloads on the subnet derive their own addresses (RFC 4862)."""
 
     address: IPAddress
     subnet_id: str
@@ -107,22 +107,22 @@ class AddressIsAutomatic(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFreeAddress(Refusal):
-    """None is left on the network; or on the one subnet that was asked for."""
+    """The network, or the requested subnet, has no free address."""
 
     network_id: str
     subnet_id: str | None = None
 
 
-# What a subnet may give
+# Addresses of a subnet
 
 
 def default_gateway(cidr: IPNetwork) -> IPAddress | None:
-    """The first address after the network's own, as in Neutron; none where there is no second address."""
+    """Return the first address after the network address, as Neutron does; None if there is no second address."""
     return cidr.network_address + 1 if cidr.num_addresses > 1 else None
 
 
 def default_pools(cidr: IPNetwork, gateway: IPAddress | None) -> tuple[AllocationPool, ...]:
-    """All usable addresses but the gateway."""
+    """Return pools of all usable addresses except the gateway."""
     first, last = usable_range(cidr)
     if gateway is None or not is_usable(gateway, cidr):
         return (AllocationPool(start=first, end=last),)
@@ -135,7 +135,7 @@ def default_pools(cidr: IPNetwork, gateway: IPAddress | None) -> tuple[Allocatio
 
 
 def check_pools(pools: tuple[AllocationPool, ...], cidr: IPNetwork) -> None:
-    """Each is one, is inside the subnet, and overlaps no other. Raises Refused."""
+    """Check that pools are valid, inside the subnet and disjoint. Raises Refused."""
     for pool in pools:
         if not pool.start.version == pool.end.version == cidr.version or int(pool.start) > int(pool.end):
             raise Refused(PoolNotValid(pool=pool))
@@ -147,21 +147,22 @@ def check_pools(pools: tuple[AllocationPool, ...], cidr: IPNetwork) -> None:
 
 
 def check_gateway(pools: tuple[AllocationPool, ...], gateway: IPAddress | None) -> None:
-    """A gateway is never given out. Raises Refused."""
+    """Check that no pool contains the gateway. Raises Refused."""
     for pool in pools:
         if gateway is not None and int(pool.start) <= int(gateway) <= int(pool.end):
             raise Refused(GatewayInPool(gateway=gateway, pool=pool))
 
 
 def is_automatic(subnet: Subnet) -> bool:
-    """Whether workloads make their own address of the prefix and their MAC (RFC 4862)."""
+    """Return whether workloads derive their address from the prefix and their MAC (RFC 4862)."""
     return subnet.ipv6_address_mode in (Ipv6Mode.SLAAC, Ipv6Mode.DHCPV6_STATELESS)
 
 
 def free_address(
     snapshot: Snapshot, network_id: str, subnet: Subnet, seed: str, but: Iterable[IPAddress] = ()
 ) -> IPAddress | None:
-    """An address of the subnet's pools that nobody has, looked for from the place that the seed names; or None."""
+    """Return a free address of the subnet's pools, searched from a position derived from the seed; None if there is
+    none."""
     pools = subnet.allocation_pools
     not_these = NotFree(
         network=snapshot.networks.get(network_id), snapshot=snapshot, but=frozenset((*but, subnet.gateway))
@@ -170,14 +171,14 @@ def free_address(
 
 
 def is_given_elsewhere(snapshot: Snapshot, network: Network | None, address: IPAddress) -> bool:
-    """Whether another program gave out this address of an external network. Which wires are the same is not compared:
-    every program has its own names for them."""
+    """Return whether another program has allocated this address of an external network. Physical networks are not
+    compared, because every program has its own names for them."""
     return network is not None and network.external and address in snapshot.given_elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFree(Container[IPAddress | None]):
-    """Addresses that are not to be chosen, besides those of the network's ports."""
+    """Addresses that must not be selected, in addition to those of the network's ports."""
 
     snapshot: Snapshot
     network: Network | None
@@ -192,17 +193,17 @@ class NotFree(Container[IPAddress | None]):
 
 
 def choose_mac(snapshot: Snapshot, seed: str) -> str:
-    """One that no port of any network has, for a router may join any two."""
+    """Return a MAC that no port of any network has, because a router may join any two networks."""
     return addresses.choose_mac(seed, lambda mac: mac in snapshot.macs)
 
 
-# Of a workload's port, or a router's
+# Addresses of workload and router ports
 
 
 def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddress, ...] | None) -> tuple[FixedIP, ...]:
-    """The addresses that a port gets; None asks for one of each family that the network has. Raises Refused.
+    """Return the addresses of a port; None requests one per IP version of the network. Raises Refused.
 
-    An address that is asked for by its subnet alone stays the one that the port has there, if it has one.
+    A request for any address of a subnet keeps the port's address there, if it has one.
     """
     if asked is None:
         return tuple(_first_free(snapshot, holder, version) for version in _versions(holder.network))
@@ -218,7 +219,8 @@ def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddre
 
 
 def with_missing(snapshot: Snapshot, holder: Holder) -> tuple[FixedIP, ...]:
-    """What the port has, and one more of each family that the network has and the port has not. Raises Refused."""
+    """Return the port's addresses, with one added for each IP version that the network has and the port lacks. Raises
+    Refused."""
     had = {fixed.address.version for fixed in holder.held}
     more = [_first_free(snapshot, holder, version) for version in _versions(holder.network) if version not in had]
     return tuple(sorted((*holder.held, *more), key=lambda fixed: fixed.address.version)) if more else holder.held
@@ -227,7 +229,7 @@ def with_missing(snapshot: Snapshot, holder: Holder) -> tuple[FixedIP, ...]:
 def _unnamed(
     snapshot: Snapshot, holder: Holder, asked: AskedAddress, spare: list[FixedIP], chosen: list[FixedIP]
 ) -> FixedIP:
-    """One of the spare addresses, which is then no longer spare; or a free one, which is then chosen."""
+    """Return one of the spare addresses and remove it from them, or return a free one and add it to `chosen`."""
     subnet = _asked_subnet(holder.network, asked)
     for fixed in spare:
         if fixed.subnet_id == subnet.id:
@@ -254,7 +256,7 @@ def _first_free(snapshot: Snapshot, holder: Holder, version: int) -> FixedIP:
 
 
 def _named(snapshot: Snapshot, holder: Holder, asked: AskedAddress, address: IPAddress) -> FixedIP:
-    """The address that the request names, if the port may have it."""
+    """Return the address in the request if the port may have it. Raises Refused."""
     subnet = _asked_subnet(holder.network, asked)
     fixed = FixedIP(subnet_id=subnet.id, address=address)
     if fixed in holder.held:
@@ -288,7 +290,7 @@ def _check_inside(address: IPAddress, subnet: Subnet) -> None:
 
 
 def _free_for(snapshot: Snapshot, holder: Holder, subnet: Subnet, chosen: Iterable[IPAddress]) -> IPAddress | None:
-    """An address of the subnet that nobody has, the port itself included; None when there is none."""
+    """Return a free address of the subnet, not even used by the port itself; None if there is none."""
     network_id = holder.network.id
     if is_automatic(subnet):
         automatic = _automatic_address(subnet, holder.mac)
@@ -298,19 +300,17 @@ def _free_for(snapshot: Snapshot, holder: Holder, subnet: Subnet, chosen: Iterab
 
 
 def _automatic_address(subnet: Subnet, mac: str) -> IPAddress:
-    """Prefix and modified EUI-64 (RFC 4291, appendix A); such a subnet is always a /64."""
+    """Return the prefix with the modified EUI-64 (RFC 4291, appendix A); such a subnet is always a /64."""
     assert isinstance(subnet.cidr, IPv6Network)  # noqa: S101 - only IPv6 subnets have an address mode
     return subnet.cidr.network_address + (int(link_local(mac)) & (2**64 - 1))
 
 
-# Of a service: a VIP, or what members are probed from
+# Addresses of services: VIPs and sources of probes
 
 
 def choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | None) -> Subnet:
-    """The one that contains the address; else the first that has a free one, IPv4 before IPv6, as Octavia does.
-
-    Raises Refused.
-    """
+    """Return the subnet that contains the address, otherwise the first one with a free address, IPv4 before IPv6, as in
+    Octavia. Raises Refused."""
     subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
     fitting = [subnet for subnet in subnets if address is None or address in subnet.cidr]
     if not fitting:
@@ -321,9 +321,9 @@ def choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | Non
 def choose_service_address(
     snapshot: Snapshot, network_id: str, subnet: Subnet, wanted: IPAddress | None, seed: str
 ) -> FixedIP:
-    """The address that is wanted, or a free one. Raises Refused.
+    """Return the requested address, or a free one. Raises Refused.
 
-    No machine makes this address of its MAC, so it is always one of the pools; and it is never the gateway's.
+    No machine derives this address from its MAC, so it always comes from the pools, and is never the gateway.
     """
     if wanted is None:
         free = free_address(snapshot, network_id, subnet, seed)

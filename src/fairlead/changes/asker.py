@@ -1,4 +1,4 @@
-"""Who asks for a change of a load balancer, when, and what its rules look at besides the snapshot."""
+"""Caller of a change to a load balancer, with the time and the state that rules need in addition to the snapshot."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,5 +15,5 @@ class Asker:
     identity: Identity
     now: datetime
     applied: Callable[[Owner], Applied]
-    """What of a load balancer has arrived: what is still on its way is not changed again."""
+    """Returns the applied state of an owner: a load balancer that is still being applied must not be changed."""
     providers: Names

@@ -1,7 +1,7 @@
 """Associations: the ports that are replicas of a Local IP.
 
-Replicas are machines' ports of the Local IP's project and on its network, whoever asks: who is led to one of another
-project's would be read by it.
+Replicas are ports of machines in the Local IP's project and on its network, for every caller: a replica in another
+project would receive the clients' traffic.
 """
 
 from dataclasses import dataclass, replace
@@ -23,19 +23,19 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedReplica:
-    """A port that shall be one."""
+    """Requested replica."""
 
     port_id: str
     address: IPAddress | None = None
-    """None is the only one that the port has of the Local IP's version."""
+    """Address of the port; None if it has only one of the Local IP's IP version."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOfItself(Refusal):
-    """The port has the Local IP's address."""
+    """The port has the Local IP's own address."""
 
     port_id: str
     local_ip_id: str
@@ -49,7 +49,7 @@ class ReplicaOnOtherNetwork(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOfOtherVersion(Refusal):
-    """It has no address of the Local IP's IP version, or another one was named."""
+    """The port has no address of the Local IP's IP version, or the requested address has another version."""
 
     port_id: str
     version: int
@@ -73,11 +73,11 @@ class NotAssociated(Refusal):
     port_id: str
 
 
-# What is done
+# Requests
 
 
 def associate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, asked: AskedReplica, now: datetime) -> Changes:
-    """The youngest replica from now on. Raises Refused."""
+    """Add a replica, as the newest one. Raises Refused."""
     access.check_own(asker, Verb.ADD, local_ip)
     port = access.find_port(snapshot, asker, asked.port_id)
     _check_replica(local_ip, port)
@@ -94,14 +94,14 @@ def associate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, asked: Ask
 
 
 def dissociate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, port_id: str) -> Changes:
-    """Raises Refused."""
+    """Remove a replica. Raises Refused."""
     access.check_own(asker, Verb.REMOVE, local_ip)
     if find_association(local_ip, port_id) is None:
         raise Refused(NotAssociated(local_ip_id=local_ip.id, port_id=port_id))
     return Changes(puts=(without_replica(local_ip, port_id),))
 
 
-# How
+# Implementation
 
 
 def _check_replica(local_ip: LocalIP, port: Port) -> None:

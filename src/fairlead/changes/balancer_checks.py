@@ -1,4 +1,4 @@
-"""How large a load balancer may be, which ids its parts may have, and whose they are."""
+"""Checks of a load balancer: its size, the ids of its parts and their projects."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooMany(Refusal):
-    """Of these a load balancer can have so many; of policies a listener."""
+    """The load balancer has more than `most` of these; for L7 policies, the listener has."""
 
     what: Counted
     most: int
@@ -25,15 +25,15 @@ class TooMany(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyPorts(Refusal):
-    """Of all listeners of a load balancer together; or, where `are_targets`, of their members, each as often as there
-    are ports that lead to it."""
+    """The listeners of the load balancer have too many ports in total; if `are_targets`, too many endpoints: members
+    times ports that lead to them."""
 
     most: int
     are_targets: bool = False
 
 
 def check_sizes(balancer: LoadBalancer) -> None:
-    """A load balancer is one document: it is written whole at each change. Raises Refused."""
+    """Check the size of a load balancer, because each change writes the whole document. Raises Refused."""
     policies = max([len(listener.l7policies) for listener in balancer.listeners], default=0)
     for what, number, most in (
         (Counted.LISTENER, len(balancer.listeners), sizes.LISTENERS),
@@ -47,7 +47,7 @@ def check_sizes(balancer: LoadBalancer) -> None:
 
 
 def _check_ports(balancer: LoadBalancer) -> None:
-    """Before anybody expands a range."""
+    """Check the number of ports and endpoints before any range is expanded."""
     members = {pool.id: len(pool.members) for pool in balancer.pools}
     ports = [(count(listener.ports), members.get(listener.default_pool_id or "", 0)) for listener in balancer.listeners]
     if sum([number for number, _ in ports]) > sizes.PORTS:
@@ -57,8 +57,9 @@ def _check_ports(balancer: LoadBalancer) -> None:
 
 
 def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> None:
-    """Ids may be given: each part has its own, and what is found by its id alone has it alone. A part that is new, or
-    of another project than it was, is of the load balancer's. Raises Refused."""
+    """Check ids and projects of parts. Ids given by clients must be unique in the load balancer, and across load
+    balancers for parts that are looked up by id alone. New parts, and parts with a changed project, must have the load
+    balancer's project. Raises Refused."""
     parts = _parts(wanted)
     if len({part.id for part in parts}) != len(parts):
         raise Refused(IdTaken(id=Counter([part.id for part in parts]).most_common(1)[0][0]))
@@ -77,7 +78,7 @@ def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalanc
 
 
 def _parts(balancer: LoadBalancer) -> list[Resource]:
-    """All that have an id: whoever shows one by its id alone, or remembers when it changed, takes it for one."""
+    """Return all parts with an id, because front ends and status histories look parts up by id."""
     policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
     return [
         *balancer.listeners,
@@ -90,7 +91,7 @@ def _parts(balancer: LoadBalancer) -> list[Resource]:
 
 
 def _check_own(owners: Mapping[str, str], balancer_id: str, parts: Sequence[Resource]) -> None:
-    """`owners` says which load balancer has an id already."""
+    """Check that no other load balancer has one of the ids; `owners` maps ids to load balancers."""
     for part in parts:
         if owners.get(part.id, balancer_id) != balancer_id:
             raise Refused(IdTaken(id=part.id))

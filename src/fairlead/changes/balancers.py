@@ -1,7 +1,7 @@
-"""Changes of a whole load balancer, and what must be true of any load balancer, whichever door it came through.
+"""Changes of a whole load balancer, and the checks of every load balancer, for all API front ends.
 
-Whatever changes a part makes the whole load balancer as it is wanted and hands it to `put`, as a door does that knows
-whole load balancers only.
+A rule that changes a part builds the whole new load balancer and passes it to `put`, as a front end with declarative
+load balancers does.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,8 +45,8 @@ _Part = TypeVar("_Part", lb.Listener, lb.Pool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnItsWay(Refusal):
-    """This generation of the load balancer is on its way to the dataplane, and with it this part (or the whole): until
-    it is there nothing of it may be changed. Who waits may ask again."""
+    """The load balancer, or this part of it, is PENDING: this generation is being applied. No change is possible until
+    it is applied; the caller may retry."""
 
     owner: Owner
     generation: int
@@ -57,26 +57,27 @@ class OnItsWay(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeOnItsWay(OnItsWay):
-    """The same, for a change of the load balancer itself."""
+    """The load balancer itself is PENDING, so it cannot be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasParts(Refusal):
-    """It goes with its listeners and pools only if that is asked for."""
+    """The load balancer has listeners or pools, and the request has no `cascade`."""
 
     balancer_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipStays(Refusal):
-    """A load balancer keeps the addresses that it was made with."""
+    """The addresses of a load balancer cannot be changed."""
 
     balancer_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferStays(Refusal):
-    """A load balancer keeps what it was made with of what an operator offers: `field` is that of the model."""
+    """The provider, flavor or availability zone of a load balancer cannot be changed; `field` is the attribute of the
+    model."""
 
     balancer_id: str
     field: str
@@ -87,7 +88,7 @@ _OFFERED = ("provider", "flavor_id", "availability_zone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedAsAWhole(Refusal):
-    """Its parts follow from what it was described as, and change with that only."""
+    """The parts of a declarative load balancer change only with its spec."""
 
     balancer_id: str
 
@@ -98,9 +99,10 @@ class DescribedAsAWhole(Refusal):
 def create_load_balancer(
     snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, vip: VipPort, reads: Sequence[Owner] = ()
 ) -> Steps[Changes]:
-    """The whole tree in one write. Two hundred pools are two hundred slot tables: it rests after each.
+    """Create a load balancer with all its parts in one write. The work yields after each pool, because each has slot
+    tables.
 
-    `vip` is where its addresses come from (`vips.choose_vip`); `reads` are documents that the choice depends on.
+    `vip` is the VIP's port (`vips.choose_vip`); `reads` are documents that the selection of the VIP depends on.
     """
     if not asker.identity.may_change(wanted.project_id):
         raise Refused(NotTheirs(project_id=wanted.project_id))
@@ -109,20 +111,20 @@ def create_load_balancer(
         check_new(snapshot.ports, vip.port.id)
     wanted = replace(wanted, vip=vip.vips[0], additional_vips=vip.vips[1:], owns_vip_port=vip.is_new)
     changes = yield from put(snapshot, asker, wanted, vip.port)
-    rests = changes.rests_on_absence or not vip.is_new  # no Local IP leads to a port that was given
+    rests = changes.rests_on_absence or not vip.is_new  # a port that was given must not belong to a Local IP
     return replace(changes, reads=(*changes.reads, *reads), rests_on_absence=rests)
 
 
 def replace_load_balancer(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
-    """The whole tree instead of the one that is stored under its id. A part that has a stored one's id is that one,
-    changed; its members keep their slots as far as they can."""
+    """Replace the stored load balancer with this id and all its parts. Parts are matched by id; unchanged members keep
+    their slots where possible."""
     check_on_its_way(snapshot, asker, find_to_change(snapshot, wanted.id, asker))
     return put(snapshot, asker, wanted)
 
 
 def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, cascade: bool) -> Changes:
-    """The VIP's port goes too, if it was made for the VIP; one that was given is given back. Who else made it for this
-    load balancer deletes it after it."""
+    """Delete a load balancer. Its VIP port is deleted too if it was created for the VIP, and released if it was given;
+    a port that another service created is left for that service to delete."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     if not cascade and (balancer.listeners or balancer.pools):
         raise Refused(HasParts(balancer_id=balancer_id))
@@ -131,7 +133,7 @@ def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, 
 
 
 def removed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Changes:
-    """What its deletion is, with what was made for it."""
+    """Return the deletion of a load balancer and of objects created for it."""
     gone, back = [Owner(Kind.LOAD_BALANCER, balancer.id)], list[Aggregate]()
     port = snapshot.ports.get(balancer.vip.port_id)
     if port is not None and balancer.owns_vip_port:
@@ -143,7 +145,7 @@ def removed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Changes:
 
 
 def fail_over(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
-    """There is no instance to move: it is written once more as it is, and is PENDING until that has arrived."""
+    """Rewrite the load balancer unchanged, so it is PENDING until it is applied. There is no instance to fail over."""
     balancer = find_load_balancer(snapshot, balancer_id, asker.identity)
     if not asker.identity.is_admin:
         raise Refused(NotTheirs(project_id=balancer.project_id))
@@ -151,22 +153,22 @@ def fail_over(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
     return Changes(puts=(replace(balancer, updated_at=asker.now),))
 
 
-# For these and for changes of parts
+# Shared by requests for load balancers and parts
 
 
 def find_to_change(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.LoadBalancer:
-    """Raises Refused."""
+    """Return a load balancer that the caller may change. Raises Refused."""
     balancer = find_load_balancer(snapshot, balancer_id, asker.identity)
     check_may_change(balancer, asker.identity)
     return balancer
 
 
 def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port) -> Steps[Changes]:
-    """The load balancer as it is wanted, new or instead of the stored one, and the ports that change with it.
+    """Create or replace a load balancer, with the ports that change with it.
 
-    Completes it: numbers and slots of members, what TLS needs, whose gateway has VIPs outside, the ports from which
-    members are probed, who has left.
-    Raises Refused, and Unsupported, for what cannot be so.
+    The rule completes the load balancer: ordinals and slots of members, TLS defaults, the router for VIPs on an
+    external network, probe ports, and records of removed members. Raises Refused, and Unsupported for features that the
+    provider lacks.
     """
     old = snapshot.load_balancers.get(wanted.id)
     announces = find_provider(asker.providers, wanted.provider).announces
@@ -197,7 +199,8 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
 def _remember_moved(
     snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer, wanted: lb.LoadBalancer
 ) -> Steps[lb.LoadBalancer]:
-    """Who is down had no slot to lose, and where a host itself is nobody had one."""
+    """Record previous owners of moved slots. Members that are down, or at a host's own address, had no slots to
+    lose."""
     members = (member for each in (old, wanted) for pool in each.pools for member in pool.members)
     down = snapshot.down.get(wanted.id, frozenset()) | nowhere(snapshot, wanted, members)
     until = asker.now + timedelta(seconds=snapshot.parting_seconds)
@@ -205,14 +208,15 @@ def _remember_moved(
 
 
 def put_part(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
-    """A load balancer with a part that has changed. What is wrong with a request is said before it has to wait."""
+    """Replace a load balancer with a changed part. Invalid requests are rejected before the check for PENDING."""
     changes = yield from put(snapshot, asker, wanted)
     check_part_on_its_way(snapshot, asker, snapshot.load_balancers[wanted.id])
     return changes
 
 
 def check_on_its_way(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> None:
-    """Raises Refused while it is. What failed may be changed. The same for a part."""
+    """Check that the load balancer is not PENDING. Raises Refused. A load balancer or part that failed to apply may be
+    changed."""
     where = _status(snapshot, asker, balancer)
     if where.is_immutable(balancer):
         raise Refused(
@@ -233,7 +237,8 @@ def check_part_on_its_way(
     what: Counted = Counted.LOAD_BALANCER,
     part: Resource | None = None,
 ) -> None:
-    """Without a part, of the load balancer that a part is changed of."""
+    """Check that the part is not PENDING; without a part, check the load balancer for a change of one of its parts.
+    Raises Refused."""
     which = part or balancer
     where = _status(snapshot, asker, balancer)
     if where.is_immutable(which):
@@ -246,8 +251,8 @@ def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> Bala
 
 
 def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer, smallest: int) -> Steps[lb.LoadBalancer]:
-    """With so many slots at least: hosts that announce a VIP have the largest table anyway, which is the most even one.
-    What has not changed is the same object, and is not looked at."""
+    """Complete changed pools and listeners. Slot tables have at least `smallest` slots; announced VIPs always use the
+    largest table, which is the most even one. Unchanged parts are the same object and are skipped."""
     if old is None or wanted.pools is not old.pools:
         known_pools = old.pools if old else ()
         wanted = replace(
@@ -277,7 +282,7 @@ def _completed(
 
 
 def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[None]:
-    """What must be true of any load balancer, whatever provides it."""
+    """Check the invariants of every load balancer, for all providers. Raises Refused."""
     if old is None or wanted.pools is not old.pools or wanted.listeners is not old.listeners:
         check_sizes(wanted)
         check_parts(snapshot, old, wanted)
@@ -308,8 +313,7 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
 
 
 def _may_differ(old: lb.LoadBalancer, wanted: lb.LoadBalancer) -> bool:
-    """Whether the parts are as they were, or whoever changes them may. What is described once stays so, and what is not
-    never is."""
+    """Return whether the change of parts is permitted. A load balancer stays declarative, or not, for its lifetime."""
     if old.described is None:
         return wanted.described is None
     same_parts = wanted.listeners is old.listeners and wanted.pools is old.pools
@@ -317,6 +321,6 @@ def _may_differ(old: lb.LoadBalancer, wanted: lb.LoadBalancer) -> bool:
 
 
 def _giving_addresses(*puts: Aggregate) -> Changes:
-    """The networks of which addresses are taken must not change meanwhile."""
+    """Return the changes, depending on the networks of the ports, because addresses are allocated there."""
     networks = dict.fromkeys(put.network_id for put in puts if isinstance(put, Port))
     return Changes(puts=puts, reads=tuple(Owner(Kind.NETWORK, network_id) for network_id in networks))

@@ -1,6 +1,6 @@
-"""Changes of the operator's catalog: flavors and availability zones, and the profiles behind them.
+"""Changes of the operator's catalog: flavors, availability zones and their profiles.
 
-Whoever asks is an administrator. Raises Refused, as all of these do.
+The caller must be an administrator. All rules here raise Refused.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ OfferedProfile: TypeAlias = FlavorProfile | AvailabilityZoneProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotInCatalog(Refusal):
-    """A flavor, an availability zone, or a profile that is not there."""
+    """The flavor, availability zone or profile does not exist."""
 
     owner: Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoProfile(Refusal):
-    """The profile that a flavor or an availability zone names is not there."""
+    """The profile of the flavor or availability zone does not exist."""
 
     owner: Owner
 
@@ -44,13 +44,14 @@ class NameTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse(Refusal):
-    """A load balancer has it, or a flavor or availability zone has the profile: it is not changed behind them."""
+    """A load balancer uses the flavor or availability zone, or one of these uses the profile, so it cannot be
+    changed."""
 
     owner: Owner
 
 
 def create_offer(snapshot: Snapshot, asker: Identity, offer: Offered) -> Changes:
-    """Of two of one name that come at the same moment the store takes one."""
+    """Create a flavor or availability zone. The store rejects a concurrent one with the same name."""
     check_administers(asker.is_admin)
     profile = Owner(_profile_kind(offer), offer.profile_id)
     if profile.id not in snapshot.documents(profile.kind):
@@ -70,7 +71,7 @@ def update_offer(snapshot: Snapshot, asker: Identity, offer: Offered) -> Changes
 
 
 def delete_offer(snapshot: Snapshot, asker: Identity, owner: Owner) -> Changes:
-    """Only what no load balancer has."""
+    """Delete a flavor or availability zone that no load balancer uses."""
     check_administers(asker.is_admin)
     _find(snapshot, owner)
     users = snapshot.flavor_users if owner.kind is Kind.FLAVOR else snapshot.zone_users
@@ -94,10 +95,10 @@ def update_profile(
     profile: OfferedProfile,
     said: frozenset[str] = frozenset(),
 ) -> Changes:
-    """What a flavor has is not changed behind it; its name may be.
+    """Update a profile. The name can always be changed, everything else only in an unused profile.
 
-    What differs counts, and so do `said`, the fields that a request names: Octavia refuses them even where they stay as
-    they are.
+    Changed attributes count, and so do `said`, the fields in the request: Octavia rejects these even if their value is
+    unchanged.
     """
     check_administers(asker.is_admin)
     owner = owner_of(profile)
@@ -126,7 +127,7 @@ def _find(snapshot: Snapshot, owner: Owner) -> None:
 
 
 def _check_name(snapshot: Snapshot, name: str, kind: Kind, own: str | None = None) -> None:
-    """Looks at all of them: they are few. `own` is the key of the one that may have the name."""
+    """Check that the name is free, except for the key `own`. The scan is acceptable, because catalogs are small."""
     offers: Mapping[str, Offered] = snapshot.documents(kind)
     if any(other.name == name and key != own for key, other in offers.items()):
         raise Refused(NameTaken(kind=kind, name=name))

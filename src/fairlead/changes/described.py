@@ -1,8 +1,8 @@
-"""Load balancers and forwards that are described as a whole, by named backends, for a network.
+"""Declarative load balancers and network forwards, with named backends, as in LXD's API.
 
-A description becomes a load balancer like any other: a listener and a pool for each of its ports, members with the
-names of backends. So whatever holds for load balancers holds for these, and every compiler has them. What a new
-description says as the old one did stays the same object: members keep their places in slot tables.
+A spec becomes a normal load balancer: a listener and a pool per port, and members with the names of backends. All rules
+and compilers therefore apply. Parts that a new spec does not change remain the same objects, so members keep their
+slots.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +42,7 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingListens(Refusal):
-    """No load balancer, or no forward, of this network listens there."""
+    """No load balancer, or no forward, of this network listens at the address."""
 
     use: lb.Use
     address: IPAddress
@@ -50,7 +50,7 @@ class NothingListens(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDescribed(Refusal):
-    """It was made part by part, and is changed so."""
+    """The load balancer was created part by part, and must be changed that way."""
 
     balancer_id: str
 
@@ -65,9 +65,9 @@ _OPEN_PORT = {
     lb.ListenerProtocol.TCP: lb.MonitorType.TCP,
     lb.ListenerProtocol.UDP: lb.MonitorType.UDP_CONNECT,
 }
-"""What sees that a port of a protocol is open."""
+"""Monitor type that checks if a port of the protocol is open."""
 DEFAULT_TARGET = "default"
-"""The name of the member that gets what is for no port."""
+"""Name of the member that gets all other traffic."""
 
 
 # Requests
@@ -81,7 +81,7 @@ def create_described(
     asked: AskedDescription,
     listen: Listen,
 ) -> Steps[Changes]:
-    """Raises Refused. It is of the project that has the network."""
+    """Create a load balancer from a spec, in the project of the network. Raises Refused."""
     network = snapshot.networks[asked.network_id]
     check_manager(network)
     place = yield from choose_listen(snapshot, asker, network, listen, balancer_id)
@@ -90,7 +90,7 @@ def create_described(
     port_id, name = new_id(), f"{network.name}/{address}"
     holder = VipHolder(balancer_id=balancer_id, project_id=network.project_id, port_id=port_id, name=name)
     vip = make_vip_port(snapshot, asker, holder, place.network, (place.fixed,))
-    if place.gateway is not None:  # the address stays the gateway's
+    if place.gateway is not None:  # the address remains on the gateway's port
         check_default(asked, address)
         vip = vip._replace(port=replace(vip.port, fixed_ips=()))
     bare = lb.LoadBalancer(
@@ -108,7 +108,7 @@ def create_described(
 def replace_described(
     snapshot: Snapshot, asker: Asker, balancer_id: str, new_id: Callable[[], str], asked: AskedDescription
 ) -> Steps[Changes]:
-    """Raises Refused. No change at all if it says what the one before did."""
+    """Replace the spec of a load balancer; an equal spec gives no change. Raises Refused."""
     old = _find_to_change(snapshot, asker, balancer_id)
     if old.described is None:
         raise Refused(NotDescribed(balancer_id=balancer_id))
@@ -124,23 +124,25 @@ def replace_described(
 
 
 def delete_described(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
-    """With all its parts; one that was made part by part too. Raises Refused."""
+    """Delete a load balancer and its parts, declarative or not. Raises Refused."""
     balancer = _find_to_change(snapshot, asker, balancer_id)
     check_on_its_way(snapshot, asker, balancer)
     return removed(snapshot, balancer)
 
 
 def check_default(asked: AskedDescription, address: IPAddress) -> None:
-    """Whether this may listen at the address of the network's router. Raises Refused."""
+    """Check that the spec has no default target, for a load balancer at the address of the network's router. Raises
+    Refused."""
     if asked.default_target is not None:
         raise Refused(WholeGateway(address=address))
 
 
-# For those who show
+# Reads
 
 
 def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use: lb.Use) -> lb.LoadBalancer:
-    """Who asks may see the network. Raises Refused."""
+    """Return the load balancer or forward at this address; the caller must have checked access to the network. Raises
+    Refused."""
     uplink = find_uplink(snapshot, network)
     for where in (network, uplink):
         port_id = snapshot.addresses.get((where.id, address), "") if where else ""
@@ -154,7 +156,7 @@ def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use
 
 
 def described_on(snapshot: Snapshot, network: Network, use: lb.Use) -> list[lb.LoadBalancer]:
-    """Those of a network, those that were made part by part too, by their addresses."""
+    """Return the load balancers or forwards of a network sorted by address, including those created part by part."""
     ids = {*snapshot.described_on.get(network.id, NO_IDS), *snapshot.network_vips.get(network.id, NO_IDS)}
     for router_id in snapshot.network_routers.get(network.id, NO_IDS):
         ids.update(snapshot.router_vips.get(router_id, NO_IDS))
@@ -164,7 +166,7 @@ def described_on(snapshot: Snapshot, network: Network, use: lb.Use) -> list[lb.L
 
 
 def describe(balancer: lb.LoadBalancer) -> AskedDescription:
-    """What it would be described by. Of one that was made part by part, as far as a description can say it."""
+    """Return the spec of a load balancer. A load balancer created part by part is represented as far as a spec can."""
     pools = {pool.id: pool for pool in balancer.pools}
     first = next(iter(balancer.pools), None)
     described = balancer.described or lb.Described(
@@ -213,8 +215,9 @@ def _find_to_change(snapshot: Snapshot, asker: Asker, balancer_id: str) -> lb.Lo
 
 
 def _is_shown(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, use: lb.Use) -> bool:
-    """Of a network that several projects have VIPs on, those of the network's own project. One that was made part by
-    part on the uplink is the networks' that its router joins."""
+    """Return whether the load balancer is listed for the network. On a network with VIPs of several projects, those of
+    its own project are. One that was created part by part on the uplink is listed for the networks that its router
+    joins."""
     if balancer.described is not None:
         return balancer.described.network_id == network.id and balancer.described.use is use
     joined = snapshot.network_routers.get(network.id, NO_IDS)
@@ -228,7 +231,7 @@ def _members(pools: Mapping[str, lb.Pool], listener: lb.Listener) -> tuple[lb.Me
 
 
 def backend_names(balancer: lb.LoadBalancer) -> Mapping[str, str]:
-    """Member -> the name of its backend. A name that members of two endpoints have names neither."""
+    """Return member id -> name of its backend. A name shared by different endpoints is not used; their ids are."""
     members = [member for pool in balancer.pools for member in pool.members]
     if balancer.described is not None:
         return {member.id: member.name for member in members}
@@ -261,13 +264,13 @@ def _probing(monitor: lb.HealthMonitor | None) -> Probing | None:
     )
 
 
-# A load balancer from a description
+# Construction of a load balancer from a spec
 
 
 def _built(
     old: lb.LoadBalancer, network: Network, now: datetime, new_id: Callable[[], str], asked: AskedDescription
 ) -> Steps[lb.LoadBalancer]:
-    """`old` as it is described now. It rests after each port."""
+    """Return `old` with the new spec. The work yields after each port."""
     build = _Builder(
         old=old,
         network=network,
@@ -314,7 +317,8 @@ class _Builder:
             yield AskedPort(protocol=lb.ListenerProtocol.ANY, ports=(), backends=(DEFAULT_TARGET,))
 
     def port(self, port: AskedPort) -> tuple[lb.Listener, lb.Pool]:
-        """A listener that has the ports of a stored one is that one, and its pool too."""
+        """Return the listener and pool of a port. A stored listener with the same protocol and ports is reused, with
+        its pool."""
         before = self.known.get((port.protocol, port.ports))
         pool = self._pool(port, lb.find_pool(self.old, before.default_pool_id) if before else None)
         listener = lb.Listener(
@@ -364,7 +368,7 @@ class _Builder:
         return self._settled(before, member)
 
     def _monitor(self, port: AskedPort, before: lb.HealthMonitor | None) -> lb.HealthMonitor | None:
-        """What is for no port cannot be asked whether it is open."""
+        """Return the monitor of a port's pool; None for other traffic, because there is no port to probe."""
         probing = self.asked.probing
         if probing is None or port.protocol is lb.ListenerProtocol.ANY:
             return None
@@ -387,7 +391,7 @@ class _Builder:
         }
 
     def _settled(self, before: _R | None, new: _R) -> _R:
-        """The stored one if it is the same, or else the new one with the time of the change."""
+        """Return the stored object if it is equal, otherwise the new one with the time of the change."""
         if before is None:
             return new
         return before if replace(new, updated_at=before.updated_at) == before else replace(new, updated_at=self.now)

@@ -1,6 +1,6 @@
-"""What must be true of a description of a load balancer: of its backends, and of its ports.
+"""Checks of a declarative spec: its backends and its ports.
 
-Each refusal says at which place of the list it is, for whoever wrote the list.
+Each refusal has the index in the list, so that clients can find the entry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from fairlead.model.network import Network, subnet_with
 from fairlead.model.port_ranges import PortRange, Ports, TargetPort, count, expand
 
 LONGEST_NAME = 255
-"""Characters of a backend's name. Ours: a member has it too."""
+"""Maximum length of a backend's name, in characters; it is also a member's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPort:
-    """What clients connect to, and the names of the backends that they are led to."""
+    """Ports that clients connect to, with the names of their backends."""
 
     description: str = ""
     protocol: lb.ListenerProtocol
@@ -30,21 +30,21 @@ class AskedPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probing:
-    """A health monitor of each pool. Times in seconds."""
+    """Health monitor of each pool. Times are in seconds."""
 
     type: lb.MonitorType | None = None
-    """None: whatever sees that a port of the pool's protocol is open."""
+    """Type of the monitor; None for a check if a port of the pool's protocol is open."""
     delay: int
     timeout: int
     max_retries: int
-    """Successes in a row that make a backend ONLINE."""
+    """Consecutive successes that make a backend ONLINE."""
     max_retries_down: int
-    """Failures in a row that make it ERROR."""
+    """Consecutive failures that make a backend ERROR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedDescription:
-    """A load balancer, or a forward, as a whole."""
+    """Declarative spec of a load balancer or network forward."""
 
     network_id: str
     use: lb.Use
@@ -52,23 +52,23 @@ class AskedDescription:
     backends: tuple[lb.Backend, ...] = ()
     ports: tuple[AskedPort, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
-    """Sorted, as it is to be shown again."""
+    """Options as given in the request, sorted by name."""
     algorithm: lb.Algorithm = lb.Algorithm.ROUND_ROBIN
     persistence: lb.SessionPersistence | None = None
     locality: lb.Locality = lb.Locality.NONE
     down_member: lb.DownMember = lb.DownMember.KEEP
     weights: Mapping[str, int] = field(default_factory=dict)
-    """By the name of the backend; 1 for the others."""
+    """Weight by backend name; 1 for other backends."""
     probing: Probing | None = None
     raw: lb.RawMatch | None = None
-    """Of each TCP port."""
+    """Required first bytes on every TCP port."""
     default_target: IPAddress | None = None
-    """Of a forward: the machine that gets what is for no port."""
+    """Machine that gets all other traffic of a forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadBackendName(Refusal):
-    """It is empty, too long, or has white space."""
+    """The name is empty, too long, or contains white space or control characters."""
 
     index: int
     name: str
@@ -82,7 +82,7 @@ class BackendTwice(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOfOtherVersion(Refusal):
-    """The backend is not of the IP version of the listen address. Without a name: the default target."""
+    """The backend has another IP version than the listen address. A missing name means the default target."""
 
     index: int
     name: str | None
@@ -98,7 +98,7 @@ class TargetOutside(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOfNobody(Refusal):
-    """The target is the address of a subnet, or its broadcast address."""
+    """The target is a network or broadcast address."""
 
     index: int
     name: str | None
@@ -107,7 +107,7 @@ class TargetOfNobody(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameAsDefault(Refusal):
-    """The backend is the default target, which gets what is for no port: the port would say nothing."""
+    """The backend is the default target, which gets all other traffic, so the port would have no effect."""
 
     index: int
     name: str
@@ -115,12 +115,12 @@ class SameAsDefault(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadTargetPort(Refusal):
-    """Not a range of ports from 1 to 65535."""
+    """The range is not within 1 to 65535."""
 
     index: int
     name: str
     place: int
-    """Of the range in the backend's list."""
+    """Index of the range in the backend's list."""
     ports: PortRange
 
 
@@ -131,7 +131,7 @@ class NoListenPort(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadListenPort(Refusal):
-    """Not a range of ports from 1 to 65535."""
+    """The range is not within 1 to 65535."""
 
     index: int
     ports: PortRange
@@ -146,7 +146,7 @@ class ListenPortTwice(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBackends(Refusal):
-    """A port leads to one backend at least."""
+    """The port has no backend."""
 
     index: int
 
@@ -159,7 +159,7 @@ class UnknownBackend(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTwice(Refusal):
-    """By one port."""
+    """The port refers to the backend twice."""
 
     index: int
     name: str
@@ -167,7 +167,7 @@ class NamedTwice(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountMismatch(Refusal):
-    """A backend has one port for all listen ports, or as many as these are."""
+    """The number of the backend's ports is neither one nor that of the listen ports."""
 
     index: int
     name: str
@@ -180,13 +180,13 @@ class TooManyBackends(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightOfNobody(Refusal):
-    """No backend has this name."""
+    """No backend has the name of this weight."""
 
     name: str
 
 
 def check_description(network: Network, listen: IPAddress, asked: AskedDescription) -> None:
-    """Raises Refused."""
+    """Check a spec. Raises Refused."""
     if len(asked.backends) > sizes.BACKENDS:
         raise Refused(TooManyBackends(most=sizes.BACKENDS))
     if asked.default_target is not None:
@@ -227,7 +227,7 @@ def _check_target(network: Network, listen: IPAddress, index: int, name: str | N
 
 
 def _first_bad(port: TargetPort) -> tuple[int, PortRange] | None:
-    """And its place in the list."""
+    """Return the first invalid range with its index; None if all are valid."""
     match port:
         case None:
             ports: Ports = ()
@@ -259,7 +259,7 @@ def _check_ports(asked: AskedDescription) -> None:
 
 
 def _check_range(index: int, ports: Ports) -> int:
-    """How many they are."""
+    """Check the ranges and return the number of ports."""
     if not ports:
         raise Refused(NoListenPort(index=index))
     bad = _first_bad(ports)

@@ -1,4 +1,4 @@
-"""Several changes as one write: each rule decides on what those before it have changed."""
+"""Drafts: several changes as one write, where each rule sees the changes before it."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,7 +18,8 @@ def _nothing_new() -> str:
 
 
 class Draft:
-    """`snapshot` is what will be, as far as is decided. Nothing is written: `changes` is what would be."""
+    """Accumulated changes. `snapshot` is the model with them applied; nothing is written until the caller writes
+    `changes`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -45,11 +46,11 @@ class Draft:
         self.add(Changes(puts=documents))
 
     def rest_on_absence(self) -> None:
-        """What is decided rests on what is not there."""
+        """Record that the decision depends on absent documents."""
         self._rests_on_absence = True
 
     def changes(self) -> Changes:
-        """All of it; what has ended as it began is not written."""
+        """Return the accumulated changes, without documents that end as they started."""
         puts = tuple(each for owner, each in self._puts.items() if self._before.find(owner) != each)
         deletes = tuple(self._deletes)
         touched = {*map(owner_of, puts), *deletes}
@@ -64,7 +65,7 @@ class Draft:
 
 
 class NetworkDraft(Draft):
-    """Of a network and what is made with it."""
+    """Draft for a network and the objects created with it."""
 
     def __init__(self, snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId = _nothing_new) -> None:
         super().__init__(snapshot)
@@ -75,5 +76,5 @@ class NetworkDraft(Draft):
 
     @property
     def network(self) -> Network:
-        """As it is by now."""
+        """Network with the changes so far."""
         return self.snapshot.networks[self._network_id]

@@ -1,4 +1,4 @@
-"""Load balancers and their parts by id, for those who may see them."""
+"""Lookup of load balancers and their parts by id, with access control."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuch(Refusal):
-    """There is no load balancer, or no part of one, with this id."""
+    """No load balancer or part has this id."""
 
     what: Counted
     id: str
@@ -20,13 +20,13 @@ class NoSuch(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotTheirs(Refusal):
-    """It is another project's, and the asker may not do this with it."""
+    """The object belongs to another project, and the caller may not perform the operation."""
 
     project_id: str
 
 
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, who: Identity) -> lb.LoadBalancer:
-    """Raises Refused, as all of these do."""
+    """Return a load balancer that the caller may see. All lookups here raise Refused."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None or lb.is_forward(balancer):
         raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))

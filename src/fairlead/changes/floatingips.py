@@ -1,7 +1,7 @@
-"""Floating IPs: an address of an external network that leads to a fixed address of a port, a VIP's too.
+"""Floating IPs: an address of an external network that leads to a fixed address of a port, which may be a VIP port.
 
-A port of its own holds the address, so that nobody else gets it. The port that it leads to may go: the floating IP is
-then free, and stays its project's. Of IPv4 only: an IPv6 address is reached by routing.
+A port of its own holds the address, so it cannot be allocated again. The destination port can be deleted: the floating
+IP is then free and stays in its project. Floating IPs are IPv4 only, because IPv6 addresses are routed.
 """
 
 from dataclasses import dataclass, replace
@@ -23,13 +23,14 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
-"""Ports of the network itself have no floating IP (neutron, common/utils.py, is_fip_serviced). Nor have those of
-probes: no machine is there."""
+"""Prefixes of device owners without floating IPs: ports of the network itself (neutron, common/utils.py,
+is_fip_serviced), and probe ports, which have no machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a floating IP shall lead: nowhere without a port. A port that has one IPv4 address has to name none."""
+    """Destination of a floating IP; none without a port. The address is optional if the port has one IPv4 address
+    only."""
 
     port_id: str | None = None
     fixed_address: IPAddress | None = None
@@ -37,17 +38,17 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFloatingIP(Resource):
-    """What a request says of a floating IP that shall be; any free address, if it names neither one nor a subnet."""
+    """Requested floating IP; any free address if the request has neither an address nor a subnet."""
 
     network_id: str
     address_port_id: str
-    """Of the port that will hold the address."""
+    """Id of the port that will hold the address."""
     subnet_id: str | None = None
     address: IPAddress | None = None
     destination: Destination = Destination()
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +63,14 @@ class SubnetWithoutIPv4(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressNotIPv4(Refusal):
-    """Of a floating IP."""
+    """The address of a floating IP must be IPv4."""
 
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedAddressNotIPv4(Refusal):
-    """To which a floating IP shall lead."""
+    """The fixed address of a floating IP must be IPv4."""
 
     address: IPAddress
 
@@ -86,7 +87,7 @@ class PortOfOtherProject(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortNotServed(Refusal):
-    """It is a port of the network's own."""
+    """The port belongs to the network itself."""
 
     port_id: str
 
@@ -104,7 +105,7 @@ class PortWithoutIPv4(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortWithManyIPv4(Refusal):
-    """One has to be named."""
+    """The port has several IPv4 addresses, so the request must specify one."""
 
     port_id: str
 
@@ -127,11 +128,11 @@ class AlreadyLedTo(Refusal):
     fixed_address: IPAddress
 
 
-# What is done
+# Requests
 
 
 def create_floating_ip(snapshot: Snapshot, asker: Identity, new: NewFloatingIP) -> Changes:
-    """Raises Refused."""
+    """Create a floating IP. Raises Refused."""
     network = find_external_network(snapshot, asker, new.network_id, FloatingIP)
     if not any(subnet.cidr.version == 4 for subnet in network.subnets):
         raise Refused(NetworkWithoutIPv4(network_id=network.id))
@@ -163,7 +164,7 @@ def update_floating_ip(
     destination: Destination | None,
     now: datetime,
 ) -> Changes:
-    """It leads where it did if no destination is given. Raises Refused."""
+    """Update a floating IP. None as destination keeps the present one. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
     changed, reads = (new, ()) if destination is None else _leading_to(snapshot, asker, new, destination)
     if changed == old:
@@ -172,12 +173,12 @@ def update_floating_ip(
 
 
 def delete_floating_ip(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP) -> Changes:
-    """Raises Refused."""
+    """Delete a floating IP and its port. Raises Refused."""
     access.check_own(asker, Verb.DELETE, floating_ip)
     return Changes(deletes=(Owner(Kind.FLOATING_IP, floating_ip.id), Owner(Kind.PORT, floating_ip.address_port_id)))
 
 
-# The address
+# Address
 
 
 def _address_port(snapshot: Snapshot, network: Network, new: NewFloatingIP) -> Port:
@@ -206,13 +207,13 @@ def _address(snapshot: Snapshot, holder: Holder, new: NewFloatingIP) -> FixedIP:
     return of_family[0]
 
 
-# What it leads to
+# Destination
 
 
 def _leading_to(
     snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, destination: Destination
 ) -> tuple[FloatingIP, tuple[Owner, ...]]:
-    """The floating IP as it is then, and the documents that this rests on. Raises Refused."""
+    """Return the floating IP with the destination, and the documents that the decision depends on. Raises Refused."""
     if destination.port_id is None:
         if destination.fixed_address is not None:
             raise Refused(FixedAddressWithoutPort(address=destination.fixed_address))
@@ -240,7 +241,7 @@ def _port(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port_id:
 
 
 def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
-    """The address of the port that is meant. Raises Refused."""
+    """Return the port's fixed address that is meant. Raises Refused."""
     if wanted is not None and wanted.version != 4:
         raise Refused(FixedAddressNotIPv4(address=wanted))
     found = [each for each in port.fixed_ips if each.address.version == 4 and wanted in (None, each.address)]
@@ -254,8 +255,8 @@ def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
 
 
 def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
-    """One that joins both networks and is there for the floating IP's project; first the one that is the gateway of the
-    port's subnet. An administrator may have it go through another project's, if there is no other. Raises Refused."""
+    """Return a router that joins both networks and serves the floating IP's project, preferring the gateway of the
+    port's subnet. For an administrator, another project's router is accepted if there is no other. Raises Refused."""
     found = [
         snapshot.routers[router_id]
         for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))
@@ -263,7 +264,7 @@ def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: 
         and _addresses(snapshot, router_id, fixed.subnet_id)
     ]
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
-    if balancer is not None:  # only there its project's load balancers are
+    if balancer is not None:  # load balancers exist only on routers of their own project
         found = [router for router in found if Topology(snapshot).serves_only(router.id, balancer.project_id)]
     own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
     found = own or (found if asker.is_admin else [])

@@ -1,4 +1,4 @@
-"""The way out of a router, through a port on an external network; and which subnets a router joins."""
+"""External gateways of routers, and the subnets that a router joins."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,12 +31,13 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 MOST_INTERFACES = 256
-"""Of one router. Ours: a router is compiled whole, and a new subnet is compared with all that it has."""
+"""Maximum interfaces of one router: a router is compiled as a whole, and a new subnet is compared with all of its
+subnets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayRequest:
-    """What is asked: None means what is not said. Without a network there shall be no gateway."""
+    """Requested gateway; None for attributes absent from the request. No network means no gateway."""
 
     network_id: str | None = None
     enable_snat: bool | None = None
@@ -44,12 +45,12 @@ class GatewayRequest:
     fixed_ips: tuple[AskedAddress, ...] | None = None
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkNotExternal(Refusal):
-    """For what it is asked: a router's gateway, or a floating IP."""
+    """The network is not external, but a router gateway or floating IP needs one."""
 
     network_id: str
     what: type[Resource]
@@ -57,21 +58,21 @@ class NetworkNotExternal(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressOfNextHop(Refusal):
-    """The router would have the address of what it sends to."""
+    """The router would have the address of its next hop."""
 
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoAddressOutside(Refusal):
-    """The external network has none to give."""
+    """The external network has no free address."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayNeeded(Refusal):
-    """Floating IPs lead through it."""
+    """Floating IPs use the gateway."""
 
     router_id: str
     network_id: str
@@ -79,7 +80,7 @@ class GatewayNeeded(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayHasVips(Refusal):
-    """Load balancers are at addresses of the gateway."""
+    """Load balancers have addresses of the gateway."""
 
     router_id: str
     network_id: str
@@ -99,7 +100,7 @@ class SubnetJoinedAlready(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedSubnetsOverlap(Refusal):
-    """A router can tell two subnets apart only if they do not overlap."""
+    """The subnets overlap, so a router cannot join both."""
 
     cidr: IPNetwork
     subnet_id: str
@@ -107,11 +108,11 @@ class JoinedSubnetsOverlap(Refusal):
     other_id: str
 
 
-# The gateway
+# Gateway
 
 
 def check_request(asker: Identity, request: GatewayRequest | None, verb: Verb) -> None:
-    """How the deployment's addresses are used outside is for its administrator to say. Raises Refused."""
+    """Check that only an administrator sets addresses and SNAT of the gateway. Raises Refused."""
     said = {name for name in ("enable_snat", "fixed_ips") if getattr(request, name, None) is not None}
     access.check_fields(asker.is_admin, verb, Router, said)
 
@@ -119,7 +120,7 @@ def check_request(asker: Identity, request: GatewayRequest | None, verb: Verb) -
 def set_gateway(
     snapshot: Snapshot, asker: Identity, router: Router, request: GatewayRequest, port_id: str, now: datetime
 ) -> Changes:
-    """What is to be written besides the router, with the router as it is then first. Raises Refused."""
+    """Return the change of the router's gateway; the changed router is the first put. Raises Refused."""
     if request.network_id is None:
         deletes, freed = _without_gateway(snapshot, router)
         return Changes(puts=(replace(router, gateway=None), *freed), deletes=deletes, rests_on_absence=bool(deletes))
@@ -141,14 +142,14 @@ def set_gateway(
 
 
 def _joined(snapshot: Snapshot, router: Router) -> Iterator[tuple[Network, IPNetwork]]:
-    """What is behind the router."""
+    """Yield the networks and subnets behind the router."""
     for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         port = snapshot.ports[port_id]
         yield from ((snapshot.networks[port.network_id], subnet.cidr) for subnet in subnets_of(snapshot, port))
 
 
 def give_missing(snapshot: Snapshot, router: Router, now: datetime) -> Changes:
-    """An address of each IP version that the external network has by now and the router has not. Raises Refused."""
+    """Add an address for each IP version that the external network has and the gateway lacks. Raises Refused."""
     if router.gateway is None:
         return Changes()
     port, network = snapshot.ports[router.gateway.port_id], snapshot.networks[router.gateway.network_id]
@@ -163,7 +164,7 @@ def give_missing(snapshot: Snapshot, router: Router, now: datetime) -> Changes:
 
 
 def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, what: type[Resource]) -> Network:
-    """Raises Refused."""
+    """Return an external network that the caller may see. Raises Refused."""
     network = access.find_network(snapshot, asker, network_id)
     if not network.external:
         raise Refused(NetworkNotExternal(network_id=network_id, what=what))
@@ -171,7 +172,8 @@ def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, 
 
 
 def _gateway(network: Network, port: Port, request: GatewayRequest, old: ExternalGateway | None) -> ExternalGateway:
-    """What is not said of IPv4 is so as Neutron has it; of IPv6, which Neutron says nothing of, it stays as it is."""
+    """Return the new gateway. Absent attributes of IPv4 get Neutron's defaults; absent ones of IPv6, which Neutron
+    lacks, keep their value."""
     stays = old is not None and old.enable_snat_ipv6
     return ExternalGateway(
         network_id=network.id,
@@ -189,7 +191,7 @@ def _check_addresses(network: Network, request: GatewayRequest) -> None:
 
 
 def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, ...], tuple[FloatingIP, ...]]:
-    """The port of the gateway, if it may go, and the floating IPs that are free then. Raises Refused."""
+    """Return the gateway port to delete and the floating IPs to release. Raises Refused if they are needed."""
     if router.gateway is None:
         return (), ()
     check_free_of_vips(snapshot, router)
@@ -200,7 +202,8 @@ def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, .
 
 
 def check_free_of_vips(snapshot: Snapshot, router: Router) -> None:
-    """Before the gateway goes, or goes elsewhere: nobody else answers for its VIPs. Raises Refused."""
+    """Check that the gateway has no VIPs before it is removed or moved, because no other router answers for them.
+    Raises Refused."""
     if router.gateway is not None and router.id in snapshot.router_vips:
         raise Refused(GatewayHasVips(router_id=router.id, network_id=router.gateway.network_id))
 
@@ -210,20 +213,20 @@ def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]
 
 
 def keeps(snapshot: Snapshot, router: Router, floating_ip: FloatingIP) -> bool:
-    """Whether the router has to stay as it is for the floating IP's sake. A stranger's leads nowhere instead."""
+    """Return whether the floating IP prevents a change of the router. One of another project is released instead."""
     port = snapshot.ports.get(floating_ip.port_id or "")
     return port is not None and is_there_for(snapshot, router, port, floating_ip.project_id)
 
 
 def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str) -> bool:
-    """Whether a floating IP of the project may go through the router to a port: it is the project's, or on a network
-    that is the project's alone, where nobody but an administrator can have put it."""
+    """Return whether a floating IP of the project may use the router for this port: the router belongs to the project,
+    or the network does and is not shared, so only an administrator can have attached the router."""
     network = snapshot.networks[port.network_id]
     return router.project_id == project_id or (network.project_id == project_id and not network.shared)
 
 
 def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayRequest, now: datetime) -> Port:
-    """The port with the addresses that are asked for; those that it has, if none are."""
+    """Return the port with the requested addresses, or unchanged without a request."""
     if request.fixed_ips is None:
         return port
     holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
@@ -233,7 +236,8 @@ def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayReq
 def _new_port(
     snapshot: Snapshot, network: Network, router: Router, request: GatewayRequest, port_id: str, now: datetime
 ) -> Port:
-    """It has no project, as in Neutron: it is not the tenant's to see or to change. Raises Refused."""
+    """Return a new gateway port. It has no project, as in Neutron, so tenants cannot see or change it. Raises
+    Refused."""
     check_new(snapshot.ports, port_id)
     mac = choose_mac(snapshot, port_id)
     fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), request.fixed_ips)
@@ -261,7 +265,7 @@ def subnets_of(snapshot: Snapshot, port: Port) -> list[Subnet]:
 
 
 def router_ports(snapshot: Snapshot, router: Router) -> list[Port]:
-    """Its interfaces, and its gateway if it has one already."""
+    """Return the router's interfaces, and its gateway port if it exists."""
     ids = [*snapshot.router_interfaces.get(router.id, NO_IDS), *([router.gateway.port_id] if router.gateway else ())]
     return [snapshot.ports[port_id] for port_id in ids if port_id in snapshot.ports]
 
@@ -272,14 +276,14 @@ def router_subnets(snapshot: Snapshot, router: Router) -> Iterator[Subnet]:
 
 
 def check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
-    """The router may join these too. Raises Refused."""
+    """Check that the router may join these subnets too. Raises Refused."""
     if len(snapshot.router_interfaces.get(router.id, NO_IDS)) >= MOST_INTERFACES:
         raise Refused(TooManyInterfaces(router_id=router.id, most=MOST_INTERFACES))
     check_apart(snapshot, router, subnets)
 
 
 def check_apart(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
-    """None of them overlaps what the router has already. Raises Refused."""
+    """Check that the subnets overlap none of the router's. Raises Refused."""
     for old in router_subnets(snapshot, router):
         for new in subnets:
             if old.id == new.id:

@@ -1,6 +1,6 @@
-"""What must be true of a plain host's addresses, and of the prefixes that are behind it.
+"""Checks of a plain host's addresses and prefixes.
 
-An address is behind one host at most, and is nothing else to hosts: no VIP, and no way to another host.
+At most one host routes an address, and such an address is neither a VIP nor a tunnel endpoint of another host.
 """
 
 from collections.abc import Iterator
@@ -16,33 +16,33 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
 STEP = 1_000
-"""Prefixes of other hosts that are looked at without a rest."""
+"""Number of prefixes of other hosts to check between two yields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoHostAddress(Refusal):
-    """Nobody could lead anything to the host."""
+    """The host has no address, so other hosts have no tunnel to it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralHostAddresses(Refusal):
-    """Of this IP version."""
+    """The host has several addresses of this IP version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoHostDestination(Refusal):
-    """No packet may go there, to a host or to what is behind one."""
+    """The address or network is not a valid destination of packets."""
 
     what: IPAddress | IPNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAddressTaken(Refusal):
-    """Another host has it."""
+    """Another host has the address."""
 
     address: IPAddress
     host: str
@@ -50,7 +50,7 @@ class HostAddressTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAddressBehind(Refusal):
-    """A host's own address would be in a prefix of another one, `behind`."""
+    """The address of a host is in a prefix of another host, `behind`."""
 
     address: IPAddress
     behind: str
@@ -59,7 +59,7 @@ class HostAddressBehind(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsApart(Refusal):
-    """Neither has an address of an IP version of the other's: there is no way between them."""
+    """The two hosts have no IP version in common, so no tunnel between them is possible."""
 
     name: str
     other: str
@@ -67,14 +67,14 @@ class HostsApart(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixTwice(Refusal):
-    """It has addresses in common with another prefix of the same host."""
+    """The prefix overlaps another prefix of the same host."""
 
     cidr: IPNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixTaken(Refusal):
-    """It has addresses in common with a prefix of another host."""
+    """The prefix overlaps a prefix of another host."""
 
     cidr: IPNetwork
     other: IPNetwork
@@ -83,7 +83,7 @@ class PrefixTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInAnnounced(Refusal):
-    """A host's address, or what is behind it, is on a subnet of which hosts announce the addresses."""
+    """The address or prefix of a host overlaps an announced subnet."""
 
     what: IPAddress | IPNetwork
     cidr: IPNetwork
@@ -91,13 +91,15 @@ class HostInAnnounced(Refusal):
 
 
 def check_prefixes(snapshot: Snapshot, host: Host) -> Steps[None]:
-    """Raises Refused."""
+    """Check the prefixes of a host. Raises Refused."""
     own = {prefix_key(prefix.cidr) for prefix in host.prefixes}
     lengths = {key[:2] for key in own}
     for prefix in host.prefixes:
         _check_prefix(snapshot, host.name, prefix.cidr)
     yield
-    for one, following in pairwise(host.prefixes):  # sorted by address: one that has another has the next
+    for one, following in pairwise(
+        host.prefixes
+    ):  # sorted by address: a prefix that contains others contains the next one
         if overlaps(one.cidr, following.cidr):
             raise Refused(PrefixTwice(cidr=following.cidr))
     for number, (key, name) in enumerate(snapshot.host_prefixes.items()):
@@ -114,7 +116,7 @@ def check_prefixes(snapshot: Snapshot, host: Host) -> Steps[None]:
 
 
 def _check_prefix(snapshot: Snapshot, name: str, cidr: IPNetwork) -> None:
-    """Against what is larger than it, and against what is announced."""
+    """Check a prefix against larger prefixes of other hosts, and against announced subnets."""
     if not (is_destination(cidr[0]) and is_destination(cidr[-1])):
         raise Refused(NoHostDestination(what=cidr))
     found = holding(snapshot.host_prefixes, snapshot.host_prefix_lengths, prefix_key(cidr))
@@ -126,7 +128,7 @@ def _check_prefix(snapshot: Snapshot, name: str, cidr: IPNetwork) -> None:
 
 
 def check_addresses(snapshot: Snapshot, host: Host) -> Steps[None]:
-    """Raises Refused."""
+    """Check the addresses of a host. Raises Refused."""
     versions = [address.version for address in host.addresses]
     if not versions:
         raise Refused(NoHostAddress(name=host.name))
@@ -156,7 +158,7 @@ def _check_address(snapshot: Snapshot, name: str, address: IPAddress) -> None:
 
 
 def _announced(snapshot: Snapshot) -> Iterator[tuple[str, Subnet]]:
-    """Operators declare few such networks."""
+    """Yield the subnets of announced networks; there are few, because operators declare them."""
     for network_id in snapshot.announced:
         for subnet in snapshot.networks[network_id].subnets:
             yield network_id, subnet

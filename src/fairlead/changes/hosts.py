@@ -1,6 +1,6 @@
-"""Plain hosts that serve announced VIPs: which there are, and which members are behind each, as an operator says it.
+"""Declaration of plain hosts that serve announced VIPs, with the prefixes that each one routes.
 
-A host is known by its name, which is that of its agent's chassis. Raises Refused, as all of these do.
+A host is identified by the name of its agent's chassis. All rules here raise Refused.
 """
 
 from collections.abc import Collection
@@ -31,19 +31,19 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes
 
 MOST_NAMED = 5
-"""Members that a refusal names."""
+"""Maximum members listed in a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadHostName(Refusal):
-    """No chassis may be called so, and a host has the name of its agent's."""
+    """The name is not valid for a chassis, and a host has the name of its agent's chassis."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchHost(Refusal):
-    """Nobody has declared it."""
+    """The host is not declared."""
 
     name: str
 
@@ -55,7 +55,7 @@ class TooManyHosts(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyPrefixes(Refusal):
-    """Of one host."""
+    """The host has too many prefixes."""
 
     most: int
 
@@ -68,7 +68,7 @@ class HostNumberTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNumberStays(Refusal):
-    """A host keeps the number that it was declared with."""
+    """The number of a declared host cannot be changed."""
 
     name: str
     number: int
@@ -82,8 +82,8 @@ class MemberBehind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasMembers(Refusal):
-    """Load balancers lead to members that would be behind the host no more, or where their project may have none.
-    These are some of them."""
+    """Load balancers have members that no host would route, or that would be in a prefix of another project. The
+    refusal lists some of them."""
 
     name: str
     members: tuple[MemberBehind, ...]
@@ -91,7 +91,7 @@ class HasMembers(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedHost:
-    """What is None stays as it is: a new host has a free number then, and no prefixes."""
+    """Requested host. None keeps the present value; a new host gets a free number and no prefixes."""
 
     name: str
     number: int | None = None
@@ -100,7 +100,7 @@ class AskedHost:
 
 
 def put_host(snapshot: Snapshot, asked: AskedHost) -> Steps[Changes]:
-    """A new host, or one that is declared already, changed."""
+    """Declare a host, or change a declared one."""
     if not NAME.fullmatch(asked.name):
         raise Refused(BadHostName(name=asked.name))
     old = snapshot.hosts.get(asked.name)
@@ -128,8 +128,8 @@ def remove_host(snapshot: Snapshot, name: str) -> Steps[Changes]:
 
 
 def drain_host(snapshot: Snapshot, name: str, *, draining: bool, now: datetime) -> Changes:
-    """From now on it is to take no new traffic of routers; or it may take some again, and what others got meanwhile is
-    remembered for as long as what moves otherwise."""
+    """Start or end the drain of a host. While it drains, it gets no new connections. After a drain, connections that
+    other hosts accepted in the interim stay there for the drain timeout."""
     host = _find(snapshot, name)
     if host.draining is draining:
         return Changes()
@@ -138,7 +138,7 @@ def drain_host(snapshot: Snapshot, name: str, *, draining: bool, now: datetime) 
 
 
 def forget_return(snapshot: Snapshot, name: str, now: datetime) -> Changes:
-    """No change if the host is gone, or if its time is not over."""
+    """End the return period of a host; no change if the host is gone, or if the period is not over."""
     host = snapshot.hosts.get(name)
     if host is None or not is_returned(host, now):
         return Changes()
@@ -169,8 +169,8 @@ def _asked(old: Host | None, asked: AskedHost, number: int) -> Host:
 
 
 def _number(snapshot: Snapshot, old: Host | None, asked: AskedHost) -> int:
-    """What a name leads to, if that is free: the number of a host that has just gone is most often no other one's, so
-    no node takes the one for the other."""
+    """Return the host's number. A new host's number is derived from its name, so the number of a deleted host is rarely
+    reused, and nodes do not confuse the two."""
     if old is not None:
         if asked.number not in (None, old.number):
             raise Refused(HostNumberStays(name=old.name, number=old.number))
@@ -186,7 +186,7 @@ def _number(snapshot: Snapshot, old: Host | None, asked: AskedHost) -> int:
 
 
 def _check_members(after: Snapshot, name: str, lost: Collection[HostPrefix]) -> Steps[None]:
-    """Whoever was in a prefix that goes is behind a host afterwards too, or nobody is there."""
+    """Check that every member in a removed prefix is routed by another host."""
     keys = {prefix_key(prefix.cidr) for prefix in lost}
     lengths = {key[:2] for key in keys}
     found = list[MemberBehind]()

@@ -1,29 +1,29 @@
-"""Who asks for a change, and what is theirs: the same for every door."""
+"""Identity of a caller and its permissions, the same for every API front end."""
 
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
 
 DEFAULT_PROJECT = "default"
-"""Of who names none, where a door lets callers name one."""
+"""Project of callers that specify none, in front ends where callers may specify one."""
 LONGEST_PROJECT = 36
-"""Characters of a project's id (octavia, db/models.py)."""
+"""Maximum length of a project's id, in characters (octavia, db/models.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls. `roles` are Keystone's words: admin, member, reader; a door may know more."""
+    """Authenticated caller. `roles` are Keystone's (admin, member, reader); a front end may add others."""
 
     user: str
     project_id: str
     roles: frozenset[str]
     chassis: frozenset[str] = frozenset()
-    """The nodes for which the caller's agents may speak."""
+    """Chassis that the caller's agents may act for."""
     projects: frozenset[str] = frozenset()
-    """Those that the caller may name instead of `project_id`, where a door lets them choose."""
+    """Projects that the caller may select instead of `project_id`, in front ends with a selection."""
     system: bool = False
-    """They speak for the whole deployment, and for no project: a reader sees what all projects have. `project_id` is
-    empty then."""
+    """Whether the scope is the system and not a project: a reader then sees the resources of all projects. `project_id`
+    is empty."""
 
     @property
     def is_admin(self) -> bool:
@@ -31,7 +31,7 @@ class Identity:
 
     @property
     def may_limit(self) -> bool:
-        """Whether they say how much projects may have."""
+        """Whether the caller may change quotas."""
         return self.is_admin
 
     def may_see(self, project_id: str) -> bool:
@@ -45,10 +45,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAnAdministrator(Refusal):
-    """Only those who run the deployment may do this, and those whom a door's policy lets."""
+    """The operation is reserved for administrators, and for callers that the front end's policy permits."""
 
 
 def check_administers(allowed: bool) -> None:
-    """Raises Refused."""
+    """Raise Refused unless `allowed`."""
     if not allowed:
         raise Refused(NotAnAdministrator())

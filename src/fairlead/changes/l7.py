@@ -1,4 +1,4 @@
-"""Changes of the L7 policies of a listener, and of their rules."""
+"""Changes of L7 policies and their rules."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from fairlead.model.writing import Changes
 
 
 def find_policy_to_change(snapshot: Snapshot, policy_id: str, asker: Asker) -> tuple[LoadBalancer, Listener, L7Policy]:
-    """Raises Refused."""
+    """Return a policy that the caller may change. Raises Refused."""
     found = find_policy(snapshot, policy_id, asker.identity)
     check_may_change(found[0], asker.identity)
     return found
@@ -32,7 +32,7 @@ def create_policy(
 
 
 def update_policy(snapshot: Snapshot, asker: Asker, policy: L7Policy, position: int | None = None) -> Steps[Changes]:
-    """It takes the place of the one with its id; without a position it stays where it is."""
+    """Replace the policy with this id; without a position it keeps its own."""
     _, listener, old = find_policy_to_change(snapshot, policy.id, asker)
     where = listener.l7policies.index(old) + 1 if position is None else position
     changed = replace(policy, updated_at=asker.now)
@@ -51,7 +51,7 @@ def create_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) 
 
 
 def update_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) -> Steps[Changes]:
-    """It takes the place of the one with its id."""
+    """Replace the rule with this id."""
     _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
     old, changed = find_rule(policy, rule.id), replace(rule, updated_at=asker.now)
     rules = tuple([changed if other is old else other for other in policy.rules])
@@ -66,14 +66,15 @@ def delete_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule_id: str) 
 
 
 def placed(listener: Listener, policy: L7Policy, position: int | None) -> Listener:
-    """The listener with the policy at this position, counted from 1, or behind the others; those after it move on."""
+    """Return the listener with the policy at this position, counted from 1; at the end for None. Later policies move
+    down."""
     others = [other for other in listener.l7policies if other.id != policy.id]
     others.insert(len(others) if position is None else position - 1, policy)
     return replace(listener, l7policies=tuple(others))
 
 
 def _put_rules(snapshot: Snapshot, asker: Asker, old: L7Policy, rules: tuple[L7Rule, ...]) -> Steps[Changes]:
-    """Whether the policy is on its way is looked at before the load balancer."""
+    """Replace the rules of a policy. The check for a PENDING policy precedes that of the load balancer."""
     policy = replace(old, rules=rules)
     check_policy(old, policy)
     balancer, _, _ = find_policy_to_change(snapshot, old.id, asker)

@@ -1,4 +1,4 @@
-"""What must be true of an L7 policy and of its rules."""
+"""Checks of L7 policies and their rules."""
 
 import re
 from collections.abc import Mapping, Set
@@ -15,14 +15,14 @@ COMPARISONS: Mapping[L7RuleType, Set[L7Comparison]] = {
     L7RuleType.SSL_CONN_HAS_CERT: {L7Comparison.EQUAL_TO},
     L7RuleType.SSL_VERIFY_RESULT: {L7Comparison.EQUAL_TO},
 }
-"""By which each type may be compared."""
+"""Comparisons allowed for each type of rule."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-"""The name of a header or of a cookie (RFC 9110, section 5.6.2; RFC 6265, section 4.1.1)."""
+"""Name of a header or cookie (RFC 9110, section 5.6.2; RFC 6265, section 4.1.1)."""
 _COOKIE_VALUE = re.compile(r"[!-~]+")
 _HEADER_VALUE = re.compile(r"[!-~]+|\"[\t -~]*\"")
-"""Of visible characters; with blanks only inside double quotes (RFC 9110, section 5.6.4)."""
+"""Visible characters, or a quoted string that may contain blanks (RFC 9110, section 5.6.4)."""
 _DN_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-"""RFC 4512, section 1.4: the name of an attribute of a distinguished name."""
+"""Name of an attribute of a distinguished name (RFC 4512, section 1.4)."""
 
 
 class RuleProblem(Enum):
@@ -30,14 +30,14 @@ class RuleProblem(Enum):
     NO_KEY = auto()
     BAD_KEY = auto()
     BAD_VALUE = auto()
-    """With characters that no header, cookie or path has."""
+    """The value has characters that no header, cookie or path can have."""
     BAD_COMPARISON = auto()
     BAD_EXPRESSION = auto()
     NO_FIELD_OR_VALUE = auto()
     BAD_FIELD = auto()
     KEY_NOT_USED = auto()
     NOT_TRUE = auto()
-    """It can only be compared with true."""
+    """The only allowed value is true."""
     NOT_A_NUMBER = auto()
     ONLY_EQUAL = auto()
 
@@ -47,7 +47,7 @@ class WrongRule(Refusal):
     problem: RuleProblem
     rule: L7Rule
     reason: str = ""
-    """Why an expression is none."""
+    """Error message for an invalid regular expression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TooManyRules(Refusal):
 
 
 def check_policy(old: L7Policy | None, policy: L7Policy) -> None:
-    """A new or changed one. Raises Refused."""
+    """Check a new or changed policy. Raises Refused."""
     known = {rule.id: rule for rule in old.rules} if old else {}
     for rule in policy.rules:
         if rule is not known.get(rule.id):
@@ -67,7 +67,7 @@ def check_policy(old: L7Policy | None, policy: L7Policy) -> None:
 
 
 def check_rule(rule: L7Rule) -> None:
-    """Raises Refused."""
+    """Check a rule. Raises Refused."""
     problem = _problem(rule)
     if problem is not None:
         raise Refused(problem if isinstance(problem, WrongRule) else WrongRule(problem=problem, rule=rule))

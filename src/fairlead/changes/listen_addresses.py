@@ -1,7 +1,7 @@
-"""Where a described load balancer listens: an address of its own network, or of the uplink that its router is on.
+"""Listen addresses of declarative load balancers: an address of the network itself, or of its router's uplink.
 
-On an uplink it is one of the routes that whoever runs the uplink leads there. Nobody else has it: not another load
-balancer, not a machine, not a subnet that is routed without translation. What others have there is not told.
+An address on an uplink must be in one of the routes that lead to the uplink. It must not be in use by a load balancer,
+a machine, or a subnet that is routed without NAT. Refusals do not disclose objects of other projects.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from fairlead.model.steps import Steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyAddress:
-    """Any free one of this IP version."""
+    """Any free address of this IP version."""
 
     version: int
 
@@ -44,10 +44,10 @@ Listen: TypeAlias = IPAddress | AnyAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolated(Refusal):
-    """The network has no uplink, and the address is none of its own."""
+    """The network has no uplink, and the address is not in the network."""
 
     network: str
-    """Its name, as in all of these."""
+    """Name of the network, as in all refusals here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +60,21 @@ class FamilyMissing(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotInRoutes(Refusal):
-    """The uplink is led no prefix with this address; or the asker may not name one of its addresses."""
+    """No route of the uplink contains the address, or the caller may not choose addresses of the uplink."""
 
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoRoutes(Refusal):
-    """The uplink is led nothing of this IP version."""
+    """The uplink has no route of this IP version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRanges(Refusal):
-    """Routers of other networks get such addresses of the uplink."""
+    """The address is in a range of the uplink that is reserved for routers."""
 
     address: IPAddress
     uplink: str
@@ -83,7 +83,7 @@ class InRanges(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenTaken(Refusal):
-    """Another load balancer or forward of this network listens there."""
+    """Another load balancer or forward of this network listens at the address."""
 
     address: IPAddress
     use: lb.Use
@@ -91,14 +91,15 @@ class ListenTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOverlaps(Refusal):
-    """Somebody has it on the uplink."""
+    """The address is in use on the uplink."""
 
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenInUse(Refusal):
-    """Of the network itself: a machine, its gateway or another service has it, or no machine can."""
+    """The address is in use on the network itself by a machine, the gateway or another service, or no machine can have
+    it."""
 
     address: IPAddress
     use: PortUse | None
@@ -107,37 +108,37 @@ class ListenInUse(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFreeListen(Refusal):
-    """All addresses of the routes are taken."""
+    """The routes have no free address."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeGateway(Refusal):
-    """The network's router itself has the address: what is for no port cannot be led away from it."""
+    """The network's router has the address, so all other traffic to it cannot be forwarded to a default target."""
 
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the VIP is."""
+    """Network and address of a VIP."""
 
     network: Network
     fixed: FixedIP
     gateway: Port | None = None
-    """The port that has the address, if that is the gateway of the network's own router."""
+    """Gateway port of the network's own router, if it has the address."""
 
 
 def find_uplink(snapshot: Snapshot, network: Network) -> Network | None:
-    """The external network that the network's router is on."""
+    """Return the external network of the network's router; None if there is none."""
     router = _router_outside(snapshot, network)
     return snapshot.networks.get(router.gateway.network_id) if router is not None and router.gateway else None
 
 
 def own_gateway(snapshot: Snapshot, network: Network, address: IPAddress) -> Port | None:
-    """The port of the network's router outside, if it has the address. Only of a router that was made with the network:
-    a load balancer for the network is on that one whatever else joins it."""
+    """Return the gateway port with this address, if it belongs to the router that was created with the network. Load
+    balancers of a network use that router whatever other routers join it."""
     router = _router_outside(snapshot, network)
     if router is None or router.gateway is None or router.id != network.router_id:
         return None
@@ -146,13 +147,14 @@ def own_gateway(snapshot: Snapshot, network: Network, address: IPAddress) -> Por
 
 
 def listening_at(snapshot: Snapshot, network: Network, address: IPAddress) -> lb.LoadBalancer | None:
-    """That which was described for the network and listens at the address of its router."""
+    """Return the network's declarative load balancer at this address of its router."""
     found = (snapshot.load_balancers[each] for each in sorted(snapshot.described_on.get(network.id, NO_IDS)))
     return next((each for each in found if each.vip.address == address), None)
 
 
 def _router_outside(snapshot: Snapshot, network: Network) -> Router | None:
-    """The router that was made with the network, or else the first of its project, that has a gateway."""
+    """Return the network's router with a gateway: the one that was created with it, otherwise the first one of its
+    project."""
     ids = [network.router_id] if network.router_id else sorted(snapshot.network_routers.get(network.id, NO_IDS))
     routers = (snapshot.routers.get(each) for each in ids)
     return next(
@@ -161,7 +163,7 @@ def _router_outside(snapshot: Snapshot, network: Network) -> Router | None:
 
 
 def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Listen, seed: str) -> Steps[Place]:
-    """Raises Refused."""
+    """Return the network and address for a load balancer. Raises Refused."""
     if isinstance(wanted, AnyAddress):
         uplink = _uplink(snapshot, network)
         _check_family(network, wanted.version)
@@ -192,7 +194,8 @@ def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Li
 
 
 def _grants(snapshot: Snapshot, asker: Asker, network: Network, uplink: Network) -> list[IPNetwork] | None:
-    """Where the asker may listen; None: anywhere, for no administrator has granted the project anything."""
+    """Return the prefixes where the caller may listen; None for all, if the caller is an administrator or the project
+    has no granted prefix."""
     project = snapshot.projects.get(network.project_id)
     if asker.identity.is_admin or project is None or not project.prefixes:
         return None
@@ -212,7 +215,7 @@ def _check_family(network: Network, version: int) -> None:
 
 
 def _inside(snapshot: Snapshot, network: Network, subnet: Subnet, address: IPAddress) -> FixedIP:
-    """An address of the network itself, which nobody has."""
+    """Check that the address of the network itself is free, and return it."""
     port = snapshot.ports.get(snapshot.addresses.get((network.id, address), ""))
     if port is not None and port.use is PortUse.VIP:
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
@@ -227,8 +230,8 @@ def _use(described: lb.Described | None) -> lb.Use:
 
 
 def _check_route(asker: Asker, uplink: Network, address: IPAddress) -> Subnet:
-    """The subnet of the uplink that has the address. Where nobody says which prefixes are led to the uplink all of its
-    subnets are; then it takes its owner to name an address, as it does for a floating IP."""
+    """Return the uplink's subnet with the address. If the uplink has no configured routes, all its subnets count, but
+    then only its owner may choose an address, as for floating IPs."""
     subnet = subnet_with(uplink, address)
     if uplink.routes:
         named = any(address in prefix for prefix in uplink.routes)
@@ -246,7 +249,7 @@ def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: 
         raise Refused(ListenTaken(address=address, use=_use(balancer.described)))
     if is_given_elsewhere(snapshot, uplink, address):
         raise Refused(ListenOverlaps(address=address))
-    on_wire = not is_routed(uplink, subnet)  # a route has no broadcast address: nothing is on a link there
+    on_wire = not is_routed(uplink, subnet)  # a routed prefix is on no link, so it has no broadcast address
     if port_id is not None or address == subnet.gateway or (on_wire and not is_usable(address, subnet.cidr)):
         raise Refused(ListenOverlaps(address=address))
     if uplink.routes:
@@ -256,7 +259,7 @@ def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: 
 
 
 def _routed_subnets(snapshot: Snapshot, uplink: Network, version: int) -> Steps[tuple[IPNetwork, ...]]:
-    """Subnets behind routers on the uplink whose addresses are seen there as they are."""
+    """Return the subnets behind routers on the uplink that are visible there without NAT."""
     prefixes = [prefix for prefix in (*uplink.routes, *_cidrs(uplink)) if prefix.version == version]
     found = list[IPNetwork]()
     for router_id in snapshot.network_gateways.get(uplink.id, NO_IDS):
@@ -282,7 +285,7 @@ def _free(
     ranges: list[tuple[Subnet, AllocationPool]],
     routed: tuple[IPNetwork, ...],
 ) -> Steps[FixedIP]:
-    """What is routed is taken out as ranges: one of IPv6 has more addresses than could ever be looked at."""
+    """Return a free address. Routed subnets are excluded as ranges, because an IPv6 range cannot be enumerated."""
     if not ranges:
         raise Refused(NoRoutes(version=version))
     prefixes = tuple(AllocationPool(start=cidr[0], end=cidr[-1]) for cidr in routed)
@@ -299,8 +302,8 @@ def _free(
 def _listening_ranges(
     uplink: Network, version: int, grants: list[IPNetwork] | None
 ) -> Iterator[tuple[Subnet, AllocationPool]]:
-    """Of which a listen address may be: routes without what routers get, or what was granted of them; of an uplink
-    without any routes, the pools."""
+    """Yield the ranges for listen addresses: routes, or granted prefixes of them, without the ranges for routers; the
+    allocation pools if the uplink has no routes."""
     for subnet in (each for each in uplink.subnets if each.cidr.version == version):
         if not uplink.routes:
             yield from ((subnet, pool) for pool in subnet.allocation_pools)

@@ -1,4 +1,4 @@
-"""What must be true of a listener, by itself and beside the others of its load balancer."""
+"""Checks of a listener, alone and against the other listeners of its load balancer."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from fairlead.model.quota import Counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortInUse(Refusal):
-    """Another listener has the port already."""
+    """Another listener already has the port."""
 
     protocol: lb.ListenerProtocol
     port: int
@@ -22,14 +22,14 @@ class PortInUse(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPorts(Refusal):
-    """Not a range of ports from 1 to 65535. None: there are no ports, and the protocol has some; or the other way."""
+    """The range is not within 1 to 65535. None: ports are missing, or the protocol has none."""
 
     ports: PortRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongPoolProtocol(Refusal):
-    """The listener may not lead to a pool of this protocol."""
+    """The listener's protocol does not allow a pool with this protocol."""
 
     listener: lb.ListenerProtocol
     pool: lb.PoolProtocol
@@ -37,28 +37,28 @@ class WrongPoolProtocol(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadsNowhere(Refusal):
-    """A listener of this protocol answers by itself: it has no pools and no policies."""
+    """A listener of this protocol serves its own responses: it has no pools and no policies."""
 
     protocol: lb.ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawOfOther(Refusal):
-    """Only of TCP is looked at the first bytes: a listener of another protocol reads them by that one, or has none."""
+    """Matching of first bytes is only possible for TCP listeners."""
 
     protocol: lb.ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CidrOfOtherVersion(Refusal):
-    """No VIP is of the IP version of those who may connect."""
+    """No VIP has the IP version of the allowed CIDR."""
 
     cidr: IPNetwork
     vips: tuple[IPAddress, ...]
 
 
 def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Listener:
-    """A new or changed listener, with what TLS needs and nobody said. Raises Refused."""
+    """Return the new or changed listener with TLS defaults. Raises Refused."""
     old_policies = {policy.id: policy for policy in known.l7policies} if known else {}
     for policy in listener.l7policies:
         old = old_policies.get(policy.id)
@@ -70,7 +70,7 @@ def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Li
 def check_listener(
     balancer: lb.LoadBalancer, listener: lb.Listener, ports: dict[tuple[lb.Transport, int], lb.Listener]
 ) -> None:
-    """Raises Refused for a listener that is not valid. `ports` maps the ports of the listeners checked before to these
+    """Raise Refused for a listener that is not valid. `ports` maps the ports of the listeners checked before to these
     listeners; the ports of this one are added.
 
     Pools are checked before ports, as in Octavia, so a listener with both faults gets the error of its pool.
@@ -98,7 +98,7 @@ def _check_ports(listener: lb.Listener) -> None:
 
 
 def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
-    """Whether the listener may lead to pools of this protocol. Raises Refused."""
+    """Check that the listener can use pools with this protocol. Raises Refused."""
     if listener.protocol is lb.ListenerProtocol.PROMETHEUS:
         raise Refused(LeadsNowhere(protocol=listener.protocol))
     if protocol not in lb.POOL_PROTOCOLS[listener.protocol]:

@@ -13,7 +13,7 @@ from fairlead.model.writing import Changes
 
 
 def find_listener_to_change(snapshot: Snapshot, listener_id: str, asker: Asker) -> tuple[LoadBalancer, Listener]:
-    """Raises Refused."""
+    """Return a listener that the caller may change. Raises Refused."""
     balancer, listener = find_listener(snapshot, listener_id, asker.identity)
     check_may_change(balancer, asker.identity)
     return balancer, listener
@@ -22,14 +22,14 @@ def find_listener_to_change(snapshot: Snapshot, listener_id: str, asker: Asker) 
 def create_listener(
     snapshot: Snapshot, asker: Asker, balancer_id: str, listener: Listener, pools: Iterable[Pool] = ()
 ) -> Steps[Changes]:
-    """With new pools to which it leads."""
+    """Create a listener, with new pools for it."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     listeners, all_pools = (*balancer.listeners, listener), (*balancer.pools, *pools)
     return put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=all_pools))
 
 
 def update_listener(snapshot: Snapshot, asker: Asker, listener: Listener) -> Steps[Changes]:
-    """It takes the place of the one with its id."""
+    """Replace the listener with this id."""
     balancer, _ = find_listener_to_change(snapshot, listener.id, asker)
     changed = replace(listener, updated_at=asker.now)
     return put_part(snapshot, asker, replace_listener(balancer, changed))

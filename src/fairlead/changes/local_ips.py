@@ -1,7 +1,8 @@
-"""Local IPs: which port has the address, and whose it may be.
+"""Changes of Local IPs: the port with the address, and its project.
 
-The port is the Local IP's project's own, on a network that may be another's and shared. One that is made for the
-address goes with it; a machine's port stays, and cannot go before. Replicas are `changes/associations.py`.
+The port belongs to the Local IP's project, on a network that may be shared by another one. A port that was created for
+the address is deleted with the Local IP; a machine's port stays, and cannot be deleted before. Replicas are in
+`changes/associations.py`.
 """
 
 from collections.abc import Iterator
@@ -39,31 +40,31 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLocalIP(Resource):
-    """What a request says of a Local IP that shall be. Its address is one of a port, or a new one of a network."""
+    """Requested Local IP. Its address is that of an existing port, or a new one on a network."""
 
     port_id: str | None = None
     network_id: str | None = None
-    """Where a port is named too, that decides."""
+    """Network for a new address; ignored if a port is given."""
     new_port_id: str
-    """Of the port that is made for an address of the network."""
+    """Id of the port to create for a new address."""
     address: IPAddress | None = None
-    """None is the only one that the port has; or any free one of the network, of IPv4 if it has that."""
+    """Address; None for the only one of the port, or for any free one of the network, preferring IPv4."""
     mode: Mode = Mode.TRANSLATE
     fallback: Fallback = Fallback.FORWARD
     health_monitor: ReplicaMonitor | None = None
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortOrNetworkNeeded(Refusal):
-    """Neither is named."""
+    """The request has neither a port nor a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoLocalPort(Refusal):
-    """The port that shall have the address is not there for the asker."""
+    """The port does not exist, or the caller may not see it."""
 
     port_id: str
 
@@ -75,14 +76,14 @@ class NetworkWithoutSubnet(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkIsExternal(Refusal):
-    """There are no machines to be near to."""
+    """The network is external, so it has no machines with near replicas."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortNotMachines(Refusal):
-    """Nobody answers there, or not as a machine does."""
+    """The port is not a machine's."""
 
     port_id: str
     use: PortUse
@@ -90,7 +91,7 @@ class PortNotMachines(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortOfOtherProject(Refusal):
-    """Whoever asks: a Local IP does not mix projects."""
+    """The port belongs to another project, which is rejected for every caller, because a Local IP has one project."""
 
     port_id: str
 
@@ -108,14 +109,14 @@ class PortLacksAddress(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortWithManyAddresses(Refusal):
-    """One has to be named."""
+    """The port has several addresses, so the request must specify one."""
 
     port_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalIPExists(Refusal):
-    """For this address of the network."""
+    """A Local IP for this address of the network exists."""
 
     address: IPAddress
     network_id: str
@@ -123,7 +124,7 @@ class LocalIPExists(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalIPAsReplica(Refusal):
-    """One Local IP would lead to the address of another: a packet is led once."""
+    """The address of one Local IP would be a replica of another, but a packet is translated once only."""
 
     address: IPAddress
     local_ip_id: str
@@ -131,16 +132,16 @@ class LocalIPAsReplica(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalIPInUse(Refusal):
-    """It has replicas."""
+    """The Local IP has replicas."""
 
     local_ip_id: str
 
 
-# What is done
+# Requests
 
 
 def find_local_ip(snapshot: Snapshot, asker: Identity, local_ip_id: str) -> LocalIP:
-    """Raises Refused."""
+    """Return a Local IP that the caller may see. Raises Refused."""
     found = snapshot.local_ips.get(local_ip_id)
     if found is None or not asker.may_see(found.project_id):
         raise Refused(NotFound(what=LocalIP, id=local_ip_id))
@@ -148,7 +149,7 @@ def find_local_ip(snapshot: Snapshot, asker: Identity, local_ip_id: str) -> Loca
 
 
 def create_local_ip(snapshot: Snapshot, asker: Identity, new: NewLocalIP) -> Changes:
-    """Raises Refused."""
+    """Create a Local IP. Raises Refused."""
     access.check_owner(asker, new.project_id, LocalIP)
     check_new(snapshot.local_ips, new.id)
     _check_monitor(new.health_monitor)
@@ -177,7 +178,7 @@ def create_local_ip(snapshot: Snapshot, asker: Identity, new: NewLocalIP) -> Cha
 
 
 def update_local_ip(snapshot: Snapshot, asker: Identity, old: LocalIP, new: LocalIP, now: datetime) -> Changes:
-    """Raises Refused."""
+    """Update a Local IP. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
     if new.health_monitor != old.health_monitor:
         _check_monitor(new.health_monitor)
@@ -186,7 +187,7 @@ def update_local_ip(snapshot: Snapshot, asker: Identity, old: LocalIP, new: Loca
 
 
 def delete_local_ip(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, *, force: bool = False) -> Changes:
-    """With `force` whatever replicas it has. Raises Refused."""
+    """Delete a Local IP; `force` deletes it even with replicas. Raises Refused."""
     access.check_own(asker, Verb.DELETE, local_ip)
     if local_ip.associations and not force:
         raise Refused(LocalIPInUse(local_ip_id=local_ip.id))
@@ -196,7 +197,7 @@ def delete_local_ip(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, *, f
     return Changes(deletes=(Owner(Kind.LOCAL_IP, local_ip.id), *gone))
 
 
-# The address
+# Address
 
 
 def _given_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, port_id: str) -> tuple[Port, IPAddress]:
@@ -216,7 +217,8 @@ def _given_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, port_id: s
 
 
 def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: str) -> Port:
-    """One on no machine, by which nobody else gets the address. Which one it is, is for the network's owner to say."""
+    """Return a new port without a machine that reserves the address. Only the network's owner may choose the
+    address."""
     network = access.find_network(snapshot, asker, network_id)
     _check_internal(network)
     named = {"address"} if new.address is not None else set[str]()
@@ -241,7 +243,8 @@ def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: 
 
 
 def _where_to_look(network: Network, address: IPAddress | None) -> Network:
-    """The network with IPv4 alone, if it has that and nobody has named an address: not with whichever has one left."""
+    """Return the network with subnets of one IP version, IPv4 if it has any, unless the request has an address. The
+    choice does not depend on free addresses."""
     version = min(subnet.cidr.version for subnet in network.subnets)
     fitting = tuple(subnet for subnet in network.subnets if subnet.cidr.version == version)
     return replace(network, subnets=fitting) if address is None else network
@@ -254,7 +257,7 @@ def _check_internal(network: Network) -> None:
 
 
 def check_port(port: Port, project_id: str) -> None:
-    """Whether it may have the address of a Local IP of this project, or be a replica of it. Raises Refused."""
+    """Check that the port can have the address of a Local IP of this project, or be its replica. Raises Refused."""
     if port.project_id != project_id:
         raise Refused(PortOfOtherProject(port_id=port.id))
     if port.use is not PortUse.MACHINE:
@@ -262,7 +265,7 @@ def check_port(port: Port, project_id: str) -> None:
 
 
 def one_of(port: Port, addresses: list[IPAddress], wanted: IPAddress | None) -> IPAddress:
-    """The address that is meant. Raises Refused."""
+    """Return the port's address that is meant. Raises Refused."""
     if not addresses:
         raise Refused(PortWithoutAddress(port_id=port.id))
     if wanted is None and len(addresses) > 1:
@@ -277,7 +280,7 @@ def _check_monitor(monitor: ReplicaMonitor | None) -> None:
         raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=UDP_CONNECT_DELAY))
 
 
-# What a decision rests on
+# Dependencies of a decision
 
 
 def local_ips_of(index: Map[str, Ids], snapshot: Snapshot, port_id: str) -> Iterator[LocalIP]:

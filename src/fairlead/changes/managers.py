@@ -13,16 +13,16 @@ class ManagedElsewhere(Refusal):
     (`ignore_lsp_down`), and that program makes no such port."""
 
     network: str
-    """The network's name."""
+    """Name of the network."""
     writer: Writer
 
 
 def check_manager(network: Network | None) -> None:
-    """Raises Refused for a new load balancer on a network that another program manages."""
+    """Raise Refused for a new load balancer on a network that another program manages."""
     if is_managed_elsewhere(network):
         raise Refused(ManagedElsewhere(network=network.name, writer=network.writer))
 
 
 def say_managed(why: ManagedElsewhere) -> str:
-    """The text of this refusal; all APIs use the same one."""
+    """Return the text of this refusal; all APIs use the same one."""
     return f"network {why.network} is managed by {why.writer.program}"

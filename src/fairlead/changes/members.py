@@ -18,7 +18,7 @@ def create_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member
 
 
 def update_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:
-    """It takes the place of the one with its id."""
+    """Replace the member with this id."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     old, changed = find_member(pool, member.id), replace(member, updated_at=asker.now)
     members = tuple([changed if other is old else other for other in pool.members])
@@ -33,7 +33,7 @@ def delete_member(snapshot: Snapshot, asker: Asker, pool_id: str, member_id: str
 
 
 def replace_members(snapshot: Snapshot, asker: Asker, pool_id: str, members: Sequence[Member]) -> Steps[Changes]:
-    """All of them at once. One that has the id of a member is that one, as it was or changed."""
+    """Replace all members of the pool. Members are matched by id."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     known = {member.id: member for member in pool.members}
     wanted = list[Member]()

@@ -1,4 +1,4 @@
-"""Members of load balancers whose VIPs hosts announce are behind hosts: each where its project may have some."""
+"""Checks that members of announced load balancers are routed by hosts, in prefixes that their project may use."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from fairlead.model.steps import Steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BehindNoHost(Refusal):
-    """Hosts announce the VIPs of this provider, and the member is behind none of them, or where its project may have
-    none: which of the two it is tells nobody what other projects have. The same of where it is probed: a host's agent
-    asks nobody else's machines."""
+    """No host routes the member, or its prefix belongs to another project. The two cases are not distinguished, so
+    tenants cannot discover other projects' prefixes. The same check applies to the monitor address, because agents must
+    not probe other projects' machines."""
 
     address: IPAddress
     provider: str
@@ -25,8 +25,8 @@ class BehindNoHost(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsAHost(Refusal):
-    """The address is the host's own, and no operator has said that members run there. Only who may have members around
-    it is told so."""
+    """The address is the host's own, and no operator has declared it for members. Only projects that may use the prefix
+    get this refusal."""
 
     address: IPAddress
     provider: str
@@ -35,18 +35,16 @@ class IsAHost(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnASubnet(Refusal):
-    """Members behind hosts are found by their addresses. This one is said to be on a subnet of another network than the
-    VIP's, where the same address is another machine."""
+    """Members behind hosts are identified by their address alone. This one has a subnet of another network than the
+    VIP's, where the address may be another machine."""
 
     subnet_id: str
     provider: str
 
 
 def hosts_of_members(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> Steps[tuple[Owner, ...]]:
-    """The hosts that new members, and those with another address, are behind: these must not change meanwhile.
-
-    Raises Refused.
-    """
+    """Return the hosts that route new members and changed addresses: these must not change before the commit. Raises
+    Refused."""
     known = {member.id: member for pool in old.pools for member in pool.members} if old is not None else {}
     hosts = dict[str, Owner]()
     for pool in wanted.pools:
@@ -71,7 +69,7 @@ def _check_subnet(snapshot: Snapshot, wanted: LoadBalancer, old: Member | None, 
 
 
 def _new_addresses(old: Member | None, member: Member) -> Iterator[tuple[IPAddress, bool]]:
-    """Those that it had not before, each with whether it is where the member is probed."""
+    """Yield the member's new addresses, each with whether it is the monitor address."""
     if old is None or old.address != member.address:
         yield member.address, False
     probed = member.monitor_address

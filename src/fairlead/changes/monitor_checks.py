@@ -1,4 +1,4 @@
-"""What must be true of a health monitor, by itself and as its pool's."""
+"""Checks of a health monitor, alone and against its pool."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from fairlead.model.loadbalancer import DATAGRAMS, HealthMonitor, MonitorType, P
 from fairlead.model.sizes import UDP_CONNECT_DELAY
 
 OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
-"""What a pool of datagrams may be monitored by."""
+"""Monitor types allowed for UDP and SCTP pools."""
 OF_STREAMS = tuple(each for each in MonitorType if each not in (MonitorType.UDP_CONNECT, MonitorType.SCTP))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongMonitorType(Refusal):
-    """A pool of this protocol is not monitored so."""
+    """The pool's protocol does not allow this type of monitor."""
 
     type: MonitorType
     protocol: PoolProtocol
@@ -21,7 +21,7 @@ class WrongMonitorType(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbesTooOften(Refusal):
-    """The seconds between two probes are to be `least` at least."""
+    """The delay is below the minimum of `least` seconds."""
 
     type: MonitorType
     delay: int
@@ -30,16 +30,16 @@ class ProbesTooOften(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoHttpVersion(Refusal):
-    """Whoever says a domain name says in which version of HTTP."""
+    """The monitor has a domain name but no HTTP version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpWithoutHost(Refusal):
-    """HTTP 1.0 has no header for a domain name."""
+    """HTTP 1.0 has no Host header for a domain name."""
 
 
 def check_monitor(old: HealthMonitor | None, monitor: HealthMonitor, protocol: PoolProtocol) -> None:
-    """A new or changed one; `protocol` is its pool's. Raises Refused."""
+    """Check a new or changed monitor; `protocol` is that of its pool. Raises Refused."""
     if monitor.type not in (OF_DATAGRAMS if protocol in DATAGRAMS else OF_STREAMS):
         raise Refused(WrongMonitorType(type=monitor.type, protocol=protocol))
     if monitor.type is MonitorType.UDP_CONNECT and min(monitor.delay, monitor.seconds_between) < UDP_CONNECT_DELAY:

@@ -15,7 +15,7 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasMonitor(Refusal):
-    """A pool has one at most."""
+    """The pool already has a health monitor."""
 
     pool_id: str
 
@@ -29,7 +29,7 @@ def create_monitor(snapshot: Snapshot, asker: Asker, pool_id: str, monitor: Heal
 
 
 def update_monitor(snapshot: Snapshot, asker: Asker, monitor: HealthMonitor) -> Steps[Changes]:
-    """It takes the place of the one with its id."""
+    """Replace the health monitor with this id."""
     balancer, pool, _ = find_monitor(snapshot, monitor.id, asker.identity)
     check_may_change(balancer, asker.identity)
     changed = replace(monitor, updated_at=asker.now)

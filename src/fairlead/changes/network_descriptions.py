@@ -1,4 +1,4 @@
-"""What a network is that is described as a whole: a subnet of each IP version, a router, and its uplink."""
+"""Declarative spec of a network: a subnet per IP version, a router and its uplink, as in LXD's API."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ VERSIONS = (4, 6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAddress:
-    """Of the router on a subnet."""
+    """Address of the router on a subnet."""
 
     address: IPAddress
     cidr: IPNetwork
@@ -21,16 +21,16 @@ class RouterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One IP version of a network."""
+    """Part of a network with one IP version."""
 
     version: int
     router: RouterAddress | None = None
-    """None asks for any subnet."""
+    """Router address; None for any subnet."""
     nat: bool = False
-    """What leaves the router has one of its addresses."""
+    """Whether traffic that leaves the router gets one of its addresses."""
     dhcp: bool = True
     stateful: bool = False
-    """Of IPv6: machines are given their addresses (RFC 8415), instead of making them (RFC 4862)."""
+    """Stateful IPv6: addresses are assigned (RFC 8415), and not derived by the machine (RFC 4862)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +39,16 @@ class AskedNetwork:
     description: str = ""
     mtu: int
     uplink_id: str | None = None
-    """The external network that its router leaves by; None: it is isolated."""
+    """External network of the router's gateway; None for an isolated network."""
     families: tuple[Family, ...] = ()
-    """In the order of their versions, each once."""
+    """Sorted by IP version, each at most once."""
     nameservers: tuple[IPAddress, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
-    """Sorted; as it is to be shown again."""
+    """Options as given in the request, sorted by name."""
 
 
 def describe(snapshot: Snapshot, network: Network) -> AskedNetwork:
-    """The network as it is, whoever made it: the inverse of making it."""
+    """Return the spec of a network, however it was created."""
     router = router_of(snapshot, network)
     gateway = None if router is None else router.gateway
     families = (_family(network, router, version) for version in VERSIONS)
@@ -65,7 +65,7 @@ def describe(snapshot: Snapshot, network: Network) -> AskedNetwork:
 
 
 def shown_subnets(network: Network) -> list[Subnet]:
-    """Those that a description has: of each IP version the first."""
+    """Return the subnets of the spec: the first one of each IP version."""
     return [subnet for version in VERSIONS if (subnet := shown_subnet(network, version)) is not None]
 
 
@@ -74,7 +74,8 @@ def shown_subnet(network: Network, version: int) -> Subnet | None:
 
 
 def router_of(snapshot: Snapshot, network: Network) -> Router | None:
-    """The one that was made with it; else the one by whose address machines leave it; else any that it has."""
+    """Return the network's router: the one created with it, otherwise the one with its gateway address, otherwise any
+    router on it."""
     own = snapshot.routers.get(network.router_id or "")
     if own is not None:
         return own

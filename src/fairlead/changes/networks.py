@@ -1,6 +1,6 @@
-"""Networks: what may be said of one, what an external one may be, and when it may change or go.
+"""Changes of networks: allowed attributes, requirements of external networks, and conditions for updates and deletion.
 
-A network with its subnets is one document: deleting it deletes them.
+A network and its subnets are one document, so they are deleted together.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 LEAST_MTU_IPV6 = 1280
-"""Bytes (RFC 8200, section 5)."""
+"""Minimum MTU with IPv6, in bytes (RFC 8200, section 5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSegment:
-    """What a request says of the wire outside OVN; None is what it does not say."""
+    """Requested provider segment; None for attributes absent from the request."""
 
     type: SegmentType | None = None
     physical_network: str | None = None
     tag: int | None = None
     announced: bool = False
-    """There is to be none: hosts announce the addresses of the network."""
+    """Whether the network has no segment and hosts announce its addresses."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class SegmentWithoutType(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentWithoutNetwork(Refusal):
-    """No physical network is named."""
+    """The segment has no physical network."""
 
     type: SegmentType
 
@@ -61,7 +61,7 @@ class VlanWithoutTag(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentOfInternalNetwork(Refusal):
-    """Only an external network is anything outside OVN."""
+    """Only an external network can have a provider segment."""
 
     network_id: str
 
@@ -73,24 +73,24 @@ class SegmentTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedOnWire(Refusal):
-    """An announced network is on no wire."""
+    """An announced network cannot have a provider segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedExternal(Refusal):
-    """An announced network is not an external one: no router has its gateway there, and no floating IP is on it."""
+    """An announced network cannot be external: it has neither router gateways nor floating IPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedForVips(Refusal):
-    """Addresses of an announced network are VIPs, and nothing else."""
+    """Addresses of an announced network can only be VIPs."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtuTooSmall(Refusal):
-    """For a network with IPv6 subnets."""
+    """The MTU is too small for a network with IPv6 subnets."""
 
     network_id: str
     least: int
@@ -98,47 +98,46 @@ class MtuTooSmall(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkInUse(Refusal):
-    """Ports are on it."""
+    """The network has ports."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingInUse(Refusal):
-    """Other projects have ports on it."""
+    """Other projects have ports on the network, so it must remain shared."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipsOnNetwork(Refusal):
-    """It cannot become external."""
+    """The network has VIPs, so it cannot become external."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalIPsOnNetwork(Refusal):
-    """It cannot become external."""
+    """The network has Local IPs, so it cannot become external."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalNetworkInUse(Refusal):
-    """It cannot cease to be external: gateways or floating IPs are on it."""
+    """The network has router gateways or floating IPs, so it must remain external."""
 
     network_id: str
 
 
-# What is done
+# Requests
 
 
 def create_network(
     snapshot: Snapshot, asker: Identity, network: Network, asked: AskedSegment, said: frozenset[str] = frozenset()
 ) -> Changes:
-    """The network has no segment yet; it gets the one that is asked for, if any is. `said` are fields that the request
-    names. Raises Refused."""
+    """Create a network with the requested segment, if any. `said` are the fields in the request. Raises Refused."""
     access.check_owner(asker, network.project_id, Network)
     reserved = {name for name in ("shared", "external") if getattr(network, name)} | (said & {"segment"})
     if asked != AskedSegment():
@@ -153,7 +152,7 @@ def create_network(
 def update_network(
     snapshot: Snapshot, asker: Identity, old: Network, new: Network, said: frozenset[str], now: datetime
 ) -> Changes:
-    """`said` are fields that the request names. Raises Refused."""
+    """Update a network. `said` are the fields in the request. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
     reserved = {name for name in ("shared", "external") if name in said or getattr(old, name) != getattr(new, name)}
     access.check_fields(asker.is_admin, Verb.UPDATE, Network, reserved)
@@ -168,7 +167,7 @@ def update_network(
 
 
 def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Changes:
-    """The ports of probes were made for its subnets, and go with them. Raises Refused."""
+    """Delete a network with its probe and proxy ports. Raises Refused."""
     access.check_own(asker, Verb.DELETE, network)
     access.check(asker.is_admin or not network.announced, Verb.DELETE, Network)
     ports = list(ports_on(snapshot, network))
@@ -179,7 +178,7 @@ def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Cha
 
 
 def with_segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Network:
-    """The network on the wire that is asked for, which may be the one that it is on. Raises Refused."""
+    """Return the network with the requested segment, which may be its present one. Raises Refused."""
     old = network.segment
     if old is not None and asked == AskedSegment(type=old.type, physical_network=old.physical_network, tag=old.id):
         return network
@@ -191,13 +190,13 @@ def ports_on(snapshot: Snapshot, network: Network) -> Iterator[Port]:
 
 
 def check_mtu(network: Network) -> None:
-    """IPv6 asks more of a link than IPv4. Raises Refused."""
+    """Check the MTU, because IPv6 has a larger minimum than IPv4. Raises Refused."""
     if network.mtu < LEAST_MTU_IPV6 and any(subnet.cidr.version == 6 for subnet in network.subnets):
         raise Refused(MtuTooSmall(network_id=network.id, least=LEAST_MTU_IPV6))
 
 
 def check_plain(network: Network) -> None:
-    """Whether anything but VIPs may be on it. Raises Refused."""
+    """Check that the network can have other objects than VIPs. Raises Refused."""
     if network.announced:
         raise Refused(AnnouncedForVips(network_id=network.id))
 
@@ -211,7 +210,7 @@ def _announced(network: Network, asked: AskedSegment) -> Network:
 
 
 def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segment | None:
-    """What is asked, if it fits together and no other network is that. Raises Refused."""
+    """Return the requested segment if it is consistent and free. Raises Refused."""
     if asked.type is None:
         if asked != AskedSegment():
             raise Refused(SegmentWithoutType())
@@ -231,7 +230,7 @@ def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segme
 
 
 def _check_other_side(snapshot: Snapshot, network: Network) -> None:
-    """Whether a network may become external, or cease to be. Raises Refused."""
+    """Check that a network can become external, or internal. Raises Refused."""
     if network.announced:
         raise Refused(AnnouncedExternal())
     if not network.external:

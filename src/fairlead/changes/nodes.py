@@ -1,6 +1,6 @@
-"""Which nodes are known, and by which certificates: tokens are issued, spent once, and certificates follow each other.
+"""Enrolment of nodes: tokens are issued and used once, and certificates are renewed.
 
-Raises Refused, as all of these do.
+All rules here raise Refused.
 """
 
 import hmac
@@ -32,14 +32,14 @@ class BadChassisName(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchNode(Refusal):
-    """Nobody has enrolled it, and there is no token for it."""
+    """The node is not enrolled, and has no token."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchNodeToken(Refusal):
-    """Nobody issued it, it was spent, or its time is over."""
+    """The token was never issued, is used, or has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class TooManyNodes(Refusal):
 
 
 def chassis_of(snapshot: Snapshot, fingerprint: str, now: datetime) -> str | None:
-    """For which chassis the holder of this certificate speaks; None for one that is not known, or is over."""
+    """Return the chassis that the holder of this certificate acts for; None for an unknown or expired certificate."""
     name = snapshot.node_certificates.get(fingerprint)
     node = snapshot.nodes.get(name or "")
     good = node is not None and any(
@@ -58,7 +58,7 @@ def chassis_of(snapshot: Snapshot, fingerprint: str, now: datetime) -> str | Non
 
 
 def issue_node_token(snapshot: Snapshot, token: NodeToken, now: datetime) -> Changes:
-    """The one that was issued for the chassis before is worth nothing any more. Those whose time is over go."""
+    """Issue a token. It replaces the chassis's previous token; expired tokens are deleted."""
     if not NAME.fullmatch(token.chassis):
         raise Refused(BadChassisName(name=token.chassis))
     over = [each for each in snapshot.node_tokens.values() if each.expires_at <= now and each.chassis != token.chassis]
@@ -68,7 +68,7 @@ def issue_node_token(snapshot: Snapshot, token: NodeToken, now: datetime) -> Cha
 
 
 def find_node_token(snapshot: Snapshot, digest: str, now: datetime) -> NodeToken:
-    """Whose secret has this hash."""
+    """Return the valid token with this hash of its secret."""
     for each in snapshot.node_tokens.values():
         if hmac.compare_digest(each.digest, digest) and now < each.expires_at:
             return each
@@ -76,8 +76,8 @@ def find_node_token(snapshot: Snapshot, digest: str, now: datetime) -> NodeToken
 
 
 def enrol_node(snapshot: Snapshot, digest: str, certificate: IssuedCertificate, now: datetime) -> Changes:
-    """The node has this certificate alone, and the token is gone. A node that was known is enrolled anew: what it had
-    is worth nothing any more."""
+    """Enrol a node with this certificate only, and delete the token. A node that is enrolled again loses its previous
+    certificates."""
     token = find_node_token(snapshot, digest, now)
     if token.chassis not in snapshot.nodes and len(snapshot.nodes) >= MOST_NODES:
         raise Refused(TooManyNodes(most=MOST_NODES))
@@ -86,7 +86,7 @@ def enrol_node(snapshot: Snapshot, digest: str, certificate: IssuedCertificate, 
 
 
 def renew_node(snapshot: Snapshot, name: str, certificate: IssuedCertificate, now: datetime) -> Changes:
-    """One more for a node that is known; the older one is good until the next."""
+    """Add a certificate to a known node; the previous one is valid until the next renewal."""
     node = snapshot.nodes.get(name)
     if node is None:
         raise Refused(NoSuchNode(name=name))
@@ -95,7 +95,7 @@ def renew_node(snapshot: Snapshot, name: str, certificate: IssuedCertificate, no
 
 
 def revoke_node(snapshot: Snapshot, name: str) -> Changes:
-    """It is not known any more, and nobody can enrol it by a token that was issued before."""
+    """Revoke a node, with its certificates and its pending token."""
     owners = (Owner(Kind.NODE, name), Owner(Kind.NODE_TOKEN, name))
     deletes = tuple(owner for owner in owners if snapshot.find(owner) is not None)
     if not deletes:

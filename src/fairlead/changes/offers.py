@@ -1,4 +1,4 @@
-"""What an operator offers and a new load balancer may name: providers, flavors and availability zones."""
+"""Offers of the operator for new load balancers: providers, flavors and availability zones."""
 
 import json
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from fairlead.model.snapshot import Snapshot
 
 
 class Offer(NamedTuple):
-    """What a new load balancer gets by what it names."""
+    """Provider, flavor and availability zone of a new load balancer."""
 
     provider: str
     flavor_id: str | None
     availability_zone: str | None
     vip_networks: frozenset[str] | None
-    """Where its VIP may be; None is anywhere."""
+    """Networks allowed for the VIP; None for all."""
     reads: tuple[Owner, ...]
 
 
@@ -31,7 +31,7 @@ class UnknownProvider(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOffer(Refusal):
-    """A flavor or an availability zone that is not there."""
+    """The flavor or availability zone does not exist."""
 
     kind: Kind
     key: str
@@ -45,7 +45,7 @@ class OfferDisabled(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferOfOtherProvider(Refusal):
-    """The load balancer is to be another provider's than the flavor or the availability zone is."""
+    """The flavor or availability zone belongs to another provider than the requested one."""
 
     kind: Kind
     key: str
@@ -54,14 +54,14 @@ class OfferOfOtherProvider(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkNotOffered(Refusal):
-    """In this availability zone no VIP may be there."""
+    """The availability zone does not allow VIPs on this network."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipNotAnnounced(Refusal):
-    """Hosts announce the VIPs of this provider, and the network is not one that an operator has declared for that."""
+    """The provider's VIPs are announced by hosts, but the network is not an announced one."""
 
     network_id: str
     provider: str
@@ -69,7 +69,7 @@ class VipNotAnnounced(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipNeedsAnnouncing(Refusal):
-    """The network is for VIPs that hosts announce, which this provider's are not."""
+    """The network is for announced VIPs, but the provider's VIPs are not announced."""
 
     network_id: str
     provider: str
@@ -77,14 +77,14 @@ class VipNeedsAnnouncing(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadProfile(Refusal):
-    """What a profile says is no JSON object."""
+    """The profile's metadata is not a JSON object."""
 
     profile: Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadVipNetworks(Refusal):
-    """They are not a list of ids."""
+    """The profile's VIP networks are not a list of ids."""
 
     profile: Profile
     value: object
@@ -92,7 +92,7 @@ class BadVipNetworks(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCapability(Refusal):
-    """The provider has no such key of a profile."""
+    """The provider does not support this key of a profile."""
 
     profile: Profile
     name: str
@@ -101,7 +101,7 @@ class UnknownCapability(Refusal):
 def choose(
     providers: Names, snapshot: Snapshot, provider: str | None, flavor_id: str | None, zone: str | None
 ) -> Offer:
-    """The flavor's provider, the one that is named, or the default one. Raises Refused."""
+    """Return the offer: the provider is that of the flavor, the requested one, or the default. Raises Refused."""
     reads = []
     vip_networks: frozenset[str] | None = None
     if flavor_id is not None:
@@ -122,13 +122,13 @@ def choose(
 
 
 def check_network(offer: Offer, network_id: str) -> None:
-    """Raises Refused where no VIP may be."""
+    """Check that the VIP may be on the network. Raises Refused."""
     if offer.vip_networks is not None and network_id not in offer.vip_networks:
         raise Refused(NetworkNotOffered(network_id=network_id))
 
 
 def check_announced(providers: Names, name: str, network: Network) -> None:
-    """Whether VIPs of the provider of this name may be on the network. Raises Refused."""
+    """Check that VIPs of this provider may be on the network. Raises Refused."""
     announces = find_provider(providers, name).announces
     if announces and not network.announced:
         raise Refused(VipNotAnnounced(network_id=network.id, provider=name))
@@ -137,15 +137,15 @@ def check_announced(providers: Names, name: str, network: Network) -> None:
 
 
 def find_provider(providers: Names, name: str) -> Provider:
-    """Raises Refused."""
+    """Return the provider with this name. Raises Refused."""
     if name not in providers:
         raise Refused(UnknownProvider(name=name))
     return providers[name]
 
 
 def check_profile(providers: Names, profile: Profile) -> frozenset[str] | None:
-    """The networks on which VIPs may be, if it says any. Raises Refused for what is no JSON object, no provider, or
-    none of the provider's keys."""
+    """Check a profile and return its VIP networks; None if it has none. Raises Refused if the metadata is not a JSON
+    object, the provider does not exist, or the provider does not support a key."""
     try:
         metadata = json.loads(profile.metadata, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -166,14 +166,15 @@ def check_profile(providers: Names, profile: Profile) -> frozenset[str] | None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """NaN and Infinity are no JSON (RFC 8259, section 6)."""
+    """Reject NaN and Infinity, which are not valid JSON (RFC 8259, section 6)."""
     raise ValueError(name)
 
 
 def _profile_of(
     providers: Names, snapshot: Snapshot, offer: Flavor | AvailabilityZone | None, kind: Kind, key: str
 ) -> tuple[Profile, frozenset[str] | None]:
-    """The profile behind an offer, and the networks that it says: its provider may have known more keys before."""
+    """Return the profile of an offer and its VIP networks. The profile is checked again, because the provider may no
+    longer support all of its keys."""
     if offer is None:
         raise Refused(UnknownOffer(kind=kind, key=key))
     if not offer.enabled:

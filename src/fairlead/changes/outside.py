@@ -1,6 +1,6 @@
-"""What is behind an external network without translation: tenants' subnets, and addresses of its routes.
+"""Addresses behind an external network without NAT: subnets of tenants, and addresses of its routes.
 
-Outside, such an address is one machine's or one network's: whatever two would have is refused to the second.
+Such an address is globally unique, so a second use of it is rejected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from fairlead.model.steps import Steps, at_once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotInRoutes(Refusal):
-    """Nothing leads there from outside."""
+    """No route of the uplink contains the prefix."""
 
     cidr: IPNetwork
     uplink_id: str
@@ -27,7 +27,8 @@ class NotInRoutes(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedOutside(Refusal):
-    """Something else behind the external network has addresses of it: what, is not said, for it may be a stranger's."""
+    """Another object behind the external network uses addresses of the prefix. It is not disclosed, because it may
+    belong to another project."""
 
     cidr: IPNetwork
     uplink_id: str
@@ -35,27 +36,27 @@ class UsedOutside(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotGranted(Refusal):
-    """Only an administrator says which project has a prefix of an uplink's routes."""
+    """The project has no grant for the prefix; only an administrator grants prefixes of an uplink's routes."""
 
     cidr: IPNetwork
     uplink: str
-    """Its name."""
+    """Name of the uplink."""
     project_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteNeeded(Refusal):
-    """An address, or a tenant's whole subnet, is reached by a route that would go."""
+    """A removed route is needed by an address, or by a tenant's subnet."""
 
     needed: IPAddress | IPNetwork
     network: Network
-    """That has it."""
+    """Network that needs the route."""
 
 
 def check_untranslated(snapshot: Snapshot, uplink: Network, network_id: str, cidr: IPNetwork) -> Steps[None]:
-    """Whether a network may have this subnet, and be seen outside as it is. Raises Refused.
+    """Check that a network can have this subnet without NAT. Raises Refused.
 
-    All that is on the external network is looked at: as many as it has addresses to give.
+    All ports of the external network are scanned; their number is bounded by its addresses.
     """
     if not any(is_inside(cidr, route) for route in uplink.routes):
         raise Refused(NotInRoutes(cidr=cidr, uplink_id=uplink.id))
@@ -69,13 +70,13 @@ def check_untranslated(snapshot: Snapshot, uplink: Network, network_id: str, cid
 
 
 def granted(snapshot: Snapshot, project_id: str, uplink: Network) -> list[IPNetwork]:
-    """The prefixes of its routes that are the project's."""
+    """Return the prefixes of the uplink's routes that are granted to the project."""
     project = snapshot.projects.get(project_id)
     return [each.cidr for each in project.prefixes if each.uplink == uplink.name] if project else []
 
 
 def check_granted(snapshot: Snapshot, asker: Identity, project_id: str, uplink: Network, cidr: IPNetwork) -> None:
-    """Whether a network of this project may take the prefix for itself. Raises Refused."""
+    """Check that a network of this project may use the prefix. Raises Refused."""
     if asker.is_admin or any(is_inside(cidr, prefix) for prefix in granted(snapshot, project_id, uplink)):
         return
     raise Refused(NotGranted(cidr=cidr, uplink=uplink.name, project_id=project_id))
@@ -84,8 +85,8 @@ def check_granted(snapshot: Snapshot, asker: Identity, project_id: str, uplink: 
 def check_joined(
     snapshot: Snapshot, asker: Identity, router: Router, joined: Iterable[tuple[Network, IPNetwork]]
 ) -> None:
-    """Whether these subnets may be behind the router. Where an uplink has routes, a tenant shows nothing there as it is
-    but what these lead to, and what they were granted of that. Raises Refused."""
+    """Check that these subnets may be behind the router. If the uplink has routes, a tenant's subnet without NAT must
+    be inside these routes and inside the project's grants. Raises Refused."""
     gateway = router.gateway
     if gateway is None or asker.is_admin:
         return
@@ -97,13 +98,13 @@ def check_joined(
 
 
 def _is_seen(uplink: Network, cidr: IPNetwork) -> bool:
-    """Where an uplink has routes. A prefix of IPv6 to which none leads is nobody's outside: machines may have such ones
-    beside others."""
+    """Return whether the subnet is visible on an uplink with routes. An IPv6 prefix outside all routes is not reachable
+    from outside, so machines may have such addresses in addition to others."""
     return bool(uplink.routes) and (cidr.version == 4 or any(overlaps(route, cidr) for route in uplink.routes))
 
 
 def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwork]) -> Steps[None]:
-    """Whether these routes may be those of the external network from now on. Raises Refused."""
+    """Check that these routes can replace those of the external network. Raises Refused."""
     gone, there = [route for route in uplink.routes if route not in routes], list(routes)
     for port in ports_on(snapshot, uplink) if gone else ():
         yield
@@ -117,7 +118,7 @@ def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwor
 
 
 def untranslated(snapshot: Snapshot, port: Port, version: int, but: str = "") -> Iterator[tuple[Network, IPNetwork]]:
-    """(network, subnet) that is seen outside as it is through this port, if that is a router's gateway."""
+    """Yield (network, subnet) that is visible outside without NAT through this port, if it is a router's gateway."""
     router = snapshot.routers.get(port.device_id) if port.use is PortUse.ROUTER_GATEWAY else None
     if router is None or is_translated(router, version):
         return
@@ -131,13 +132,13 @@ def untranslated(snapshot: Snapshot, port: Port, version: int, but: str = "") ->
 
 
 def is_translated(router: Router, version: int) -> bool:
-    """Whether what leaves by the router's gateway has an address of the gateway."""
+    """Return whether traffic that leaves by the router's gateway gets an address of the gateway."""
     gateway = router.gateway
     return gateway is not None and (gateway.enable_snat if version == 4 else gateway.enable_snat_ipv6)
 
 
 def _holder(snapshot: Snapshot, port: Port) -> Network:
-    """The tenant's network that the port's address is for; its own network, where there is none."""
+    """Return the tenant's network that the port's address serves; the port's own network if there is none."""
     found = port.network_id
     if port.use is PortUse.VIP:
         balancer = snapshot.load_balancers.get(port.device_id.removeprefix(VIP_DEVICE))

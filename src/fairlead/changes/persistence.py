@@ -1,4 +1,4 @@
-"""How a pool keeps its clients: what fits to its protocol."""
+"""Checks of session persistence against the pool's protocol."""
 
 import re
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from fairlead.model.loadbalancer import (
 )
 
 COOKIE_NAME = re.compile(r"[!#$%&'*+\-.0-9^_`a-z|~]+", re.ASCII | re.IGNORECASE)
-"""RFC 6265, section 4.1.1: a token, as RFC 9110, section 5.6.2, has it."""
+"""Cookie name: a token (RFC 6265, section 4.1.1; RFC 9110, section 5.6.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CookiesOfDatagrams(Refusal):
-    """Datagrams carry no cookies."""
+    """Cookie persistence is not possible for UDP and SCTP pools."""
 
     type: PersistenceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutOfStreams(Refusal):
-    """A timeout or a granularity is for datagrams: a connection has an end."""
+    """Timeout and granularity are only valid for UDP and SCTP pools, because TCP connections have an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class BadCookieName(Refusal):
 
 
 def check_persistence(pool: Pool) -> None:
-    """Raises Refused."""
+    """Check the persistence of a pool. Raises Refused."""
     match pool.persistence:
         case None:
             return

@@ -1,4 +1,4 @@
-"""What must be true of a pool and of its members, and what nobody says: numbers and slots of members."""
+"""Checks of a pool and its members, and assignment of ordinals and slots."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from fairlead.model.steps import Steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExists(Refusal):
-    """Another member of the pool is at this address and port."""
+    """Another member of the pool has this address and port."""
 
     address: IPAddress
     port: TargetPort
@@ -28,16 +28,16 @@ class MemberExists(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDestination(Refusal):
-    """No packet may go to a member there, or to where a member is probed. Link-local addresses include that of the
-    metadata service, with other people's credentials."""
+    """The member's address or monitor address is not a valid destination. Link-local addresses include the metadata
+    service, which has credentials of other tenants."""
 
     address: IPAddress
     is_probed: bool = False
 
 
 def complete_pool(known: lb.Pool | None, pool: lb.Pool, smallest: int = SMALLEST) -> Steps[lb.Pool]:
-    """A new or changed pool with numbers for its new members and slots for all of them, so many at least. Raises
-    Refused."""
+    """Return a new or changed pool with ordinals for new members and slots for all members, at least `smallest` slots.
+    Raises Refused."""
     pool = complete_pool_tls(known, pool)
     check_persistence(pool)
     if pool.health_monitor is not None and (known is None or pool.health_monitor is not known.health_monitor):
@@ -53,7 +53,7 @@ def complete_pool(known: lb.Pool | None, pool: lb.Pool, smallest: int = SMALLEST
 
 
 def _numbered(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:
-    """An ordinal is given once: who comes later is another one."""
+    """Assign ordinals to new members. An ordinal is never reused in the pool."""
     old = {member.id: member for member in known.members} if known else {}
     number = known.next_ordinal if known else 0
     members, moved = list[lb.Member](), list[lb.Member]()
@@ -82,7 +82,7 @@ def _check_addresses(before: lb.Member | None, member: lb.Member) -> None:
 
 
 def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
-    """Of two members at one address and port the one that has moved there is too many."""
+    """Check that no two members have the same address and port. The refusal names a member that was added or moved."""
     ids = {member.id for member in moved}
     taken = {(member.address, member.port) for member in members if member.id not in ids}
     for member in moved:
@@ -93,9 +93,9 @@ def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
 
 
 def check_subnet(snapshot: Snapshot, who: Identity, balancer: lb.LoadBalancer, member: lb.Member) -> None:
-    """The subnet that a member is said to be on from now on is one that the asker may use. Raises Refused.
+    """Check that the caller may use the subnet of a new or changed member. Raises Refused.
 
-    A service that keeps the load balancer has looked at that itself, and may know subnets of which OVN says nothing.
+    The service that keeps a load balancer has already checked this, and may know subnets that OVN does not have.
     """
     if member.subnet_id is not None and not is_unnamed(snapshot, balancer, member.subnet_id):
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))

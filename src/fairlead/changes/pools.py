@@ -17,21 +17,21 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasDefaultPool(Refusal):
-    """The listener leads to another pool already."""
+    """The listener already has a default pool."""
 
     listener_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInUse(Refusal):
-    """A policy leads to it."""
+    """An L7 policy redirects to the pool."""
 
     pool_id: str
     policy_id: str
 
 
 def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: Asker) -> tuple[lb.LoadBalancer, lb.Pool]:
-    """Raises Refused."""
+    """Return a pool that the caller may change. Raises Refused."""
     balancer, pool = find_pool(snapshot, pool_id, asker.identity)
     check_may_change(balancer, asker.identity)
     return balancer, pool
@@ -40,7 +40,7 @@ def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: Asker) -> tuple
 def create_pool(
     snapshot: Snapshot, asker: Asker, balancer_id: str, pool: lb.Pool, listener_id: str | None = None
 ) -> Steps[Changes]:
-    """The listener, if one is named, leads to it from now on."""
+    """Create a pool, as the default pool of the listener if one is given."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     balancer = replace(balancer, pools=(*balancer.pools, pool))
     if listener_id is not None:
@@ -54,13 +54,13 @@ def create_pool(
 
 
 def update_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
-    """It takes the place of the one with its id."""
+    """Replace the pool with this id."""
     balancer, _ = find_pool_to_change(snapshot, pool.id, asker)
     return put_part(snapshot, asker, lb.replace_pool(balancer, replace(pool, updated_at=asker.now)))
 
 
 def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes]:
-    """Listeners that led to it stay, with no pool."""
+    """Delete a pool. Listeners that used it stay, without a default pool."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     for policy in (policy for listener in balancer.listeners for policy in listener.l7policies):
         if policy.redirect_pool_id == pool_id:
@@ -76,7 +76,7 @@ def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes
 def put_pool(
     snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer, old: lb.Pool, pool: lb.Pool
 ) -> Steps[Changes]:
-    """A pool of which members or the monitor have changed: whether the pool is on its way is looked at before the load
+    """Replace a pool with changed members or monitor. The check for a PENDING pool precedes that of the load
     balancer."""
     yield
     changed = lb.replace_pool(balancer, replace(pool, updated_at=asker.now))

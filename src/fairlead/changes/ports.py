@@ -1,6 +1,6 @@
-"""Ports: who may have which on a network, and what may become of one that serves something else.
+"""Changes of ports: permissions on a network, and protection of ports that serve another object.
 
-A router's interface and a VIP's port belong to what they serve: their addresses and device change only with it.
+A router interface and a VIP port belong to the object that they serve: their addresses and device change only with it.
 """
 
 import re
@@ -24,47 +24,47 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP, PortUse.LOCAL_IP)
-"""Ports of a router or a floating IP, which alone changes them."""
+"""Uses of ports that belong to a router, floating IP or Local IP, which alone changes them."""
 RESERVED_OWNER = "network:"
-"""A `device_owner` that begins so is the network's own, and its owner's to give."""
+"""Prefix of `device_owner` values that only the network's owner may set."""
 VIP_DEVICE = "lb-"
 _BALANCER = re.compile(VIP_DEVICE + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RESERVED = ("host", "mac_address", "port_security_enabled", "device_owner")
-"""What takes more than the right to have a port."""
+"""Fields that need more than the permission to have a port."""
 _SERVING = ("fixed_ips", "device_id", "device_owner")
-"""What a port serves with."""
+"""Fields that cannot change while the port serves another object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPort(Resource):
-    """What a request says of a port that shall be."""
+    """Requested port."""
 
     network_id: str
     mac_address: str | None = None
-    """None is any free one."""
+    """MAC; None for any free one."""
     fixed_ips: tuple[AskedAddress, ...] | None = None
-    """None is one address of each family that the network has."""
+    """Addresses; None for one per IP version of the network."""
     admin_state_up: bool = True
     device_id: str = ""
     device_owner: str = ""
     host: str = ""
     port_security_enabled: bool | None = None
-    """None is as the network has it."""
+    """Port security; None for the network's default."""
     said: frozenset[str] = frozenset()
-    """Fields that the request names, if only to say nothing of them."""
+    """Fields in the request, with any value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortChange:
     port: Port
-    """As it shall be, but for its addresses."""
+    """Port after the change, except its addresses."""
     fixed_ips: tuple[AskedAddress, ...] | None = None
-    """None: it keeps those that it has."""
+    """Addresses; None keeps the present ones."""
     said: frozenset[str] = frozenset()
-    """Fields that the request names, if only to say that they stay: who may not say the one may not say the other."""
+    """Fields in the request, changed or not: both need the same permission."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class MacTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseIsGiven(Refusal):
-    """A port is never declared to be for this: what it serves makes it so."""
+    """A request cannot set this use; it follows from the object that the port serves."""
 
     use: PortUse
 
@@ -89,7 +89,7 @@ class PortInUse(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortServesNetwork(Refusal):
-    """It goes with its router or floating IP."""
+    """The port is deleted with its router, floating IP or Local IP."""
 
     port_id: str
     use: PortUse
@@ -97,7 +97,7 @@ class PortServesNetwork(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortServesUnasked(Refusal):
-    """It goes with its subnet, or when nobody needs it any more."""
+    """The port is deleted with its subnet, or when it is no longer needed."""
 
     port_id: str
     use: PortUse
@@ -111,14 +111,15 @@ class PortServesBalancer(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortHasLocalIP(Refusal):
-    """It has the address of one."""
+    """The port has the address of a Local IP."""
 
     port_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressIsLocalIP(Refusal):
-    """Its port keeps it while there is the Local IP: another port could get it, and two would answer for it."""
+    """The port must keep the address while the Local IP exists; otherwise another port could get the address, and both
+    would answer for it."""
 
     port_id: str
     address: IPAddress
@@ -127,18 +128,18 @@ class AddressIsLocalIP(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortHoldsLocalIP(Refusal):
-    """The port was made for the address of a Local IP, which is found and deleted by this field."""
+    """The port was created for the address of a Local IP, which refers to it by this field."""
 
     port_id: str
     local_ip_id: str
     field: str
 
 
-# What is done
+# Requests
 
 
 def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
-    """Raises Refused."""
+    """Create a port. Raises Refused."""
     network = access.find_network(snapshot, asker, new.network_id)
     access.check_owner(asker, new.project_id, Port)
     access.check(access.uses_network(asker, network), Verb.CREATE, Port)
@@ -172,7 +173,7 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
 
 
 def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChange, now: datetime) -> Changes:
-    """Raises Refused."""
+    """Update a port. Raises Refused."""
     access.check(access.may_change_port(snapshot, asker, old), Verb.UPDATE, Port)
     new, network = change.port, snapshot.networks[old.network_id]
     differs = {name for name in _RESERVED if getattr(new, name) != getattr(old, name)}
@@ -195,7 +196,7 @@ def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChan
 
 
 def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
-    """Raises Refused."""
+    """Delete a port. Raises Refused."""
     access.check(access.may_change_port(snapshot, asker, port), Verb.DELETE, Port)
     if port.id in snapshot.port_local_ips:
         raise Refused(PortHasLocalIP(port_id=port.id))
@@ -211,7 +212,7 @@ def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
 
 
 def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
-    """The load balancer whose VIP's address this port has."""
+    """Return the load balancer whose VIP port this is; None if there is none."""
     if port.use is not PortUse.VIP or not port.device_id.startswith(VIP_DEVICE):
         return None
     balancer = snapshot.load_balancers.get(port.device_id.removeprefix(VIP_DEVICE))
@@ -219,13 +220,15 @@ def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
 
 
 def local_ip_of(snapshot: Snapshot, port: Port) -> str | None:
-    """One that leads to the port, as its own or a replica: then it stays a machine's."""
+    """Return a Local IP with this port as its own or as a replica, so the port must remain a machine's; None if there
+    is none."""
     found = *snapshot.port_local_ips.get(port.id, NO_IDS), *snapshot.replica_local_ips.get(port.id, NO_IDS)
     return min(found, default=None)
 
 
 def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
-    """What led to an address which the port has no more: floating IPs, and Local IPs without that replica."""
+    """Return floating IPs and Local IPs that referred to an address that the port no longer has, without that
+    reference."""
     floating_ips = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
     local_ips = (snapshot.local_ips[each] for each in snapshot.replica_local_ips.get(port.id, NO_IDS))
     return [
@@ -235,7 +238,7 @@ def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
 
 
 def _check_local_ips(snapshot: Snapshot, port: Port) -> None:
-    """It keeps the addresses that are Local IPs. Raises Refused."""
+    """Check that the port keeps the addresses of Local IPs. Raises Refused."""
     addresses = {fixed.address for fixed in port.fixed_ips}
     for local_ip_id in sorted(snapshot.port_local_ips.get(port.id, NO_IDS)):
         address = snapshot.local_ips[local_ip_id].address
@@ -246,8 +249,8 @@ def _check_local_ips(snapshot: Snapshot, port: Port) -> None:
 def _check_reserved(
     asker: Identity, network: Network, verb: Verb, asked: NewPort | PortChange, said: frozenset[str]
 ) -> None:
-    """Where a port is plugged is for the administrator to say. What it may send is for the network's owner, and so is,
-    on a network that is only shared, which address it gets. Raises Refused."""
+    """Check fields with restricted permissions. Only an administrator may choose the host; only the network's owner may
+    disable port security and, on a shared network, choose addresses. Raises Refused."""
     access.check_fields(asker.is_admin, verb, Port, said & {"host"})
     port = asked.port if isinstance(asked, PortChange) else asked
     owned = {
@@ -262,27 +265,29 @@ def _check_reserved(
 
 
 def _check_mac(snapshot: Snapshot, network: Network, port_id: str, wanted: str) -> None:
-    """A MAC is free if no port of any network has it, for a router may join any two. Raises Refused."""
+    """Check that no port of any network has the MAC, because a router may join any two networks. Raises Refused."""
     if snapshot.macs.get(wanted, port_id) != port_id:
         raise Refused(MacTaken(network_id=network.id, mac=wanted))
 
 
 def _is_reserved_vip(asker: Identity, new: NewPort) -> bool:
-    """A VIP's port may be there before its load balancer, if an administrator says which one that will be: so Octavia
-    makes it. It has no row in OVN, and nobody answers for its address before the load balancer is there."""
+    """Return whether an administrator creates a VIP port for a given load balancer in advance, as Octavia does. The
+    port has no row in OVN, and its address does not answer before the load balancer exists."""
     is_vip = new.device_owner == PortUse.VIP.value and _BALANCER.fullmatch(new.device_id)
     return bool(is_vip) and asker.is_admin and not new.host
 
 
 def _check_use(device_owner: str) -> None:
-    """A port becomes a router's interface by the router alone, for that is where overlaps are found. And a VIP by its
-    load balancer alone: a VIP's port has no row of its own in OVN. Raises Refused."""
+    """Check that the request does not declare a reserved use. Router interfaces are only created through the router,
+    which checks for overlaps, and VIP ports through the load balancer, because they have no row of their own in OVN.
+    Raises Refused."""
     if device_owner and device_owner in set(PortUse):
         raise Refused(UseIsGiven(use=PortUse(device_owner)))
 
 
 def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
-    """For a change that the router or the load balancer would not know of. Raises Refused."""
+    """Check that the change does not affect the router, load balancer or Local IP that the port serves. Raises
+    Refused."""
     if old.use not in {*OF_NETWORK, *UNASKED} and vip_holder(snapshot, old) is None:
         return
     differs = next((name for name in _SERVING if getattr(old, name) != getattr(new, name)), None)

@@ -1,4 +1,4 @@
-"""How much may be probed: how often by one monitor, and how many packets of a project, and to one port."""
+"""Limits of probes: the minimum delay of a monitor, and the maximum rate of a project and to a port."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,16 +16,16 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyProbes(Refusal):
-    """Of a project, or to one port."""
+    """The probe rate of a project, or to one port, exceeds its limit."""
 
     per_second: int
     port_id: str | None = None
 
 
 def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
-    """Raises Refused for a monitor that probes too often, and when a project or a port would get too many probes.
+    """Check the delay of new monitors, and the probe rates of projects and ports. Raises Refused.
 
-    What is asked already may stay as it is, whatever the limits are by now.
+    Existing monitors may remain as they are when a limit is lowered.
     """
     limited = False
     for new in changes.puts:
@@ -46,7 +46,7 @@ def _check_delays(least: int, old: Probing | None, new: Probing) -> None:
 
 
 def _monitors(probing: Probing | None) -> Mapping[str, HealthMonitor | ReplicaMonitor]:
-    """By the pool or the Local IP."""
+    """Return the monitors by the id of their pool or Local IP."""
     match probing:
         case LoadBalancer(pools=pools):
             return {pool.id: pool.health_monitor for pool in pools if pool.health_monitor}
@@ -57,7 +57,7 @@ def _monitors(probing: Probing | None) -> Mapping[str, HealthMonitor | ReplicaMo
 
 
 def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: Probing | None, new: Probing) -> bool:
-    """Whether more is asked than before, and a limit was looked at."""
+    """Check the probe rates. Return whether a rate grows, so a limit was checked."""
     before, after = probe_rates(old), probe_rates(new)
     more = sum(after.values()) - sum(before.values())
     grown = [place for place, rate in after.items() if rate > before.get(place, 0)]

@@ -1,8 +1,8 @@
-"""What a health monitor needs besides a load balancer or a Local IP: an address from which probes come.
+"""Source addresses of probes: the ports that a health monitor needs in addition to its load balancer or Local IP.
 
-It is held by a port, one a subnet, made with the first monitor that needs it. It goes with its subnet. On networks of
-others who keeps the load balancers for another service makes a port there, when it has heard of the monitor. Where
-agents probe there is a second one, for the one node that probes who is not on it (ADR 46).
+One port per subnet holds the address. It is created with the first monitor that needs it, and deleted with the subnet.
+On unmanaged networks, the service that keeps the load balancer creates a port once it sees the monitor. Where agents
+probe, a second port serves the node with delegated probes (ADR 46).
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ from fairlead.model.writing import Changes, apply_changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoAddressForProbes(Refusal):
-    """The subnet has none left."""
+    """The subnet has no free address."""
 
     subnet_id: str
 
 
 def make_probe_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
-    """The ports that are missing for the probes that this document asks for.
+    """Return the missing ports for the probes of this document.
 
-    Raises Refused where a subnet has no address left, and Unsupported where others give the addresses out and nobody
-    makes a port.
+    Raises Refused if a subnet has no free address, and Unsupported on an unmanaged network where no service creates the
+    port.
     """
     ports: list[Port] = []
     for subnet_id, network_id in sorted(sourceless_subnets(snapshot, probing).items()):
@@ -45,8 +45,8 @@ def make_probe_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tup
 
 
 def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
-    """The ports that are missing for probes of those whose node is silent, or who have none, by another node. Where a
-    subnet has no address left there are none: nobody is refused a monitor for it."""
+    """Return the missing ports for delegated probes. Subnets without a free address are skipped, because the monitor
+    works without delegation."""
     ports: list[Port] = []
     for subnet_id, network_id in sorted(coverless_subnets(snapshot, probing).items()):
         port = _find(snapshot, network_id, subnet_id, cover_port_id(subnet_id), now)
@@ -57,8 +57,8 @@ def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tup
 
 
 def _check_made(snapshot: Snapshot, network: ForeignNetwork, probing: Probing) -> None:
-    """Raises Unsupported if there is no port of theirs to probe from, and there will be none: one that nobody can tell
-    from a stranger's is none."""
+    """Check that a service will create the probe port on an unmanaged network. Raises Unsupported otherwise, also if
+    the network has no project, because its port could not be told from another tenant's."""
     is_kept = isinstance(probing, LoadBalancer) and probing.kept is not None
     if is_kept and network.writer in SERVED and network.project_id:
         return
@@ -78,7 +78,7 @@ def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) ->
 
 
 def _find(snapshot: Snapshot, network_id: str, subnet_id: str, identity: str, now: datetime) -> Port | None:
-    """None if there is no address for it."""
+    """Return the port; None if the subnet has no free address."""
     network = snapshot.networks[network_id]
     subnet = find_subnet(network, subnet_id)
     address = free_address(snapshot, network_id, subnet, identity) if subnet else None

@@ -1,6 +1,6 @@
-"""Projects as things of their own. One that nobody made is there while it has a network.
+"""Explicitly created projects. Other projects exist implicitly while they have a network.
 
-Raises Refused, as all of these do.
+All rules here raise Refused.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from fairlead.model.trust import MOST_PROJECTS, Project
 from fairlead.model.writing import Changes
 
 RESERVED = "/\\'\"*&?#%,:"
-"""What has a meaning in a URL, or between names."""
+"""Characters with a meaning in URLs or in lists of names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class ProjectIsThere(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadProjectName(Refusal):
-    """`why` is what makes it none: empty, too long, or with these characters."""
+    """The name is empty, too long, or contains `characters`."""
 
     name: str
     empty: bool = False
@@ -41,14 +41,14 @@ class BadProjectName(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectInUse(Refusal):
-    """Something is the project's still."""
+    """The project has resources."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultProjectStays(Refusal):
-    """It is there always."""
+    """The default project cannot be created or deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +62,19 @@ def is_project(snapshot: Snapshot, name: str) -> bool:
 
 
 def all_projects(snapshot: Snapshot) -> list[str]:
-    """Their names, in order."""
+    """Return the sorted names of all projects."""
     return sorted({DEFAULT_PROJECT, *snapshot.projects, *snapshot.project_networks} - {EVERYBODY})
 
 
 def find_project(snapshot: Snapshot, asker: Identity, name: str) -> Project:
-    """One that nobody made has nothing to say of itself. A project of others is not there for who may not see it."""
+    """Return a project that the caller may see; an implicit project has default attributes."""
     if not is_project(snapshot, name) or not (asker.may_see(name) or name in asker.projects):
         raise Refused(NoSuchProject(name=name))
     return snapshot.projects.get(name) or Project(name=name)
 
 
 def create_project(snapshot: Snapshot, asker: Identity, project: Project) -> Changes:
-    """Of one that is there because it has networks, too: from then on it stays without them."""
+    """Create a project. An implicit project becomes explicit, so it remains without networks."""
     check_administers(asker.is_admin)
     check_name(project.name)
     if project.name == DEFAULT_PROJECT or project.name in snapshot.projects:
@@ -92,7 +92,8 @@ def change_project(snapshot: Snapshot, asker: Identity, project: Project) -> Cha
 
 
 def delete_project(snapshot: Snapshot, asker: Identity, name: str) -> Changes:
-    """One that has nothing. Whoever was restricted to it is no more: it may be another's name one day."""
+    """Delete a project without resources. Certificates and tokens lose their permission for it, because the name may be
+    reused."""
     check_administers(asker.is_admin)
     if name == DEFAULT_PROJECT:
         raise Refused(DefaultProjectStays())
@@ -105,14 +106,14 @@ def delete_project(snapshot: Snapshot, asker: Identity, name: str) -> Changes:
 
 
 def _without(snapshot: Snapshot, name: str) -> Iterator[Aggregate]:
-    """The certificates and tokens that were restricted to the project, as they are without."""
+    """Yield the certificates and tokens with a permission for the project, without that permission."""
     for grant in (*snapshot.certificates.values(), *snapshot.trust_tokens.values()):
         if name in grant.projects:
             yield replace(grant, projects=tuple(each for each in grant.projects if each != name))
 
 
 def check_name(name: str) -> None:
-    """It stands in URLs, and is the `project_id` of what the project has. Raises Refused."""
+    """Check a project's name, which is part of URLs and the `project_id` of its resources. Raises Refused."""
     if not name:
         raise Refused(BadProjectName(name=name, empty=True))
     if len(name) > LONGEST_PROJECT:

@@ -17,19 +17,19 @@ class TooManyServers(Refusal):
     """An HAProxy would have more servers than the limit."""
 
     at: str
-    """The id of the network, or of the router, with the VIPs."""
+    """Id of the network, or of the router, with the VIPs."""
     asked: int
     most: int
 
 
 def large_proxies(most: int, snapshot: Snapshot) -> Mapping[ProxyPlace, int]:
-    """Maps each place whose HAProxies exceed the limit `most` to its number of servers. Such load balancers were stored
+    """Map each place whose HAProxies exceed the limit `most` to its number of servers. Such load balancers were stored
     before the limit was set."""
     return {} if most == UNLIMITED else {at: number for at, number in snapshot.proxy_servers.items() if number > most}
 
 
 def check_proxy_servers(most: int, snapshot: Snapshot, changes: Changes) -> Changes:
-    """Raises Refused if a change increases the number of servers of an HAProxy above `most`. A load balancer that is
+    """Raise Refused if a change increases the number of servers of an HAProxy above `most`. A load balancer that is
     above the limit already can change and shrink."""
     limited = False
     for new in changes.puts if most != UNLIMITED else ():

@@ -1,7 +1,7 @@
-"""Where there are proxies: a port for each chassis that has one, written when somebody needs it.
+"""Placement of proxies: a port per chassis with a proxy, created on demand.
 
-A chassis is given a proxy where its own machines reach the network, so that their connections stay there. Addresses of
-the tenant's subnet are used for them, so there are only so many; the clients of a chassis without one go to others.
+A chassis gets a proxy if its own machines reach the network, so their connections stay local. Proxies use addresses of
+the tenant's subnet, so their number is limited; clients on other chassis use remote proxies.
 """
 
 from collections.abc import Collection
@@ -21,8 +21,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 MOST, MOST_OF_GUESTS = 8, 2
-"""Of a place, unless an operator says otherwise: on the project's own networks, and on those of others, whose addresses
-they take."""
+"""Default maximum of proxies per place: on the project's own networks, and on those of other projects, whose addresses
+they use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What is to change of the proxies of a place."""
+    """Changes of the proxies of a place."""
 
     come: tuple[str, ...] = ()
-    """Chassis."""
+    """Chassis that need a proxy."""
     go: tuple[Port, ...] = ()
 
     def __bool__(self) -> bool:
@@ -49,12 +49,13 @@ class Placement:
 
 
 def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str], most: int = MOST) -> Placement:
-    """`near` are the chassis that reach the network and have an agent, of those that listen to this server.
+    """Return the required changes; `near` are the chassis that reach the network and have an agent connected to this
+    server.
 
-    A proxy stays where it is as long as nobody else needs its place, and as long as it is of use there. That is not
-    judged by who listens to this server, or two of them would each take what the other one gives. What is not known of
-    a chassis yet, after a start, takes nothing away. One on a network that is not the one any more goes first, and a
-    second one on a chassis.
+    A proxy stays on its chassis while it is useful there and no other chassis needs its slot. Usefulness does not
+    depend on the connections of this server, because two servers would otherwise undo each other's changes. Chassis
+    with unknown state, after a start, keep their proxy. Duplicates on a chassis, and then proxies on a network that is
+    no longer the place's, are removed first.
     """
     ports = proxy_ports(snapshot, place)
     second = set(snapshot.place_proxies.get(place, NO_IDS)) - {port.id for port in ports}
@@ -77,7 +78,8 @@ def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str],
 def place_proxies(
     snapshot: Snapshot, place: ProxyPlace, near: Collection[str], now: datetime, most: int = MOST
 ) -> Changes:
-    """Proxies that get no address any more do not come: clients there go to the others."""
+    """Create and delete ports of proxies. Chassis without a free address get no proxy; their clients use remote
+    ones."""
     placement, home = find_placement(snapshot, place, near, most), home_of(snapshot, place)
     gone = tuple(Owner(Kind.PORT, port.id) for port in placement.go)
     ports: list[Port] = []
@@ -106,14 +108,14 @@ def _is_of_use(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
 
 
 def _has_machines(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
-    """Whether it reaches the network without its proxies' own ports."""
+    """Return whether the chassis reaches the network by ports of machines, without ports of proxies."""
     node = snapshot.chassis[chassis]
     machines = (each for each in node.ports if each in snapshot.ports and snapshot.ports[each].use is not PortUse.PROXY)
     return network_id in local_places(snapshot, machines)
 
 
 def _make(snapshot: Snapshot, place: ProxyPlace, network: Network, chassis: str, now: datetime) -> Port:
-    """Raises Refused where no address is left."""
+    """Return the port of a proxy. Raises Refused if no address is free."""
     identity = proxy_port_id(proxy_name(snapshot, place), chassis)
     mac = choose_mac(snapshot, identity)
     asked = tuple(AskedAddress(subnet_id=subnet.id) for subnet in home_subnets(snapshot, place, network))

@@ -1,8 +1,8 @@
-"""The ports of proxies at which listeners take their connections: given when a load balancer is written.
+"""Proxy ports: the ports where proxies accept the connections of a listener, assigned when a load balancer is written.
 
-A port is looked for from a place that the listener's id says, so two servers seldom choose the same one for two
-listeners; the store's claims (`proxy-port/<place>/<project>/<port>`) refuse the second one. A plain host's own daemons
-listen beside its proxies, and an id may be given: so there the range is the operator's, not the tenant's choice.
+The search starts at a port derived from the listener's id, so two servers rarely select the same port for two
+listeners; the store's claims (`proxy-port/<place>/<project>/<port>`) reject the second one. On plain hosts, other
+daemons listen on the same addresses, and tenants can choose ids, so the operator configures the range there.
 """
 
 from collections.abc import Set
@@ -20,17 +20,15 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoProxyPort(Refusal):
-    """All that proxies of a network, or of a router's gateway, have for a project are taken."""
+    """The proxies of a network or router gateway have no free port for the project."""
 
     place_id: str
     most: int
 
 
 def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: lb.LoadBalancer) -> lb.LoadBalancer:
-    """The load balancer whose listeners have ports of proxies, if that is their path: those that had one keep it.
-
-    Raises Refused.
-    """
+    """Return the load balancer with proxy ports for its proxied listeners; listeners keep their present port. Raises
+    Refused."""
     chosen = dict[str, int]()
     if balancer.provider in snapshot.proxied_providers:
         had = {listener.id: listener.proxy_port for listener in old.listeners} if old is not None else {}
@@ -46,7 +44,7 @@ def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: 
 
 
 def _choose(snapshot: Snapshot, place: ProxyPlace, listener_id: str, taken: Set[int]) -> int:
-    """One that is free there, and not among those of this load balancer."""
+    """Return a port that is free at the place and not in `taken`. Raises Refused."""
     ports = snapshot.host_proxy_ports if is_on_hosts(snapshot, place) else PROXY_PORTS
     number = count((ports,))
     first = int.from_bytes(blake2b(listener_id.encode(), digest_size=4).digest())

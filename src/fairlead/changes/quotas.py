@@ -1,7 +1,7 @@
-"""Quotas: whether a change stays within those of the projects that will have more by it, and who sets which.
+"""Quotas: checks of changes against the quotas of their projects, and changes of quotas.
 
-They hold in every door and for every caller. (Octavia itself ignores quotas where callers do not have to log in; here a
-limit that is set is a limit.) One document has all limits of a project; each door shows, sets and takes away its own.
+Quotas apply in every API front end and to every caller. (Octavia ignores them without authentication; Fairlead does
+not.) One document has all limits of a project; each front end shows, sets and resets its own resources.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaExceeded(Refusal):
-    """`over` are the resources of which a project would have more than it may."""
+    """The project would exceed its quota for the resources in `over`."""
 
     over: tuple[Counted, ...]
 
@@ -52,16 +52,17 @@ class NoQuota(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAProject(Refusal):
-    """No project's id is so long, or has such characters."""
+    """The project id is too long, or has unprintable characters."""
 
     most: int
 
 
 def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Changes:
-    """The changes, if they may be made; `defaults` hold where a project has no limit of its own. Raises Refused.
+    """Return the changes if they are within the quotas; `defaults` apply to projects without own limits. Raises
+    Refused.
 
-    A change within a limit rests on nothing else having come meanwhile: two servers cannot both give away the last one.
-    A project that has too many already may have fewer, and change what it has.
+    A limited change is rejected by the store if another one was committed after this check, so two servers cannot both
+    use the last unit. A project above its quota can still change and delete resources.
     """
     over, limited = set[Counted](), False
     for (project, what), more in growth(snapshot, changes).items():
@@ -77,7 +78,7 @@ def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Chan
 
 
 def limit_in(defaults: Limits, snapshot: Snapshot, project_id: str, what: Counted) -> int:
-    """How many of these the project may have: by its quota, and by what else an administrator says of the project."""
+    """Return the effective limit of the project: its quota, or a lower restriction set by an administrator."""
     limit = limit_of(limits_of(snapshot.quotas.get(project_id), defaults), what)
     project = snapshot.projects.get(project_id) if what is Counted.NETWORK else None
     most = None if project is None else project.restrictions.most_networks
@@ -85,7 +86,7 @@ def limit_in(defaults: Limits, snapshot: Snapshot, project_id: str, what: Counte
 
 
 def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], int]:
-    """(project, resource) of which there will be more by these changes -> how many more."""
+    """Return (project, resource) -> growth, for resources that grow by these changes."""
     more: Counter[tuple[str, Counted]] = Counter()
     for owner in changes.owners:
         more.subtract(count(snapshot.find(owner)))
@@ -95,7 +96,7 @@ def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], in
 
 
 def set_limits(snapshot: Snapshot, asker: Identity, project: str, limits: Mapping[Counted, int | None]) -> Changes:
-    """A project's own limits, beside those that it has; None is everybody's again. Raises Refused."""
+    """Set own limits of a project; None resets a limit to the default. Raises Refused."""
     check_administers(asker.may_limit)
     old = snapshot.quotas.get(project) or Quota(project_id=project)
     fields: Mapping[str, Any] = {what.value: limit for what, limit in limits.items()}
@@ -103,7 +104,7 @@ def set_limits(snapshot: Snapshot, asker: Identity, project: str, limits: Mappin
 
 
 def check_used(snapshot: Snapshot, project: str, limits: Mapping[Counted, int | None]) -> None:
-    """Raises Refused for a limit below what the project has."""
+    """Check that no limit is below the project's usage. Raises Refused."""
     for what, limit in limits.items():
         used = snapshot.usage.get((project, what), 0)
         if limit not in (None, UNLIMITED) and used > limit:
@@ -111,7 +112,7 @@ def check_used(snapshot: Snapshot, project: str, limits: Mapping[Counted, int | 
 
 
 def take_limits_away(snapshot: Snapshot, asker: Identity, project: str, resources: Iterable[Counted]) -> Changes:
-    """The limits of everybody again for these resources. Raises Refused, where there are no others too."""
+    """Reset the project's limits of these resources to the defaults. Raises Refused if it has no own limits."""
     check_administers(asker.may_limit)
     quota = snapshot.quotas.get(project)
     if quota is None or not has_quota(quota, resources):
@@ -121,12 +122,12 @@ def take_limits_away(snapshot: Snapshot, asker: Identity, project: str, resource
 
 
 def has_quota(quota: Quota, resources: Iterable[Counted]) -> bool:
-    """Whether the project has a quota of its own for these resources. One that limits nothing is of load balancers:
-    Octavia's API makes such."""
+    """Return whether the project has a quota for these resources. A quota without any limit counts as one of load
+    balancers, because Octavia's API creates such quotas."""
     return has_own(quota, resources) or (resources is BALANCING and not has_own(quota, Counted))
 
 
 def check_project(project: str) -> None:
-    """What has a quota can be a project. Raises Refused."""
+    """Check that the id of a quota is valid for a project. Raises Refused."""
     if not project.isprintable() or len(project) > LONGEST_PROJECT:
         raise Refused(NotAProject(most=LONGEST_PROJECT))

@@ -1,6 +1,6 @@
-"""A refusal is a value: what is wrong with a change, with the ids and figures that a door needs to say so.
+"""Refusals: values that describe why a change is rejected, with the ids and numbers for a message.
 
-Its text belongs to the door, which has its own words and codes for each. Each subject of `changes` declares its own.
+Each API front end has its own messages and error codes for them. Each module of `changes` declares its own refusals.
 """
 
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a change is not made."""
+    """Reason why a change is rejected."""
 
 
 class Refused(Exception):
-    """The change is not made, and nothing is written. `why` says what would have to be different."""
+    """Raised when a change is rejected; nothing is written. `why` is the reason."""
 
     def __init__(self, why: Refusal) -> None:
         super().__init__(why)

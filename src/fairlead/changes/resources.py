@@ -1,4 +1,4 @@
-"""What all changes of a resource have in common."""
+"""Helpers shared by all changes of resources."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -13,10 +13,11 @@ R = TypeVar("R", bound=Resource)
 
 
 def revised(old: R, new: R, now: datetime) -> R:
-    """The new one, revised now; or the very same old one if nothing differs, for then there is nothing to write."""
+    """Return the new version with the time of the change, or the identical old object if nothing differs, so there is
+    nothing to write."""
     return old if new == old else replace(new, updated_at=now)
 
 
 def rewrite(snapshot: Snapshot, document: Aggregate) -> Changes:
-    """Nothing, if the document is as it was."""
+    """Return the change that writes the document; empty if it is unchanged."""
     return Changes() if snapshot.find(owner_of(document)) == document else Changes(puts=(document,))

@@ -18,7 +18,7 @@ class UplinkNotAllowed(Refusal):
     """The project may not connect its routers to this external network."""
 
     uplink: str
-    """The external network's name."""
+    """Name of the external network."""
     project_id: str
 
 
@@ -27,7 +27,7 @@ class TooManyUplinkAddresses(Refusal):
     """Routers and VIPs of the project would use more addresses of an external network than its limit allows."""
 
     uplink: str
-    """The external network's name."""
+    """Name of the external network."""
     version: int
     most: int
     project_id: str
@@ -44,13 +44,13 @@ def allows_uplink(snapshot: Snapshot, project_id: str, uplink: Network) -> bool:
 
 
 def allows_network(snapshot: Snapshot, project_id: str, name: str) -> bool:
-    """Whether callers in the project may use a network of this name."""
+    """Return whether callers in the project may use a network with this name."""
     allowed = restrictions_of(snapshot, project_id).networks
     return allowed is None or name in allowed
 
 
 def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
-    """Returns the changes if they stay within the restrictions of their projects. Raises Refused.
+    """Return the changes if they stay within the restrictions of their projects. Raises Refused.
 
     Usage above a restriction may stay or shrink, but not grow. As with quotas, the store rejects the change if another
     one was committed after this check.
@@ -68,7 +68,7 @@ def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
 
 
 def _projects(snapshot: Snapshot, changes: Changes) -> Iterator[str]:
-    """The projects whose use of external networks may grow by these changes."""
+    """Yield the projects whose use of external networks may grow by these changes."""
     for put in changes.puts:
         match put:
             case Router(project_id=project_id) | LoadBalancer(project_id=project_id):
@@ -80,7 +80,7 @@ def _projects(snapshot: Snapshot, changes: Changes) -> Iterator[str]:
 
 
 def _check_uplink(snapshot: Snapshot, after: Snapshot, router: Router) -> None:
-    """Raises Refused."""
+    """Check that the project may use the router's external network. Raises Refused."""
     old = snapshot.routers.get(router.id)
     before = None if old is None or old.gateway is None else old.gateway.network_id
     uplink = None if router.gateway is None else after.networks.get(router.gateway.network_id)
@@ -90,7 +90,7 @@ def _check_uplink(snapshot: Snapshot, after: Snapshot, router: Router) -> None:
 
 
 def _check_addresses(snapshot: Snapshot, after: Snapshot, project_id: str) -> None:
-    """Raises Refused."""
+    """Check the project's addresses on external networks against its limits. Raises Refused."""
     for limit in restrictions_of(snapshot, project_id).uplink_addresses:
         for uplink_id in sorted(after.network_names.get((EVERYBODY, limit.uplink), NO_IDS)):
             had, has = (_addresses(each, project_id, uplink_id)[limit.version] for each in (snapshot, after))
@@ -102,7 +102,7 @@ def _check_addresses(snapshot: Snapshot, after: Snapshot, project_id: str) -> No
 
 
 def _addresses(snapshot: Snapshot, project_id: str, uplink_id: str) -> Counter[int]:
-    """IP version -> how many addresses of the external network the project's routers and VIPs have."""
+    """Return IP version -> number of the external network's addresses that the project's routers and VIPs have."""
     found = Counter[int]()
     for router_id in snapshot.project_gateways.get((project_id, uplink_id), NO_IDS):
         gateway = snapshot.routers[router_id].gateway

@@ -1,7 +1,7 @@
-"""Routers, their interfaces and their routes.
+"""Changes of routers, their interfaces and routes.
 
-An interface is a port. Adding or taking one away writes the router too: so two servers that decide about the same
-router, or about one that is being deleted, cannot both succeed.
+An interface is a port. Adding or removing one also writes the router, so two servers that change the same router, or
+one that is being deleted, cannot both succeed.
 """
 
 from dataclasses import dataclass, replace
@@ -36,22 +36,22 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 MOST_ROUTES = 30
-"""Of one router (neutron.conf, max_routes)."""
+"""Maximum routes of one router (neutron.conf, max_routes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterChange:
     router: Router
-    """As it shall be, but for its gateway."""
+    """Router after the change, except its gateway."""
     gateway: GatewayRequest | None = None
-    """None: it keeps the one that it has."""
+    """Gateway; None keeps the present one."""
     gateway_port_id: str = ""
-    """Of the port that a new gateway would have."""
+    """Id of the port for a new gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceTarget:
-    """What is named to add or take away an interface: a port, a subnet, or (to take away) both."""
+    """Interface to add or remove, given by a port, by a subnet, or by both for a removal."""
 
     port_id: str | None = None
     subnet_id: str | None = None
@@ -59,26 +59,26 @@ class InterfaceTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """What adding or taking away an interface does, and with which port."""
+    """Changes that add or remove an interface, with its port."""
 
     changes: Changes
     port: Port
     subnet_ids: tuple[str, ...]
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterInUse(Refusal):
-    """It has interfaces."""
+    """The router has interfaces."""
 
     router_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchInterface(Refusal):
-    """The port is none of the router's; or none of them is on the subnet, where only that was named."""
+    """The port is not an interface of the router, or none of its interfaces is on the subnet."""
 
     router_id: str
     port_id: str | None = None
@@ -110,7 +110,7 @@ class InterfaceWithoutAddress(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceOnManySubnets(Refusal):
-    """Of IPv4."""
+    """An interface can have one IPv4 subnet only."""
 
     port_id: str
 
@@ -122,7 +122,7 @@ class SubnetOfOtherProject(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubnetWithoutGateway(Refusal):
-    """There is no address for an interface."""
+    """The subnet has no gateway address for an interface."""
 
     subnet_id: str
 
@@ -135,7 +135,7 @@ class TooManyRoutes(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRoute(Refusal):
-    """Of all the routes that the router would have."""
+    """One of the requested routes is invalid."""
 
     route: Route
     routes: tuple[Route, ...]
@@ -153,14 +153,14 @@ class NexthopNotConnected(BadRoute):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NexthopIsRouters(BadRoute):
-    """The router itself has that address."""
+    """The next hop is an address of the router itself."""
 
 
-# What is done
+# Requests
 
 
 def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> Changes:
-    """Raises Refused."""
+    """Create a router. Raises Refused."""
     router = change.router
     access.check_owner(asker, router.project_id, Router)
     check_request(asker, change.gateway, Verb.CREATE)
@@ -170,7 +170,7 @@ def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> 
 
 
 def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: RouterChange, now: datetime) -> Changes:
-    """Raises Refused."""
+    """Update a router. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
     new = revised(old, change.router, now)
     if new.routes != old.routes:
@@ -189,7 +189,7 @@ def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: Rout
 
 
 def delete_router(snapshot: Snapshot, asker: Identity, router: Router) -> Changes:
-    """Raises Refused."""
+    """Delete a router. Raises Refused."""
     access.check_own(asker, Verb.DELETE, router)
     if snapshot.router_interfaces.get(router.id, NO_IDS):
         raise Refused(RouterInUse(router_id=router.id))
@@ -201,7 +201,7 @@ def delete_router(snapshot: Snapshot, asker: Identity, router: Router) -> Change
 def add_routes(
     snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
 ) -> Changes:
-    """Those that the router has already are no error (neutron, extraroute-atomic). Raises Refused."""
+    """Add routes; existing ones are not an error (neutron, extraroute-atomic). Raises Refused."""
     added = replace(router, routes=in_order({*router.routes, *routes}))
     return update_router(snapshot, asker, router, RouterChange(router=added), now)
 
@@ -209,7 +209,7 @@ def add_routes(
 def remove_routes(
     snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
 ) -> Changes:
-    """Nor those that it has not. Raises Refused."""
+    """Remove routes; missing ones are not an error. Raises Refused."""
     rest = replace(router, routes=in_order({*router.routes} - {*routes}))
     return update_router(snapshot, asker, router, RouterChange(router=rest), now)
 
@@ -217,8 +217,8 @@ def remove_routes(
 def add_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
 ) -> Attachment:
-    """By the port that is named; else by a new one with this id. A tenant joins no subnet to a router that does not
-    translate, unless the uplink's routes lead to it. Raises Refused."""
+    """Add an interface with the given port, or with a new one with this id. A tenant's subnet can join a router without
+    SNAT only if the uplink's routes lead to it. Raises Refused."""
     attached = join(snapshot, asker, router, target, port_id, now)
     network = snapshot.networks[attached.port.network_id]
     check_joined(snapshot, asker, router, [(network, subnet.cidr) for subnet in subnets_of(snapshot, attached.port)])
@@ -228,7 +228,7 @@ def add_interface(
 def join(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
 ) -> Attachment:
-    """The same where it is known that the subnet may be seen outside. Raises Refused."""
+    """Add an interface for a subnet that is known to be allowed outside. Raises Refused."""
     access.check_own(asker, Verb.ADD, router)
     if target.port_id is not None:
         port = _given_port(snapshot, asker, router, target.port_id, now)
@@ -244,10 +244,8 @@ def join(
 def remove_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, now: datetime
 ) -> Attachment:
-    """A port that was named goes whole; a subnet that was named takes its address from a port that has others.
-
-    Raises Refused.
-    """
+    """Remove an interface. A given port is deleted; a given subnet only loses its address if the port has others.
+    Raises Refused."""
     access.check_own(asker, Verb.REMOVE, router)
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
@@ -265,7 +263,7 @@ def remove_interface(
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
 
 
-# How
+# Implementation
 
 
 def _given_port(snapshot: Snapshot, asker: Identity, router: Router, port_id: str, now: datetime) -> Port:
@@ -287,8 +285,8 @@ def _given_port(snapshot: Snapshot, asker: Identity, router: Router, port_id: st
 def _gateway_port(
     snapshot: Snapshot, asker: Identity, router: Router, subnet_id: str, port_id: str, now: datetime
 ) -> Port:
-    """A new port with the subnet's gateway address. It has the MAC that it had the last time: machines on the subnet
-    go on using what they have learnt. Raises Refused."""
+    """Return a new port with the subnet's gateway address. Its MAC is derived from router and subnet, so neighbour
+    caches on the subnet remain valid. Raises Refused."""
     subnet = access.find_subnet(snapshot, asker, subnet_id)
     if not asker.may_change(subnet.project_id):
         raise Refused(SubnetOfOtherProject(subnet_id=subnet_id))
@@ -313,7 +311,7 @@ def _gateway_port(
 
 
 def _interface(snapshot: Snapshot, router: Router, target: InterfaceTarget) -> Port:
-    """The port of the router that is meant. Raises Refused."""
+    """Return the interface of the router that is meant. Raises Refused."""
     ports = [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NO_IDS)]
     if target.port_id is None:
         for port in ports:
@@ -335,7 +333,7 @@ def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
 
 
 def _freed(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[FloatingIP, ...]:
-    """The floating IPs that lead nowhere without these subnets. Raises Refused for one that needs the router."""
+    """Return the floating IPs to release without these subnets. Raises Refused if one needs the router."""
     freed = []
     for floating_ip in floating_ips_through(snapshot, router):
         for subnet in gone:
@@ -347,7 +345,7 @@ def _freed(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[Floa
 
 
 def _check_routes(snapshot: Snapshot, router: Router) -> None:
-    """Raises Refused."""
+    """Check the routes of a router. Raises Refused."""
     if len(router.routes) > MOST_ROUTES:
         raise Refused(TooManyRoutes(router_id=router.id, most=MOST_ROUTES))
     subnets = list(router_subnets(snapshot, router))

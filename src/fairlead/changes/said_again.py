@@ -1,8 +1,7 @@
-"""A load balancer that another service has too, as that service says it again, whole: what is stored becomes so.
+"""Idempotent update of a load balancer that another service also stores, from that service's complete state.
 
-A part that the service names is as it says, and is made if it is missing; one that it does not name stays, since it may
-be on its way there. What the service knows nothing of stays too: times, tags, where a client is led first, what
-its first bytes have to be, ports of proxies, numbers and slots of members.
+Parts in the state are created or updated; other parts stay, because the service may be about to send them. Attributes
+that the service does not know are kept: times, tags, locality, raw match, proxy ports, ordinals and slots of members.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,14 +33,14 @@ _OF_POOL = ("locality", "down_member", "next_ordinal", "tables", "slots")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedSince(Refusal):
-    """It is not any more what the service has seen."""
+    """The load balancer is no longer at the generation that the service has seen."""
 
     balancer_id: str
     generation: int
 
 
 def find_kept(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.LoadBalancer:
-    """Raises Refused: also for one that no other service has."""
+    """Return a load balancer that another service stores and the caller may change. Raises Refused."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     if balancer.kept is None:
         raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))
@@ -49,8 +48,8 @@ def find_kept(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.LoadBala
 
 
 def said_again(old: lb.LoadBalancer, said: lb.LoadBalancer, now: datetime) -> Steps[lb.LoadBalancer]:
-    """`old` as it is said now, and itself if that is the same. Addresses stay, which a load balancer never changes.
-    Raises Refused for what does not fit together."""
+    """Return `old` updated to the state, or `old` itself if nothing differs. Addresses are kept, because a load
+    balancer never changes them. Raises Refused for invalid combinations."""
     pools = yield from _merged(old.pools, said.pools, lambda before, each: _pool(before, each, now))
     listeners = yield from _merged(
         old.listeners, said.listeners, in_one_step(lambda before, each: _listener(before, each, now))
@@ -63,7 +62,8 @@ def said_again(old: lb.LoadBalancer, said: lb.LoadBalancer, now: datetime) -> St
 def put_said_again(
     snapshot: Snapshot, asker: Asker, said: lb.LoadBalancer, generation: int | None = None
 ) -> Steps[Changes]:
-    """No change at all if it is so already. With a generation: if it is still that one. Raises Refused, Unsupported."""
+    """Update the load balancer; no change if nothing differs. A generation makes the update conditional on it. Raises
+    Refused and Unsupported."""
     old = find_kept(snapshot, said.id, asker)
     if generation is not None and snapshot.generations.get(Owner(Kind.LOAD_BALANCER, old.id)) != generation:
         raise Refused(ChangedSince(balancer_id=old.id, generation=generation))
@@ -107,21 +107,21 @@ def _policy(old: L7Policy | None, said: L7Policy, now: datetime) -> L7Policy:
 
 
 def _kept(old: _R | None, said: _R, now: datetime, *more: str) -> _R:
-    """With what only we know of it."""
+    """Return the new part with the attributes that only Fairlead has."""
     if old is None:
         return said
     return _or_old(old, replace(said, **{name: getattr(old, name) for name in (*_OF_ALL, *more)}), now)
 
 
 def _or_old(old: _R, wanted: _R, now: datetime) -> _R:
-    """The same object if it is the same, and else as of now."""
+    """Return the old object if it is equal, otherwise the new one with the time of the change."""
     return old if replace(wanted, updated_at=old.updated_at) == old else replace(wanted, updated_at=now)
 
 
 def _merged(
     old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], Steps[_R]]
 ) -> Steps[tuple[_R, ...]]:
-    """In the order in which they are stored, new ones behind them; the same tuple if all are the same."""
+    """Return the parts in stored order, followed by new ones; the identical tuple if nothing differs."""
     known, named = {part.id: part for part in old}, dict[str, _R]()
     for part in said:
         named[part.id] = yield from change(known.get(part.id), part)

@@ -1,4 +1,4 @@
-"""Which keys and certificates a change asks for that were not asked for before."""
+"""Certificates and keys that a change refers to for the first time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRetrieved(Refusal):
-    """What these name cannot be served; why, of each."""
+    """The secrets of these references are unavailable; `why` has the reason of each."""
 
     references: tuple[str, ...]
     why: tuple[str, ...]
 
 
 def new_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Secret]]:
-    """What was served before may stay as it is, whatever has become of it in the key-store."""
+    """Yield the new secrets. References that were served before stay valid, whatever their state in the key store."""
     for balancer in changes.puts:
         if isinstance(balancer, LoadBalancer):
             old = snapshot.load_balancers.get(balancer.id)

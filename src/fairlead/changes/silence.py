@@ -1,5 +1,5 @@
-"""What is kept of nodes that have fallen silent: the newest that any server has heard, within bounds, for as long as it
-says anything of a load balancer."""
+"""Stored reports of unresponsive nodes: the newest ones of any server, bounded, and kept while they concern a load
+balancer."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,13 +16,14 @@ from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
 
 TOGETHER = timedelta(seconds=1)
-"""An agent tells all servers at once: what two heard within it is the same."""
+"""Tolerance between servers: agents report to all servers together, so reports within this interval are equal."""
 MEMORY = timedelta(days=1)
-"""After which a silent node is forgotten."""
+"""Time after which the reports of an unresponsive node are deleted."""
 
 
 def keep_silent(snapshot: Snapshot, node: SilentNode) -> Steps[Changes]:
-    """Nothing if another server has kept as much, if nobody would miss it, or if too much is kept already."""
+    """Store the last reports of a node. No change if another server has stored them, if they concern no object, or if
+    the store's limit is reached."""
     kept = snapshot.silent_nodes.get(node.name)
     if kept is not None and kept.since + TOGETHER >= node.since:
         return Changes()
@@ -36,20 +37,21 @@ def has_room(snapshot: Snapshot, node: SilentNode) -> bool:
 
 
 def forget_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
-    """That it is heard again, or has nothing to say any more; unless it has fallen silent anew meanwhile."""
+    """Delete the reports of a node that is responsive again, or whose reports are obsolete; no change if newer reports
+    were stored in the interim."""
     if snapshot.silent_nodes.get(node.name) != node:
         return Changes()
     return Changes(deletes=(Owner(Kind.SILENT_NODE, node.name),))
 
 
 def is_over(snapshot: Snapshot, node: SilentNode, now: datetime) -> bool:
-    """Whether nobody can ask for anything of it any more."""
+    """Return whether the reports are too old, or concern no existing object."""
     said = any(listener in snapshot.listener_owner for listener, _ in node.counted)
     return now - node.since > MEMORY or not (said or any(is_wanted(snapshot, each) for each, _ in node.seen))
 
 
 def _bounded(snapshot: Snapshot, node: SilentNode) -> Steps[SilentNode]:
-    """Of what is there, in an order of its own."""
+    """Return the reports that concern existing objects, within the limits and in canonical order."""
     there = {}
     for name, each in node.counted:
         if name in snapshot.listener_owner and each != Figures():
@@ -62,7 +64,7 @@ def _bounded(snapshot: Snapshot, node: SilentNode) -> Steps[SilentNode]:
 
 
 def _down_first(snapshot: Snapshot, node: SilentNode) -> Steps[list[tuple[Endpoint, Sighting]]]:
-    """Of whom it had seen those that anybody asks for."""
+    """Return the probe results of endpoints that are still probed, those that are down first."""
     seen = []
     for endpoint, each in node.seen:
         if is_wanted(snapshot, endpoint):

@@ -1,4 +1,4 @@
-"""Subnets: parts of their network's document, so that no two overlap and none is lost."""
+"""Changes of subnets, which are parts of their network's document, so overlaps and lost updates are impossible."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,21 +18,21 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 MOST_SUBNETS = 256
-"""Of one network. Ours: they are one document, and a port looks through all of them for an address."""
+"""Maximum subnets of one network: they are one document, and the allocation of an address scans them."""
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeInternet(Refusal):
-    """A subnet of every address there is."""
+    """The subnet would contain all addresses of its IP version."""
 
     cidr: IPNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherVersion(Refusal):
-    """This field is not of the subnet's IP version."""
+    """The value of this field has another IP version than the subnet."""
 
     field: str
     value: IPAddress | IPNetwork
@@ -78,7 +78,7 @@ class Ipv6ModesDiffer(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoRoomForMacs(Refusal):
-    """Addresses made of a MAC take a prefix of 64 bits (RFC 4291, 2.5.1)."""
+    """The subnet must be a /64, because addresses derived from a MAC need a prefix of 64 bits (RFC 4291, 2.5.1)."""
 
     cidr: IPNetwork
 
@@ -97,7 +97,7 @@ class SubnetsOverlap(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedElsewhere(Refusal):
-    """Another announced network has addresses of it: one address would be two VIPs."""
+    """The subnet overlaps another announced network, so one address would be two VIPs."""
 
     cidr: IPNetwork
     network_id: str
@@ -105,7 +105,7 @@ class AnnouncedElsewhere(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedAtHost(Refusal):
-    """Hosts would announce an address of this host, or of machines behind it."""
+    """The subnet contains an address or prefix of this host, which hosts would then announce."""
 
     cidr: IPNetwork
     host: str
@@ -119,16 +119,16 @@ class GatewayInUse(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubnetInUse(Refusal):
-    """Ports have addresses of it."""
+    """Ports have addresses of the subnet."""
 
     subnet_id: str
 
 
-# What is done
+# Requests
 
 
 def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: Subnet) -> Changes:
-    """Raises Refused."""
+    """Create a subnet. Raises Refused."""
     network = access.find_network(snapshot, asker, network_id)
     access.check_owner(asker, subnet.project_id, Subnet)
     access.check(asker.may_change(network.project_id), Verb.CREATE, Subnet)
@@ -145,7 +145,7 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
 
 
 def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
-    """Raises Refused."""
+    """Update a subnet. Raises Refused."""
     access.check(access.may_change_subnet(snapshot, asker, old), Verb.UPDATE, Subnet)
     new = revised(old, new, now)
     _check_parts(new)
@@ -157,8 +157,8 @@ def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet,
 
 
 def move_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
-    """To other addresses, or another gateway. What has an address of it keeps that, so it has to be one still; a
-    router's interface has gone before. Raises Refused."""
+    """Change the CIDR or gateway of a subnet. Ports keep their addresses, which must be valid in the new subnet; router
+    interfaces must be removed before. Raises Refused."""
     network = network_of(snapshot, old)
     access.check(access.may_change_subnet(snapshot, asker, old), Verb.UPDATE, Subnet)
     _check_parts(new)
@@ -181,11 +181,8 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
 
 
 def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Changes:
-    """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it. So do
-    the routes that lead into it.
-
-    Raises Refused.
-    """
+    """Delete a subnet without addresses in use, including VIPs. Probe and proxy ports, and routes into the subnet, are
+    deleted with it. Raises Refused."""
     access.check(access.may_change_subnet(snapshot, asker, subnet), Verb.DELETE, Subnet)
     network = network_of(snapshot, subnet)
     there = [
@@ -200,13 +197,13 @@ def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Change
 
 
 def check_version(value: IPAddress | IPNetwork, version: int, field: str) -> None:
-    """Raises Refused."""
+    """Check the IP version of a field. Raises Refused."""
     if value.version != version:
         raise Refused(OtherVersion(field=field, value=value, version=version))
 
 
 def _check_parts(subnet: Subnet) -> None:
-    """They fit together. Raises Refused."""
+    """Check the consistency of a subnet's attributes. Raises Refused."""
     version = subnet.cidr.version
     if subnet.cidr.prefixlen == 0:
         raise Refused(WholeInternet(cidr=subnet.cidr))
@@ -225,7 +222,7 @@ def _check_parts(subnet: Subnet) -> None:
 
 
 def _check_dhcp(subnet: Subnet) -> None:
-    """Where addresses cannot be handed out. Raises Refused."""
+    """Check that DHCP is possible on the subnet. Raises Refused."""
     cidr = subnet.cidr
     if not subnet.enable_dhcp:
         return
@@ -259,7 +256,8 @@ def _check_room(network: Network, subnet: Subnet) -> None:
 
 
 def _check_announced_once(snapshot: Snapshot, network: Network, subnet: Subnet) -> None:
-    """Operators declare few such networks, and this looks at all of them. Raises Refused."""
+    """Check that the subnet overlaps no other announced network and no host. Announced networks are few, because
+    operators declare them. Raises Refused."""
     for identity in snapshot.announced:
         others = snapshot.networks[identity].subnets if identity != network.id else ()
         if any(overlaps(subnet.cidr, other.cidr) for other in others):
@@ -270,10 +268,8 @@ def _check_announced_once(snapshot: Snapshot, network: Network, subnet: Subnet) 
 
 
 def _check_gateways(snapshot: Snapshot, old: Subnet, new: Subnet) -> None:
-    """A gateway is a router's address: its interface keeps the old one, and no other port may have the new one already.
-
-    Raises Refused.
-    """
+    """Check a change of the gateway: a router interface must not have the old address, and no other port the new one.
+    Raises Refused."""
     for gateway, of_router in ((old.gateway, True), (new.gateway, False)):
         port_id = snapshot.addresses.get((snapshot.subnet_network[old.id], gateway)) if gateway else None
         if gateway is None or port_id is None:

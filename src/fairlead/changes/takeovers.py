@@ -1,12 +1,13 @@
-"""A load balancer that another provider of the same service has: it is prepared, and then it is taken.
+"""Takeover of a load balancer from another provider of the same service, in two stages: prepared, then taken.
 
-Prepared it is a whole load balancer with all that it claims, and whatever cannot be had is refused then; only it has no
-rows, and what the other provider wrote serves. The service says meanwhile whose it is. Taken, its rows come in one step
-with the end of the other's. So whoever is killed in between leaves something that serves.
+A prepared load balancer is complete, with all its claims, so it is rejected at this stage if it is not possible. It has
+no rows, and the rows of the other provider serve. The service then changes the provider. When the load balancer is
+taken, its rows are created in the transaction that deletes the other provider's. A crash in between therefore leaves a
+load balancer that serves.
 
-Who balances elsewhere may have put it on more than a load balancer of ours is put on: networks of other projects,
-networks that nothing connects with the VIP's. Clients there would be refused from then on. So who asks whether it can
-be had, and does not say which of these are left, is refused with their ids.
+Another provider may have attached the load balancer to more networks than Fairlead would: networks of other projects,
+or without a connection to the VIP's network. Clients there would lose the service, so the check is refused with the ids
+of these places unless the request accepts each of them.
 """
 
 from dataclasses import dataclass, replace
@@ -24,14 +25,15 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientsLeft(Refusal):
-    """The other provider serves clients on these networks and behind these routers, and there it would not be."""
+    """The other provider serves clients on these networks and behind these routers, which Fairlead would not serve."""
 
     networks: tuple[str, ...]
     routers: tuple[str, ...]
 
 
 def take_over(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
-    """No change of one that has been taken, or was nobody's. Raises Refused, if no service has such a one."""
+    """Take a prepared load balancer over; no change for one that is taken already, or had no other provider. Raises
+    Refused if no service has it."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     if balancer.kept is None:
         raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))
@@ -42,9 +44,10 @@ def take_over(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
 
 
 def check_clients(snapshot: Snapshot, balancer: LoadBalancer, served: Places, leaves: frozenset[str]) -> None:
-    """`served` is where the other provider has it, `leaves` of which places that is given up. Raises Refused.
+    """Check that no client loses the service; `served` are the other provider's places, `leaves` the accepted losses.
+    Raises Refused.
 
-    What the other provider should have taken away and did not is there too: nobody here can tell.
+    Stale attachments of the other provider count too, because they cannot be distinguished.
     """
     ours = _places(snapshot, balancer)
     networks, routers = served.networks - ours.networks - leaves, served.routers - ours.routers - leaves
@@ -53,8 +56,8 @@ def check_clients(snapshot: Snapshot, balancer: LoadBalancer, served: Places, le
 
 
 def _places(snapshot: Snapshot, balancer: LoadBalancer) -> Places:
-    """Where it would be whole. On the VIPs' network, if that is another project's, clients are led to no member that is
-    elsewhere (ADR 10)."""
+    """Return the places where Fairlead would serve the load balancer completely. On a VIP network of another project,
+    clients reach only members on that network (ADR 10)."""
     domain = Topology(snapshot).domain_of(balancer)
     network = snapshot.networks.get(balancer.vip.network_id)
     networks = domain.networks

@@ -1,6 +1,6 @@
-"""What a listener or a pool says about TLS and HTTP: what fits together, and what they get where nobody says it.
+"""Checks and defaults of TLS and HTTP attributes of listeners and pools.
 
-A provider that cannot do it refuses it in its compiler.
+The compiler of a provider rejects attributes that the provider does not support.
 """
 
 import re
@@ -20,7 +20,7 @@ from fairlead.model.loadbalancer import (
 )
 
 TLS_VERSIONS = ("SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
-"""From the oldest to the newest."""
+"""TLS versions, oldest first."""
 ALPN_PROTOCOLS = ("h2", "http/1.1", "http/1.0")
 FORWARDED_HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
 CLIENT_HEADERS = (
@@ -33,7 +33,7 @@ CLIENT_HEADERS = (
     "X-SSL-Client-Not-Before",
     "X-SSL-Client-Not-After",
 )
-"""Of the certificate that a client has shown."""
+"""Headers with attributes of the client's certificate."""
 DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
 DEFAULT_CIPHERS = ":".join(
     [
@@ -44,13 +44,14 @@ DEFAULT_CIPHERS = ":".join(
         *("DHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-GCM-SHA384", "DHE-RSA-CHACHA20-POLY1305"),
     ]
 )
-"""OWASP's suite B, in the names of openssl-ciphers(1): Octavia's `default_listener_ciphers`, `default_pool_ciphers`."""
+"""OWASP's suite B, in the names of openssl-ciphers(1): Octavia's `default_listener_ciphers` and
+`default_pool_ciphers`."""
 DEFAULT_TLS: Mapping[str, Any] = {
     "versions": DEFAULT_VERSIONS,
     "ciphers": DEFAULT_CIPHERS,
     "alpn_protocols": ALPN_PROTOCOLS,
 }
-"""Of a listener that ends TLS and of a pool that speaks it: what nobody names, or takes back with a null."""
+"""Defaults of a listener that terminates TLS and of a pool that uses TLS, for absent or null attributes."""
 _CIPHERS = re.compile(r"[A-Za-z0-9+!:@=_.-]+")
 _DATAGRAMS = frozenset({ListenerProtocol.UDP, ListenerProtocol.SCTP})
 _INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
@@ -60,21 +61,21 @@ _NO_LISTENER_TLS, _NO_HTTP = ListenerTls(), Http()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadersNotInserted(Refusal):
-    """A listener of this protocol sees no headers."""
+    """A listener of this protocol cannot insert headers."""
 
     protocol: ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownHeaders(Refusal):
-    """Among these there is one that is never inserted."""
+    """At least one of these headers is not supported."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadersOfCertificates(Refusal):
-    """Only a listener that ends TLS sees certificates of clients."""
+    """Only a listener that terminates TLS has certificates of clients."""
 
     names: tuple[str, ...]
     protocol: ListenerProtocol
@@ -82,7 +83,7 @@ class HeadersOfCertificates(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadHeaderSwitch(Refusal):
-    """A header is inserted or not: it says neither true nor false."""
+    """The value of a header must be true or false."""
 
     name: str
     value: str
@@ -90,8 +91,8 @@ class BadHeaderSwitch(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOfDatagrams(Refusal):
-    """A listener of datagrams ends no TLS. One that `is_there` already is not given headers to insert, either: a new
-    one with such headers is refused by `HeadersNotInserted`."""
+    """A UDP or SCTP listener cannot terminate TLS. An existing one (`is_there`) gets this refusal for headers too; a
+    new one with headers gets `HeadersNotInserted`."""
 
     protocol: ListenerProtocol
     is_there: bool
@@ -99,29 +100,29 @@ class TlsOfDatagrams(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateNotUsed(Refusal):
-    """A listener of this protocol does not end TLS."""
+    """A listener of this protocol does not terminate TLS."""
 
     protocol: ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCertificate(Refusal):
-    """A listener that ends TLS, or that asks clients for certificates, has one itself."""
+    """A listener that terminates TLS, or authenticates clients, needs a server certificate."""
 
     for_clients: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoClientCa(Refusal):
-    """Nothing says whose certificates of clients are good: `authentication` asks for them, or a list revokes some."""
+    """A CA for client certificates is missing: client authentication is enabled, or there is a revocation list."""
 
     authentication: ClientAuthentication | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMemberCa(Refusal):
-    """A pool that has a list of revoked certificates says who has given them. `was_there`: the pool said it until this
-    change; None for a new pool."""
+    """A pool with a revocation list needs a CA. `was_there`: the pool had one before this change; None for a new
+    pool."""
 
     was_there: bool | None
 
@@ -133,7 +134,7 @@ class HstsWithoutAge(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HstsWithoutTls(Refusal):
-    """Only answers over TLS may have the header (RFC 6797, section 7.2)."""
+    """The header is only allowed in responses over TLS (RFC 6797, section 7.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,8 @@ class OldTlsVersions(Refusal):
 
 
 def complete_listener_tls(known: Listener | None, listener: Listener) -> Listener:
-    """`known` is the listener before this change. Raises Refused for what does not fit together."""
+    """Return the listener with TLS defaults; `known` is its previous version. Raises Refused for invalid
+    combinations."""
     ends_tls = listener.protocol is ListenerProtocol.TERMINATED_HTTPS
     if listener.tls is None and listener.http is None and not ends_tls:
         return listener
@@ -163,7 +165,7 @@ def complete_listener_tls(known: Listener | None, listener: Listener) -> Listene
 
 
 def complete_pool_tls(known: Pool | None, pool: Pool) -> Pool:
-    """Raises Refused."""
+    """Return the pool with TLS defaults; `known` is its previous version. Raises Refused."""
     if pool.tls is None:
         return pool
     _check_choice(pool.tls)

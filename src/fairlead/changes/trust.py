@@ -1,8 +1,9 @@
-"""Certificates of clients that are let in, and the tokens by which clients bring one.
+"""Certificates of clients, and the tokens that clients use to add one.
 
-An administrator adds a certificate, or issues a token that somebody spends once. Who is restricted sees and removes
-the certificate that is their own (`Identity.user` is its fingerprint then), and changes none.
-Raises Refused, as all of these do.
+An administrator adds a certificate, or issues a single-use token. A restricted client sees and deletes its own
+certificate (`Identity.user` is its fingerprint), and changes none.
+
+All rules here raise Refused.
 """
 
 import hmac
@@ -24,12 +25,12 @@ from fairlead.model.writing import Changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchCertificate(Refusal):
-    """None whose fingerprint begins so, or none that the caller may see."""
+    """No certificate that the caller may see has a fingerprint with this prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralCertificates(Refusal):
-    """The fingerprints of several begin so."""
+    """Several certificates have a fingerprint with this prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,14 @@ class CertificateIsThere(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateNotValid(Refusal):
-    """Its time is over, or has not begun."""
+    """The certificate has expired, or is not valid yet."""
 
     expired: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OthersCertificate(Refusal):
-    """Who is restricted may not change it."""
+    """A restricted client may not change certificates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class TooManyCertificates(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchToken(Refusal):
-    """Nobody issued it, it was spent, or its time is over."""
+    """The token was never issued, is used, or has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class TooManyTokens(Refusal):
 
 
 def identity_of(snapshot: Snapshot, fingerprint: str, now: datetime, roles: frozenset[str]) -> Identity | None:
-    """Who the holder of this certificate is; None for one that is not known, or not valid. `roles` are an
-    administrator's."""
+    """Return the identity of the certificate's holder; None for an unknown or invalid certificate. `roles` are those of
+    an administrator."""
     certificate = snapshot.certificates.get(fingerprint)
     if certificate is None or not certificate.not_before <= now <= certificate.not_after:
         return None
@@ -82,13 +83,13 @@ def identity_of(snapshot: Snapshot, fingerprint: str, now: datetime, roles: froz
 
 
 def visible_certificates(snapshot: Snapshot, asker: Identity) -> Iterable[Certificate]:
-    """In the order of their fingerprints."""
+    """Yield the certificates that the caller may see, sorted by fingerprint."""
     found = (snapshot.certificates[each] for each in sorted(snapshot.certificates))
     return (each for each in found if asker.is_admin or each.fingerprint == asker.user)
 
 
 def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Certificate:
-    """By how its fingerprint begins."""
+    """Return the certificate with this fingerprint prefix."""
     wanted = prefix.lower()
     found = [each for each in visible_certificates(snapshot, asker) if each.fingerprint.startswith(wanted)]
     if not found or not wanted:
@@ -104,7 +105,7 @@ def add_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificat
 
 
 def change_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate) -> Changes:
-    """Its name, its description and what it is restricted to."""
+    """Change the name, description and restriction of a certificate."""
     if not asker.is_admin:
         raise Refused(OthersCertificate())
     find_certificate(snapshot, asker, certificate.fingerprint)
@@ -117,13 +118,13 @@ def delete_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Chan
 
 
 def valid_tokens(snapshot: Snapshot, now: datetime) -> list[TrustToken]:
-    """That may still be spent, in the order of their ids."""
+    """Return the tokens that are still valid, sorted by id."""
     tokens = (snapshot.trust_tokens[each] for each in sorted(snapshot.trust_tokens))
     return [each for each in tokens if now < each.expires_at]
 
 
 def issue_token(snapshot: Snapshot, asker: Identity, token: TrustToken, now: datetime) -> Changes:
-    """Those whose time is over go then."""
+    """Issue a token, and delete expired ones."""
     check_administers(asker.is_admin)
     check_new(snapshot.trust_tokens, token.id)
     _check_projects(snapshot, token.projects)
@@ -148,7 +149,7 @@ def revoke_token(snapshot: Snapshot, asker: Identity, identity: str, now: dateti
 
 
 def token_of(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
-    """Whose secret has this hash."""
+    """Return the valid token with this hash of its secret."""
     matching = [each for each in valid_tokens(snapshot, now) if hmac.compare_digest(each.digest, digest)]
     if not matching:
         raise Refused(NoSuchToken())
@@ -156,8 +157,8 @@ def token_of(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
 
 
 def spend_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
-    """Let in the certificate with what the token grants, and the token is gone; nobody else is asked. A name that the
-    certificate brings is one for where the token has none."""
+    """Add the certificate with the token's permissions and delete the token; no other permission is needed. The
+    certificate's own name is used if the token has none."""
     token = token_of(snapshot, digest, now)
     granted = replace(
         certificate,

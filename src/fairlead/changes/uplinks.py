@@ -1,7 +1,7 @@
-"""External networks that are described as a whole: a wire, a subnet of each IP version, and the routes that lead to it.
+"""Declarative spec of external networks (uplinks): a physical network, a subnet per IP version, and the routes to it.
 
-A route is a prefix that is led to the external network from outside, and that may be used behind it. One that is in no
-subnet of the wire has a subnet of its own, so that its addresses can be had, and are had once.
+A route is a prefix that is routed to the external network from outside, and can be used behind it. A route outside the
+subnets on the link has a subnet of its own, so that its addresses can be allocated, each once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,20 +24,21 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 MOST_ROUTES = 64
-"""Of one external network. Ours: each may have a subnet."""
+"""Maximum routes of one external network, because each may have a subnet."""
 MOST_ATTACHED = 1024
-"""Routers that get an address in one write, when the wire gets another IP version. Ours: each is a document of it."""
+"""Maximum routers that get an address in one write, when the network gets another IP version: each is a document of the
+write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFamily:
-    """One IP version on the wire."""
+    """Part of an uplink with one IP version."""
 
     version: int
     gateway: RouterAddress
-    """What is on the wire already, by which all leaves."""
+    """Address of the upstream gateway on the physical network."""
     ranges: tuple[AllocationPool, ...] = ()
-    """What routers are given addresses of. Of IPv6 without ranges they make their own (RFC 4862)."""
+    """Ranges for addresses of routers. Without ranges, routers derive IPv6 addresses (RFC 4862)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,10 @@ class AskedUplink:
     routes: tuple[IPNetwork, ...] = ()
     nameservers: tuple[IPAddress, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
-    """Sorted; as it is to be shown again."""
+    """Options as given in the request, sorted by name."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +65,14 @@ class TooManyUplinkRoutes(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyAttached(Refusal):
-    """More routers than that would get an address of another IP version at once."""
+    """Too many routers would get an address of another IP version in one write."""
 
     most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteAroundSubnet(Refusal):
-    """A route contains the subnet of the wire, and more."""
+    """The route contains the subnet on the link, and more."""
 
     route: IPNetwork
     cidr: IPNetwork
@@ -79,16 +80,16 @@ class RouteAroundSubnet(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkInParts(Refusal):
-    """The external network has several subnets of one IP version on its wire: it is changed part by part."""
+    """The external network has several subnets of one IP version on the link, so it cannot be changed by a spec."""
 
     network_id: str
 
 
-# What there is
+# Reads
 
 
 def describe_uplink(network: Network) -> AskedUplink:
-    """The external network as it is, whoever made it."""
+    """Return the spec of an external network, however it was created."""
     segment = network.segment
     wires = [subnet for version in VERSIONS if (subnet := wire_subnet(network, version)) is not None]
     nameservers = dict.fromkeys(server for subnet in wires for server in subnet.dns_nameservers)
@@ -111,7 +112,7 @@ def _family(subnet: Subnet, gateway: IPAddress) -> WireFamily:
 
 
 def wire_subnet(network: Network, version: int) -> Subnet | None:
-    """The first that is on the wire."""
+    """Return the first subnet on the link with this IP version; None if there is none."""
     return next((each for each in wire_subnets(network) if each.cidr.version == version), None)
 
 
@@ -119,13 +120,13 @@ def wire_subnets(network: Network) -> Iterator[Subnet]:
     return (each for each in network.subnets if not is_routed(network, each))
 
 
-# What is done
+# Requests
 
 
 def create_uplink(
     snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
 ) -> Steps[Changes]:
-    """Raises Refused."""
+    """Create an external network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
     network = Network(
         id=network_id,
@@ -139,14 +140,14 @@ def create_uplink(
     )
     draft.add(networks.create_network(snapshot, asker.identity, network, _segment(asked)))
     yield from _shape(draft, asked)
-    draft.rest_on_absence()  # nothing else is called so
+    draft.rest_on_absence()  # the name must be unique
     return draft.changes()
 
 
 def update_uplink(
     snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
 ) -> Steps[Changes]:
-    """Raises Refused."""
+    """Update an external network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
     old = draft.network
     said = {name: getattr(asked, name) for name in ("name", "description", "mtu", "config")}
@@ -161,12 +162,12 @@ def update_uplink(
 
 
 def delete_uplink(snapshot: Snapshot, asker: Asker, network_id: str) -> Changes:
-    """Raises Refused, while anything is on it."""
+    """Delete an external network without ports. Raises Refused."""
     access.check_fields(asker.identity.is_admin, Verb.DELETE, Network, {"external"})
     return networks.delete_network(snapshot, asker.identity, snapshot.networks[network_id])
 
 
-# How
+# Implementation
 
 
 def _segment(asked: AskedUplink) -> AskedSegment:
@@ -177,7 +178,7 @@ def _segment(asked: AskedUplink) -> AskedSegment:
 
 
 def _shape(draft: NetworkDraft, asked: AskedUplink) -> Steps[None]:
-    """Give the external network the subnets that are asked for. Raises Refused."""
+    """Create, change and delete subnets of the external network as in the spec. Raises Refused."""
     old = draft.network
     if any(sum(each.cidr.version == version for each in wire_subnets(old)) > 1 for version in VERSIONS):
         raise Refused(UplinkInParts(network_id=old.id))
@@ -191,7 +192,7 @@ def _shape(draft: NetworkDraft, asked: AskedUplink) -> Steps[None]:
 
 
 def _check_routes(asked: AskedUplink) -> None:
-    """Raises Refused."""
+    """Check the number of routes, and that none contains a subnet on the link. Raises Refused."""
     if len(asked.routes) > MOST_ROUTES:
         raise Refused(TooManyUplinkRoutes(most=MOST_ROUTES))
     for route in asked.routes:
@@ -234,8 +235,8 @@ def _settle_wire(
 
 
 def _attach(draft: NetworkDraft) -> Steps[None]:
-    """The routers of described networks get an address of what the wire has by now, as new ones do: without one nothing
-    of that IP version is led to them. Raises Refused."""
+    """Give routers of declarative networks an address of each new IP version, as new routers get; otherwise they
+    receive no traffic of that version. Raises Refused."""
     attached = 0
     for network in draft.snapshot.networks.values():
         yield
@@ -249,11 +250,12 @@ def _attach(draft: NetworkDraft) -> Steps[None]:
         if given.puts:
             draft.add(given)
     if attached:
-        draft.rest_on_absence()  # addresses are free, and nothing joins such a router meanwhile
+        draft.rest_on_absence()  # depends on free addresses and on the set of such routers
 
 
 def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:
-    """A route is still the same one where it has grown or shrunk, for the sake of the addresses that are had of it."""
+    """Update the subnets of routes. A route that has grown or shrunk keeps its subnet, because addresses of it may be
+    allocated. Raises Refused."""
     network = draft.network
     had = {subnet.id: subnet for subnet in old.subnets if is_routed(old, subnet)}
     held = {fixed.subnet_id for port in ports_on(draft.snapshot, old) for fixed in port.fixed_ips}
@@ -277,7 +279,7 @@ def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, .
 
 
 def _widest(routes: Iterable[IPNetwork], wires: list[IPNetwork]) -> list[IPNetwork]:
-    """The routes that are in no other route, and on no wire."""
+    """Return the routes that are neither in another route nor in a subnet on the link."""
     found: list[IPNetwork] = []
     for route in sorted(set(routes), key=lambda each: (each.version, each.prefixlen, int(each.network_address))):
         if not any(is_inside(route, other) for other in (*found, *wires)):

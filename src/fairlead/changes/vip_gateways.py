@@ -1,4 +1,4 @@
-"""VIPs on an external network: the router whose gateway gets them."""
+"""VIPs on an external network: assignment of the router whose gateway has them."""
 
 from dataclasses import dataclass, replace
 
@@ -10,14 +10,14 @@ from fairlead.model.uplink import choose_router
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoGatewayForVip(Refusal):
-    """No router of the project has its gateway on the external network: nobody would answer for the VIP there."""
+    """No router of the project has a gateway on the external network, so the VIP would not answer there."""
 
     network_id: str
     project_id: str
 
 
 def place_vips(snapshot: Snapshot, balancer: LoadBalancer, *, is_new: bool) -> LoadBalancer:
-    """With the router whose gateway has its VIPs, if they are on an external network. Raises Refused."""
+    """Return the load balancer with the router for its VIPs, if they are on an external network. Raises Refused."""
     network = snapshot.networks.get(balancer.vip.network_id)
     if network is None or not network.external:
         return balancer

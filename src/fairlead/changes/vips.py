@@ -1,4 +1,5 @@
-"""Where a VIP comes from: a port that is given, or an address of a subnet or network, taken when it is written."""
+"""Selection of a VIP: a given port, or an address of a subnet or network, allocated when the load balancer is
+written."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,12 +19,12 @@ from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find
 from fairlead.model.snapshot import Snapshot
 
 _VIP_USES = (PortUse.VIP.value, "ovn-lb:vip")
-"""Octavia's own, and that of its stock provider, which makes the ports of its VIPs itself."""
+"""Device owners of VIP ports: Octavia's, and that of its OVN provider, which creates VIP ports itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlsoAsked:
-    """A further address of the same port."""
+    """Requested additional address of the same port."""
 
     subnet_id: str
     address: IPAddress | None = None
@@ -32,12 +33,12 @@ class AlsoAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedVip:
-    """What a request says about the VIP: what is None is not said."""
+    """Requested VIP; None for attributes absent from the request."""
 
     balancer_id: str
     project_id: str
     new_port_id: str
-    """Of the port, if one is made."""
+    """Id of the port, if one is created."""
     port_id: str | None = None
     subnet_id: str | None = None
     network_id: str | None = None
@@ -47,7 +48,7 @@ class AskedVip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipHolder:
-    """The load balancer that gets a port of its own, the port's id and what it is called."""
+    """Load balancer that gets a port of its own, with the port's id and name."""
 
     balancer_id: str
     project_id: str
@@ -56,8 +57,8 @@ class VipHolder:
 
 
 class VipPort(NamedTuple):
-    """`port` has the addresses of all VIPs. It is written with the load balancer, new or given and now in use; one that
-    others wrote is used as it is."""
+    """Port with the addresses of all VIPs. It is written with the load balancer, as a new or a changed port; an
+    unmanaged port is not changed."""
 
     vips: tuple[Vip, ...]
     port: Port
@@ -66,12 +67,12 @@ class VipPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoVip(Refusal):
-    """Neither a port nor a subnet nor a network is named."""
+    """The request has neither a port nor a subnet nor a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipNeedsPort(Refusal):
-    """Others wrote the network, and give out its addresses: the VIP's port has to be made there first."""
+    """The network is unmanaged, so its manager must create the VIP's port first."""
 
     network_id: str
     writer: Writer
@@ -91,15 +92,15 @@ class PortHasHost(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhichAddress(Refusal):
-    """Of the given port's addresses none is the one that is asked for; or `several` are."""
+    """The given port does not have the requested address, or the request matches several of its addresses."""
 
     several: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressNotTheirs(Refusal):
-    """On a network that is only shared, which address a VIP gets is not for the guest to say: what holds for a port's
-    addresses holds for a VIP. On an external one it is not for tenants to say: what holds for a floating IP."""
+    """The caller may not choose the VIP's address: on a shared network only its owner may, as for ports, and on an
+    external network only an administrator, as for floating IPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +110,12 @@ class SubnetsOfSeveralNetworks(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortsOfSeveralVips(Refusal):
-    """All VIPs of a load balancer are on one port."""
+    """All VIPs of a load balancer must be on one port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortWithoutAddress(Refusal):
-    """None is added to what is somebody's own."""
+    """The given port lacks an address of the subnet; given ports are not extended."""
 
     port_id: str
     subnet_id: str
@@ -122,16 +123,16 @@ class PortWithoutAddress(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubnetTwice(Refusal):
-    """A subnet gives one VIP to a load balancer."""
+    """A load balancer can have one VIP per subnet only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubnetElsewhere(Refusal):
-    """The subnet is not on the network that is named beside it."""
+    """The subnet is not on the requested network."""
 
 
 def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
-    """Raises Refused."""
+    """Return the port and VIPs for a request. Raises Refused."""
     if asked.port_id:
         return _given_port(snapshot, asker.identity, asked, asked.port_id)
     if asked.subnet_id:
@@ -164,7 +165,7 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
 def make_vip_port(
     snapshot: Snapshot, asker: Asker, holder: VipHolder, network: Network, fixed_ips: tuple[FixedIP, ...]
 ) -> VipPort:
-    """A port that has these addresses for a load balancer, and goes with it."""
+    """Return a new port with these addresses that is deleted with the load balancer."""
     port = Port(
         id=holder.port_id,
         project_id=holder.project_id,
@@ -185,12 +186,13 @@ def _may_name(who: Identity, network: Network) -> bool:
 
 
 def _may_use(who: Identity, network: Network) -> bool:
-    """On an external network anybody may have a VIP who has a router with its gateway there."""
+    """Return whether the caller may have a VIP on the network. On an external network, every project with a router
+    gateway there may."""
     return network.external or uses_network(who, network)
 
 
 def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str) -> VipPort:
-    """The port becomes the load balancer's, and is given back when that goes."""
+    """Return the given port as a VIP port; it is released when the load balancer is deleted. Raises Refused."""
     port = snapshot.ports.get(port_id)
     if port is None or not who.may_change(port.project_id):
         raise Refused(NotFound(what=Port, id=port_id))
@@ -219,12 +221,12 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
 
 
 def is_reserved_for(port: Port, balancer_id: str) -> bool:
-    """Whether it was made to be the VIP of this load balancer before that was there, as Octavia makes it."""
+    """Return whether the port was created in advance for this load balancer, as Octavia does."""
     return port.device_owner in _VIP_USES and port.device_id == f"{VIP_DEVICE}{balancer_id}"
 
 
 def _additional(snapshot: Snapshot, who: Identity, network: Network, asked: AlsoAsked, balancer_id: str) -> FixedIP:
-    """A further address of the port that will be made."""
+    """Return an additional address for the new port. Raises Refused."""
     subnet = find_subnet(network, asked.subnet_id)
     if subnet is None:
         _find_subnet(snapshot, who, asked.subnet_id)
@@ -235,12 +237,12 @@ def _additional(snapshot: Snapshot, who: Identity, network: Network, asked: Also
 
 
 def _named(snapshot: Snapshot, port: Port, subnet_id: str | None) -> str | None:
-    """The subnet that is asked for; None where OVN has no name for it, and the address alone says which it is."""
+    """Return the requested subnet; None if OVN has no name for it, so the address alone must identify it."""
     return None if is_foreign(port) and subnet_id not in snapshot.subnet_network else subnet_id
 
 
 def _additional_of(snapshot: Snapshot, port: Port, asked: AlsoAsked) -> FixedIP:
-    """A further address that the given port has."""
+    """Return an additional address of the given port. Raises Refused."""
     if asked.port_id not in (None, port.id):
         raise Refused(PortsOfSeveralVips())
     subnet_id = _named(snapshot, port, asked.subnet_id)

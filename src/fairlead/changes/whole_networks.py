@@ -1,8 +1,8 @@
-"""A network that is described as a whole: with its subnets, the router that joins them, and that router's way out.
+"""Declarative networks: a network with its subnets, its router and the router's gateway, as one object of LXD's API.
 
-LXD's networks are such. Here they are several documents, made, changed and deleted in one write by the rules that each
-of them has: another door sees, and may change, what any network has. What was put together there piece by piece can be
-described too; it is changed as a whole as long as nobody else's router would have to change with it.
+It is stored as several documents, which the rules of each type create, change and delete in one write, so other API
+front ends can read and change it as a normal network. A network that was created part by part can be described too, and
+is changed by a spec as long as no other router is affected.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,20 +40,20 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 ATTEMPTS = 256
-"""Prefixes that are tried for a subnet that is asked for without one."""
+"""Maximum prefixes to try for a subnet without a requested prefix."""
 
 
-# What is refused
+# Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoUplink(Refusal):
-    """No uplink is named, and there is none to choose."""
+    """The request has no uplink, and the project may use none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhichUplink(Refusal):
-    """No uplink is named, and there are several."""
+    """The request has no uplink, and the project may use several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,15 @@ class NoFreePrefix(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeInParts(Refusal):
-    """The network has what its description does not say: several subnets of one IP version, or routers of others. So it
-    is changed part by part."""
+    """The network has objects that a spec cannot express: several subnets of one IP version, or additional routers. It
+    must be changed part by part."""
 
     network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutside(Refusal):
-    """A load balancer that is for the network leads to an address that would be in none of its subnets."""
+    """A load balancer of the network has a target that would be outside all its subnets."""
 
     balancer: LoadBalancer
     address: IPAddress
@@ -79,13 +79,13 @@ class TargetOutside(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLost(Refusal):
-    """A load balancer that is for the network has an address of the uplink that it would leave."""
+    """A load balancer of the network listens on an address of an uplink that the network would leave."""
 
     address: IPAddress
 
 
 def only_uplink(snapshot: Snapshot, project_id: str) -> Network:
-    """The external network that is meant where none is named: the only one that the project may use. Raises Refused."""
+    """Return the default uplink: the only external network that the project may use. Raises Refused."""
     external = (snapshot.networks[each] for each in snapshot.project_networks.get(EVERYBODY, NO_IDS))
     found = [each for each in external if allows_uplink(snapshot, project_id, each)]
     if len(found) != 1:
@@ -93,13 +93,13 @@ def only_uplink(snapshot: Snapshot, project_id: str) -> Network:
     return found[0]
 
 
-# What is done
+# Requests
 
 
 def create_whole(
     snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedNetwork
 ) -> Steps[Changes]:
-    """It becomes the asker's project's. Raises Refused."""
+    """Create a network in the caller's project. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
     network = Network(
         id=network_id,
@@ -112,14 +112,14 @@ def create_whole(
     )
     draft.add(networks.create_network(snapshot, asker.identity, network, AskedSegment()))
     yield from _shape(draft, asked)
-    draft.rest_on_absence()  # nothing else is called so
+    draft.rest_on_absence()  # the name must be unique
     return draft.changes()
 
 
 def update_whole(
     snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedNetwork
 ) -> Steps[Changes]:
-    """Raises Refused."""
+    """Update a network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
     old = draft.network
     was = describe(snapshot, old)
@@ -140,8 +140,8 @@ def update_whole(
 
 
 def delete_whole(snapshot: Snapshot, asker: Asker, network_id: str) -> Steps[Changes]:
-    """With the router that was made with it, and the load balancers that were described for it. Raises Refused, when
-    anything else is on it."""
+    """Delete a network with the router that was created with it and its declarative load balancers. Raises Refused if
+    it has other objects."""
     draft = NetworkDraft(snapshot, asker, network_id)
     network = snapshot.networks[network_id]
     access.check_own(asker.identity, Verb.DELETE, network)
@@ -155,22 +155,22 @@ def delete_whole(snapshot: Snapshot, asker: Asker, network_id: str) -> Steps[Cha
     return draft.changes()
 
 
-# How
+# Implementation
 
 
 def _without_nat(asked: AskedNetwork) -> tuple[Family, ...]:
-    """What an isolated network says of translation says nothing."""
+    """Return the families for comparison; NAT has no effect without an uplink."""
     return tuple(each if asked.uplink_id else replace(each, nat=False) for each in asked.families)
 
 
 def _kept(was: Iterable[Family], asked: Family) -> Family:
-    """Any subnet is as well the one that is there."""
+    """Return the requested family, with the present subnet if any is requested."""
     old = next((each for each in was if each.version == asked.version), None)
     return replace(asked, router=old.router) if asked.router is None and old is not None else asked
 
 
 def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = None) -> Steps[None]:
-    """Give the network the subnets, the router and the way out that are asked for, instead of those that it has."""
+    """Create, change and delete subnets, router and gateway of the network as in the spec. Raises Refused."""
     network = draft.network
     _check_own(draft.snapshot, network)
     uplink = None if asked.uplink_id is None else _find_uplink(draft, asked.uplink_id)
@@ -193,14 +193,14 @@ def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = 
 
 
 def _check_own(snapshot: Snapshot, network: Network) -> None:
-    """Raises Refused."""
+    """Check that a spec can express the network. Raises Refused."""
     joined = {*snapshot.network_routers.get(network.id, NO_IDS)} - {network.router_id}
     if joined or len(network.subnets) > len(shown_subnets(network)):
         raise Refused(MadeInParts(network_id=network.id))
 
 
 def _check_balancers(snapshot: Snapshot, network_id: str, uplink_id: str | None, cidrs: list[IPNetwork]) -> Steps[None]:
-    """Whether what they listen on is still led here, and what they lead to is in these subnets. Raises Refused."""
+    """Check that load balancers of the network keep their listen addresses and targets. Raises Refused."""
     for balancer_id in sorted(snapshot.described_on.get(network_id, NO_IDS)):
         balancer = snapshot.load_balancers[balancer_id]
         if balancer.vip.network_id not in (network_id, uplink_id):
@@ -213,12 +213,12 @@ def _check_balancers(snapshot: Snapshot, network_id: str, uplink_id: str | None,
 
 
 def _find_uplink(draft: NetworkDraft, uplink_id: str) -> Network:
-    """Raises Refused."""
+    """Return the uplink. Raises Refused."""
     return find_external_network(draft.snapshot, draft.asker, uplink_id, Router)
 
 
 def _with_subnets(network_id: str, uplink: Network | None, families: Iterable[Family]) -> Iterator[Family]:
-    """Each with a subnet: one that is asked for without gets a free one. Raises Refused."""
+    """Yield the families with subnets; a family without one gets a free prefix. Raises Refused."""
     avoided = [] if uplink is None else [*(subnet.cidr for subnet in uplink.subnets), *uplink.routes]
     for family in families:
         if family.router is not None:
@@ -232,7 +232,7 @@ def _with_subnets(network_id: str, uplink: Network | None, families: Iterable[Fa
 
 
 def _prefix(version: int, number: int) -> IPNetwork:
-    """One of 10.0.0.0/8 (RFC 1918), or of fd42::/16 (RFC 4193), as LXD takes them."""
+    """Return a prefix of 10.0.0.0/8 (RFC 1918) or fd42::/16 (RFC 4193), as LXD selects them."""
     if version == 4:
         return IPv4Network((10 << 24 | number % 2**16 << 8, 24))
     return IPv6Network((0xFD42 << 112 | number % 2**48 << 64, 64))
@@ -265,7 +265,7 @@ def _settle_subnet(draft: NetworkDraft, family: Family, nameservers: tuple[IPAdd
 
 
 def _modes(family: Family, cidr: IPNetwork) -> Mapping[str, object]:
-    """How machines get their addresses, in Neutron's words. Those that they make themselves take 64 bits."""
+    """Return the DHCP and IPv6 modes of a subnet, in Neutron's terms. Derived addresses need a /64."""
     if family.version == 4:
         return {"enable_dhcp": family.dhcp}
     mode: Ipv6Mode | None = Ipv6Mode.SLAAC
@@ -277,7 +277,7 @@ def _modes(family: Family, cidr: IPNetwork) -> Mapping[str, object]:
 
 
 def _drop_subnet(draft: NetworkDraft, version: int) -> None:
-    """What is not shown stays."""
+    """Delete the subnet of this IP version if the spec of the network includes it, i.e. if it has a gateway."""
     network = draft.network
     subnet = shown_subnet(network, version)
     if subnet is not None and subnet.gateway is not None:
@@ -305,8 +305,8 @@ def _detach(draft: NetworkDraft, subnet: Subnet) -> None:
 
 
 def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping[int, Family]) -> None:
-    """A network without addresses and without an uplink needs none. What it has not of IPv4 is translated, as any
-    tenant's: only what was looked at is seen outside."""
+    """Create, change or delete the network's router. A network without subnets and uplink needs none. SNAT of IPv4
+    stays enabled without an IPv4 subnet, as for any tenant, because only checked subnets may be visible outside."""
     network = draft.network
     router = draft.snapshot.routers.get(network.router_id or "")
     joined = [subnet for subnet in shown_subnets(network) if subnet.gateway is not None]
@@ -331,8 +331,7 @@ def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping
 
 
 def _take_away(draft: NetworkDraft, router: Router) -> None:
-    """The router with all that it has on the network; its routes led to neighbours there. Raises Refused, if it joins
-    other networks too."""
+    """Delete the network's router with its interfaces and routes. Raises Refused if it also joins other networks."""
     draft.put(replace(router, routes=()))
     for subnet in draft.network.subnets:
         _detach(draft, subnet)
