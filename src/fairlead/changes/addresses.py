@@ -271,7 +271,7 @@ def _named(snapshot: Snapshot, holder: Holder, asked: AskedAddress, address: IPA
 
 def _asked_subnet(network: Network, asked: AskedAddress) -> Subnet:
     if asked.subnet_id is None:
-        assert asked.address is not None  # noqa: S101 - who asks names one or the other
+        assert asked.address is not None  # noqa: S101 - requests have at least one of both
         for subnet in network.subnets:
             if is_usable(asked.address, subnet.cidr):
                 return subnet

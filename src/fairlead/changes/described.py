@@ -353,7 +353,7 @@ class _Builder:
     def _member(self, name: str, before: lb.Member | None) -> lb.Member:
         backend = self.backends.get(name)
         address = backend.address if backend else self.asked.default_target
-        assert address is not None  # noqa: S101 - names were checked; what is no backend is the default target
+        assert address is not None  # noqa: S101 - checked names: a backend or the default target
         subnet = subnet_with(self.network, address)
         member = lb.Member(
             **self._resource(before),

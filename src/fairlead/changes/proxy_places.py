@@ -85,7 +85,7 @@ def place_proxies(
     ports: list[Port] = []
     draft = apply_changes(snapshot, Changes(deletes=gone), snapshot.revision)
     for chassis in placement.come:
-        assert home is not None  # noqa: S101 - else none comes
+        assert home is not None  # noqa: S101 - otherwise `come` is empty
         try:
             port = _make(draft, place, home, chassis, now)
         except Refused:

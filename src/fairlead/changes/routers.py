@@ -182,7 +182,7 @@ def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: Rout
     changed = changes.puts[0]
     if changed == old and len(changes.puts) == 1:
         return Changes()
-    assert isinstance(changed, Router)  # noqa: S101 - it comes first
+    assert isinstance(changed, Router)  # noqa: S101 - the router is the first put
     if changed.routes:
         _check_routes(apply_changes(snapshot, changes, snapshot.revision + 1), changed)
     return replace(changes, puts=(replace(changed, updated_at=now), *changes.puts[1:]))

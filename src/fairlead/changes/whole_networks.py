@@ -240,7 +240,7 @@ def _prefix(version: int, number: int) -> IPNetwork:
 
 def _settle_subnet(draft: NetworkDraft, family: Family, nameservers: tuple[IPAddress, ...]) -> None:
     network = draft.network
-    assert family.router is not None  # noqa: S101 - `_with_subnets`
+    assert family.router is not None  # noqa: S101 - set by `_with_subnets`
     old = shown_subnet(network, family.version)
     cidr, gateway = family.router.cidr, family.router.address
     fields: dict[str, Any] = {

@@ -71,7 +71,7 @@ class Fact(Generic[_News]):
     take: Callable[[Snapshot, _News], Snapshot] | None = None
     """Returns the snapshot with the news, for facts that change more than one field."""
     observer: str
-    """Source of the fact, for people."""
+    """Human-readable source of the fact."""
     change: Callable[[Any, _News], Any] = change_map
     """Returns the field's new value."""
     concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
@@ -184,8 +184,8 @@ def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
 
 
 def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Keep the owners whose rows differ: rows of locality-aware load balancers depend on the placement of ports, rows
-    of other load balancers on the members that are down."""
+    """Keep the owners whose rows differ: rows of load balancers with a decision per chassis depend on the placement of
+    ports, rows of other load balancers on the members that are down."""
     owners = tuple(owners)
     changed = frozenset(changed_health(before, after, owners))
     return tuple(each for each in owners if each.kind is Kind.LOCAL_IP or each.id in after.near or each in changed)

@@ -23,7 +23,7 @@ class Writer(StrEnum):
 
     @property
     def program(self) -> str:
-        """Name of the program, for people."""
+        """Display name of the program."""
         return {Writer.NEUTRON: "Neutron", Writer.LXD: "LXD", Writer.INCUS: "Incus"}[self]
 
 

@@ -22,7 +22,7 @@ ASKED_OVER: Mapping[MonitorType, Transport] = {
 
 
 class Health(StrEnum):
-    """Health of a member or replica. The value is the explanation for people."""
+    """Health of a member or replica. The value is a human-readable explanation."""
 
     ONLINE = "answers"
     PARTLY = "does not answer at some of its ports"

@@ -53,7 +53,7 @@ class HealthRow:
     status: str
     """Name of a value of `Health`, such as ONLINE or ERROR."""
     why: str
-    """Explanation of the status, for people."""
+    """Human-readable explanation of the status."""
     since: datetime | None
     """Time of the last change of state; set where agents probe."""
     error: str

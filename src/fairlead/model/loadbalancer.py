@@ -291,7 +291,7 @@ class RawMatch:
     """Required first bytes of a connection; a connection with other bytes is not forwarded."""
 
     location: int
-    """Offset of the bytes in the stream."""
+    """Offset in the stream, in bytes."""
     value: bytes
 
 

@@ -32,7 +32,7 @@ class Neighbour:
     address: IPAddress
     mac: str
     lasting: bool
-    """Whether the address is a Local IP. Other addresses are announced once and then forgotten."""
+    """Whether the address is a Local IP. Other addresses are announced once more and can then be forgotten."""
     unheard: tuple[str, ...] = ()
     """Ports of the node with the same address, which must not receive the announcement: they would detect an address
     conflict (RFC 5227)."""

@@ -18,9 +18,10 @@ class Kind(StrEnum):
     VIP_GATEWAY = "vip-gateway"
     """Rows shared by the VIPs on the gateway of one router, identified by the router; exists while there are any."""
     NEAR_NETWORK = "near-network"
-    """Rows shared by the locality-aware load balancers of a `VIP_NETWORK`; exists while there are any."""
+    """Rows shared by the load balancers of a `VIP_NETWORK` that decide per chassis, because of a locality or proxies;
+    exists while there are any."""
     NEAR_GATEWAY = "near-gateway"
-    """Rows shared by the locality-aware load balancers of a `VIP_GATEWAY`, identified by the router."""
+    """Rows shared by such load balancers of a `VIP_GATEWAY`, identified by the router."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
     LOCAL_IP = "local-ip"
@@ -31,9 +32,9 @@ class Kind(StrEnum):
     QUOTA = "quota"
     PROJECT = "project"
     CERTIFICATE = "certificate"
-    TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
+    TRUST_TOKEN = "trust-token"  # noqa: S105 - kind of document, not a secret
     NODE = "node"
-    NODE_TOKEN = "node-token"  # noqa: S105 - no secret
+    NODE_TOKEN = "node-token"  # noqa: S105 - kind of document, not a secret
     SILENT_NODE = "silent-node"
 
 

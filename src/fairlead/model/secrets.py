@@ -25,7 +25,7 @@ from fairlead.model.proxy_place import place_of, proxy_chassis
 from fairlead.model.snapshot import Snapshot
 
 FOLDER = "secrets"
-"""Folder of secrets, relative to the reader's working directory."""
+"""Folder of secrets, relative to the folder of the process that reads them."""
 _NO_TLS = ListenerTls()
 
 

@@ -17,7 +17,7 @@ class Sighting:
     since: datetime
     """Time of the last change of state."""
     error: str = ""
-    """Last error, for people."""
+    """Last error, human-readable."""
     latency: float | None = None
     """Response time of the last successful probe, in seconds."""
 

@@ -308,7 +308,7 @@ def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
 
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """Yield the owners that VIPs on a network share: first that of all of them, then those of guests. Owners of
-    locality-aware load balancers are not included."""
+    load balancers with a decision per chassis are not included."""
     if network_id in snapshot.vip_projects:
         yield VipNetwork(network_id).owner
         for project_id in snapshot.vip_projects[network_id]:
@@ -318,7 +318,7 @@ def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def near_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """Yield the owners that locality-aware load balancers on a network share."""
+    """Yield the owners shared by load balancers with a decision per chassis on a network."""
     projects = snapshot.near_projects.get(network_id, NO_IDS)
     return (vip_network(snapshot, network_id, project_id).near for project_id in projects)
 
@@ -333,7 +333,7 @@ def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[O
 
 
 def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
-    """Return whether any locality-aware load balancer is at this place."""
+    """Return whether any load balancer with a decision per chassis is at this place."""
     network = snapshot.networks.get(where.network_id)
     project_id = where.guest if where.guest is not None or network is None else network.project_id
     return project_id in snapshot.near_projects.get(where.network_id, NO_IDS)

@@ -1,4 +1,4 @@
-"""Sanitising of texts from tenants and other programs, for lines that people read."""
+"""Sanitising of texts from tenants and other programs, for log lines and terminal output."""
 
 import unicodedata
 
