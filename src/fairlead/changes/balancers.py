@@ -321,6 +321,6 @@ def _may_differ(old: lb.LoadBalancer, wanted: lb.LoadBalancer) -> bool:
 
 
 def _giving_addresses(*puts: Aggregate) -> Changes:
-    """Return the changes, depending on the networks of the ports, because addresses are allocated there."""
+    """Return the changes with the networks of the ports as reads, because addresses are allocated there."""
     networks = dict.fromkeys(put.network_id for put in puts if isinstance(put, Port))
     return Changes(puts=puts, reads=tuple(Owner(Kind.NETWORK, network_id) for network_id in networks))

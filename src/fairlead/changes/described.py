@@ -65,7 +65,7 @@ _OPEN_PORT = {
     lb.ListenerProtocol.TCP: lb.MonitorType.TCP,
     lb.ListenerProtocol.UDP: lb.MonitorType.UDP_CONNECT,
 }
-"""Monitor type that checks if a port of the protocol is open."""
+"""Monitor type that checks whether a port of the protocol is open."""
 DEFAULT_TARGET = "default"
 """Name of the member that gets all other traffic."""
 
@@ -231,7 +231,8 @@ def _members(pools: Mapping[str, lb.Pool], listener: lb.Listener) -> tuple[lb.Me
 
 
 def backend_names(balancer: lb.LoadBalancer) -> Mapping[str, str]:
-    """Return member id -> name of its backend. A name shared by different endpoints is not used; their ids are."""
+    """Return member id -> name of its backend. Members of a normal load balancer are named by id if their name is not
+    unique to one endpoint, or not valid for a backend."""
     members = [member for pool in balancer.pools for member in pool.members]
     if balancer.described is not None:
         return {member.id: member.name for member in members}

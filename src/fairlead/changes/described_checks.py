@@ -33,7 +33,7 @@ class Probing:
     """Health monitor of each pool. Times are in seconds."""
 
     type: lb.MonitorType | None = None
-    """Type of the monitor; None for a check if a port of the pool's protocol is open."""
+    """Type of the monitor; None for the type that checks whether a port of the pool's protocol is open."""
     delay: int
     timeout: int
     max_retries: int

@@ -76,7 +76,7 @@ class NetworkWithoutSubnet(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkIsExternal(Refusal):
-    """The network is external, so it has no machines with near replicas."""
+    """The network is external, so no machines are on it."""
 
     network_id: str
 

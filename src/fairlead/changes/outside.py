@@ -1,6 +1,6 @@
 """Addresses behind an external network without NAT: subnets of tenants, and addresses of its routes.
 
-Such an address is globally unique, so a second use of it is rejected.
+Outside, such an address belongs to one machine or network, so a second use of it is rejected.
 """
 
 from collections.abc import Iterable, Iterator

@@ -52,10 +52,10 @@ def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str],
     """Return the required changes; `near` are the chassis that reach the network and have an agent connected to this
     server.
 
-    A proxy stays on its chassis while it is useful there and no other chassis needs its slot. Usefulness does not
-    depend on the connections of this server, because two servers would otherwise undo each other's changes. Chassis
-    with unknown state, after a start, keep their proxy. Duplicates on a chassis, and then proxies on a network that is
-    no longer the place's, are removed first.
+    A proxy is removed only if it is no longer useful on its chassis and the limit leaves no room for a chassis that
+    needs one. Usefulness does not depend on the connections of this server, because two servers would otherwise undo
+    each other's changes. Chassis with unknown state, after a start, keep their proxy. Duplicates on a chassis, and then
+    proxies on a network that is no longer the place's, are removed first.
     """
     ports = proxy_ports(snapshot, place)
     second = set(snapshot.place_proxies.get(place, NO_IDS)) - {port.id for port in ports}

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     """State of a member derived from its probes."""
 
     PENDING = "PENDING"
-    """Not enough probes yet."""
+    """State before the first threshold is reached."""
     UP = "UP"
     DOWN = "DOWN"
 

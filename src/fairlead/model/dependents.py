@@ -72,8 +72,8 @@ def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
 
 def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
     """Yield load balancers with members behind the host, because their rows contain the host's number and draining
-    state. The host's addresses are in its own rows only, but members may run on them; the IP versions used between
-    hosts are in the rows of the other hosts."""
+    state; load balancers with members at a changed address of the host; and all hosts if its IP versions change,
+    because rows of other hosts depend on them."""
     was, becomes = (each.snapshot.hosts.get(owner.id) for each in (before, after))
     kept = (was and _said(was)) == (becomes and _said(becomes))
     old, new = (frozenset(host.prefixes) if host is not None else frozenset() for host in (was, becomes))

@@ -37,7 +37,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Ids of networks and routers that contain something."""
+    """Ids of the networks and routers that a load balancer is attached to."""
 
     networks: frozenset[str] = frozenset()
     routers: frozenset[str] = frozenset()

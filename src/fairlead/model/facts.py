@@ -117,7 +117,8 @@ def derive(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
 
 
 def derive_all(snapshot: Snapshot) -> Snapshot:
-    """Derive everything after a start, when documents are loaded and no fact is known."""
+    """Return the snapshot with all derived fields updated, after a start, when documents are loaded and no fact is
+    known."""
     return derive(snapshot, all_probing(snapshot))
 
 

@@ -11,7 +11,7 @@ TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
-"""Monitors that only test if a port is open. OVN's own monitors support these."""
+"""Monitors that only test whether a port is open. OVN's own monitors support these."""
 ASKED_OVER: Mapping[MonitorType, Transport] = {
     **TRANSPORTS,
     **dict.fromkeys((MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO), Transport.TCP),

@@ -17,7 +17,7 @@ MOST_HOSTS = 1_000
 MOST_PREFIXES = 64
 """Maximum prefixes of one host."""
 MOST_OWN = 256
-"""Maximum of a host's own addresses inside its prefixes; the first ones."""
+"""Maximum own addresses inside its prefixes that a host reports; the first ones."""
 LARGEST_NUMBER = 4_095
 PrefixKey: TypeAlias = tuple[int, int, int]
 """IP version, prefix length and network address."""

@@ -195,7 +195,7 @@ class _Monitor(Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainMonitor(_Monitor):
-    """Monitor that checks if the port answers."""
+    """Monitor that checks whether the port answers."""
 
     type: Literal[MonitorType.PING, MonitorType.SCTP, MonitorType.TCP, MonitorType.TLS_HELLO, MonitorType.UDP_CONNECT]
 

@@ -36,7 +36,7 @@ _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
 
 def path_of(balancer: LoadBalancer, listener: Listener) -> Path:
-    """Return the listener's path. Only TCP uses proxies, because HAProxy here does not forward UDP and SCTP."""
+    """Return the listener's path. Only TCP uses proxies, because proxies do not forward UDP and SCTP."""
     if transport(listener.protocol) is not Transport.TCP:
         return Path.SWITCH
     pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))

@@ -329,12 +329,12 @@ def derive_health(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
 
 
 def why_down(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
-    """Return the reasons of members and replicas that are down, at one port at least."""
+    """Map the id of each member or replica that is down, at one port at least, to its health."""
     return {identity: health for identity, health in _by_id(snapshot, probing) if health.is_failing}
 
 
 def why_unknown(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
-    """Return the reasons of monitored members and replicas with unknown health."""
+    """Map the id of each monitored member or replica with unknown health to that health."""
     return {identity: health for identity, health in _by_id(snapshot, probing) if not health.is_known}
 
 

@@ -109,7 +109,7 @@ def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
     """Return the contribution of one document to usage.
 
     A subnet counts for its own project. Ports of gateways and floating IPs belong to no project, and probe and proxy
-    ports are not counted, because no request created them. Unmanaged objects count in their manager.
+    ports are not counted, because no request created them. Unmanaged objects count in the quotas of their manager only.
     """
     match aggregate:
         case _ if is_foreign(aggregate):

@@ -19,13 +19,13 @@ class ReplicaState(StrEnum):
     """State of a replica."""
 
     ONLINE = "ONLINE"
-    """Serves the clients on its chassis."""
+    """Replica serves the clients on its chassis."""
     STANDBY = "STANDBY"
     """Standby for an older replica on the same chassis."""
     ERROR = "ERROR"
-    """Its health monitor reports it as down."""
+    """Health monitor reports the replica as down."""
     OFFLINE = "OFFLINE"
-    """Not plugged in, or disabled."""
+    """Port is not plugged in, or is disabled."""
 
 
 Serving: TypeAlias = Mapping[str, Sequence[Association]]

@@ -2,7 +2,7 @@
 
 A switch that rejects a connection without a member sends a TCP reset that is valid for new connections only;
 established ones ignore it, because its sequence number is outside the window (RFC 9293, section 3.10.7.4). Clients of a
-pool with DownMember.RESET are therefore forwarded to a port of the address from which agents probe. Every node has this
+pool with DownMember.RESET are therefore forwarded to RESET_PORT at the source address of probes. Every node has this
 address, and its agent answers as a host without the connection would.
 """
 

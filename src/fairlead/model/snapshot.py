@@ -294,7 +294,7 @@ def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[I
 def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
     """Return the VIPs with an address that the load balancer still has. On an unmanaged network these are the addresses
     of its port there: a deleted or changed port releases them, and another project may get them. The same applies to
-    VIPs at the router's gateway without an own port address."""
+    VIPs that are addresses of the router's gateway port."""
     network = snapshot.networks.get(balancer.vip.network_id)
     if balancer.router_id is not None and is_at_gateway(snapshot, balancer):
         at_gateway = gateway_addresses(snapshot, balancer)
