@@ -161,8 +161,8 @@ def is_automatic(subnet: Subnet) -> bool:
 def free_address(
     snapshot: Snapshot, network_id: str, subnet: Subnet, seed: str, but: Iterable[IPAddress] = ()
 ) -> IPAddress | None:
-    """Return a free address of the subnet's pools, searched from a position derived from the seed; None if there is
-    none."""
+    """Return a free address of the subnet's pools, searched from a position derived from the seed;
+    None if there is none."""
     pools = subnet.allocation_pools
     not_these = NotFree(
         network=snapshot.networks.get(network_id), snapshot=snapshot, but=frozenset((*but, subnet.gateway))
@@ -219,8 +219,8 @@ def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddre
 
 
 def with_missing(snapshot: Snapshot, holder: Holder) -> tuple[FixedIP, ...]:
-    """Return the port's addresses, with one added for each IP version that the network has and the port lacks. Raises
-    Refused."""
+    """Return the port's addresses, with one added for each IP version that the network has and the port lacks.
+    Raises Refused."""
     had = {fixed.address.version for fixed in holder.held}
     more = [_first_free(snapshot, holder, version) for version in _versions(holder.network) if version not in had]
     return tuple(sorted((*holder.held, *more), key=lambda fixed: fixed.address.version)) if more else holder.held
@@ -309,8 +309,8 @@ def _automatic_address(subnet: Subnet, mac: str) -> IPAddress:
 
 
 def choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | None) -> Subnet:
-    """Return the subnet that contains the address, otherwise the first one with a free address, IPv4 before IPv6, as in
-    Octavia. Raises Refused."""
+    """Return the subnet that contains the address, otherwise the first one with a free address. IPv4 is preferred, as
+    in Octavia. Raises Refused."""
     subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
     fitting = [subnet for subnet in subnets if address is None or address in subnet.cidr]
     if not fitting:

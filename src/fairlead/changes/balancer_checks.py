@@ -25,8 +25,8 @@ class TooMany(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyPorts(Refusal):
-    """The listeners of the load balancer have too many ports in total; if `are_targets`, too many endpoints: members
-    times ports that lead to them."""
+    """The listeners of the load balancer have too many ports in total. If `are_targets`, the number of endpoints is too
+    high: members times ports that lead to them."""
 
     most: int
     are_targets: bool = False

@@ -76,8 +76,8 @@ class VipStays(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferStays(Refusal):
-    """The provider, flavor or availability zone of a load balancer cannot be changed; `field` is the attribute of the
-    model."""
+    """The provider, flavor or availability zone of a load balancer cannot be changed;
+    `field` is the attribute of the model."""
 
     balancer_id: str
     field: str
@@ -199,8 +199,8 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
 def _remember_moved(
     snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer, wanted: lb.LoadBalancer
 ) -> Steps[lb.LoadBalancer]:
-    """Record previous owners of moved slots. Members that are down, or at a host's own address, had no slots to
-    lose."""
+    """Record previous owners of moved slots. Members that are down, or at a host's own address,
+    had no slots to lose."""
     members = (member for each in (old, wanted) for pool in each.pools for member in pool.members)
     down = snapshot.down.get(wanted.id, frozenset()) | nowhere(snapshot, wanted, members)
     until = asker.now + timedelta(seconds=snapshot.parting_seconds)
@@ -215,8 +215,8 @@ def put_part(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps
 
 
 def check_on_its_way(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> None:
-    """Check that the load balancer is not PENDING. Raises Refused. A load balancer or part that failed to apply may be
-    changed."""
+    """Check that the load balancer is not PENDING. Raises Refused.
+    A load balancer or part that failed to apply may be changed."""
     where = _status(snapshot, asker, balancer)
     if where.is_immutable(balancer):
         raise Refused(
@@ -237,8 +237,8 @@ def check_part_on_its_way(
     what: Counted = Counted.LOAD_BALANCER,
     part: Resource | None = None,
 ) -> None:
-    """Check that the part is not PENDING; without a part, check the load balancer for a change of one of its parts.
-    Raises Refused."""
+    """Check that the part is not PENDING; without a part,
+    check the load balancer for a change of one of its parts. Raises Refused."""
     which = part or balancer
     where = _status(snapshot, asker, balancer)
     if where.is_immutable(which):

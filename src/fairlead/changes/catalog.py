@@ -44,8 +44,8 @@ class NameTaken(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse(Refusal):
-    """A load balancer uses the flavor or availability zone, or one of these uses the profile, so it cannot be
-    changed."""
+    """A load balancer uses the flavor or availability zone, or one of these uses the profile,
+    so it cannot be changed."""
 
     owner: Owner
 

@@ -131,8 +131,8 @@ def delete_described(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Chan
 
 
 def check_default(asked: AskedDescription, address: IPAddress) -> None:
-    """Check that the spec has no default target, for a load balancer at the address of the network's router. Raises
-    Refused."""
+    """Check that the spec has no default target, for a load balancer at the address of the network's router.
+    Raises Refused."""
     if asked.default_target is not None:
         raise Refused(WholeGateway(address=address))
 
@@ -141,8 +141,8 @@ def check_default(asked: AskedDescription, address: IPAddress) -> None:
 
 
 def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use: lb.Use) -> lb.LoadBalancer:
-    """Return the load balancer or forward at this address; the caller must have checked access to the network. Raises
-    Refused."""
+    """Return the load balancer or forward at this address; the caller must have checked access to the network.
+    Raises Refused."""
     uplink = find_uplink(snapshot, network)
     for where in (network, uplink):
         port_id = snapshot.addresses.get((where.id, address), "") if where else ""
@@ -318,8 +318,8 @@ class _Builder:
             yield AskedPort(protocol=lb.ListenerProtocol.ANY, ports=(), backends=(DEFAULT_TARGET,))
 
     def port(self, port: AskedPort) -> tuple[lb.Listener, lb.Pool]:
-        """Return the listener and pool of a port. A stored listener with the same protocol and ports is reused, with
-        its pool."""
+        """Return the listener and pool of a port.
+        A stored listener with the same protocol and ports is reused, with its pool."""
         before = self.known.get((port.protocol, port.ports))
         pool = self._pool(port, lb.find_pool(self.old, before.default_pool_id) if before else None)
         listener = lb.Listener(

@@ -18,8 +18,8 @@ def _nothing_new() -> str:
 
 
 class Draft:
-    """Accumulated changes. `snapshot` is the model with them applied; nothing is written until the caller writes
-    `changes`."""
+    """Accumulated changes. `snapshot` is the model with them applied;
+    nothing is written until the caller writes `changes`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

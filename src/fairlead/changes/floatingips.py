@@ -23,14 +23,14 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
-"""Prefixes of device owners without floating IPs: ports of the network itself (neutron, common/utils.py,
+"""Prefixes of device owners without floating IPs. These are ports of the network itself (neutron, common/utils.py,
 is_fip_serviced), and probe ports, which have no machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Destination of a floating IP; none without a port. The address is optional if the port has one IPv4 address
-    only."""
+    """Destination of a floating IP; none without a port.
+    The address is optional if the port has one IPv4 address only."""
 
     port_id: str | None = None
     fixed_address: IPAddress | None = None
@@ -255,8 +255,8 @@ def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
 
 
 def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
-    """Return a router that joins both networks and serves the floating IP's project, preferring the gateway of the
-    port's subnet. For an administrator, another project's router is accepted if there is no other. Raises Refused."""
+    """Return a router that joins both networks and serves the floating IP's project. The gateway of the port's subnet
+    is preferred. For an administrator, another project's router is accepted if there is no other. Raises Refused."""
     found = [
         snapshot.routers[router_id]
         for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))

@@ -31,8 +31,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 MOST_INTERFACES = 256
-"""Maximum interfaces of one router: a router is compiled as a whole, and a new subnet is compared with all of its
-subnets."""
+"""Maximum interfaces of one router, which is compiled as a whole. A new subnet is compared with all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +201,8 @@ def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, .
 
 
 def check_free_of_vips(snapshot: Snapshot, router: Router) -> None:
-    """Check that the gateway has no VIPs before it is removed or moved, because no other router answers for them.
-    Raises Refused."""
+    """Check that the gateway has no VIPs before it is removed or moved,
+    because no other router answers for them. Raises Refused."""
     if router.gateway is not None and router.id in snapshot.router_vips:
         raise Refused(GatewayHasVips(router_id=router.id, network_id=router.gateway.network_id))
 
@@ -219,8 +218,11 @@ def keeps(snapshot: Snapshot, router: Router, floating_ip: FloatingIP) -> bool:
 
 
 def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str) -> bool:
-    """Return whether a floating IP of the project may use the router for this port: the router belongs to the project,
-    or the network does and is not shared, so only an administrator can have attached the router."""
+    """Return whether a floating IP of the project may use the router for this port.
+
+    The router must belong to the project, or the network must and not be shared, so only an administrator can have
+    attached the router.
+    """
     network = snapshot.networks[port.network_id]
     return router.project_id == project_id or (network.project_id == project_id and not network.shared)
 
@@ -236,8 +238,8 @@ def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayReq
 def _new_port(
     snapshot: Snapshot, network: Network, router: Router, request: GatewayRequest, port_id: str, now: datetime
 ) -> Port:
-    """Return a new gateway port. It has no project, as in Neutron, so tenants cannot see or change it. Raises
-    Refused."""
+    """Return a new gateway port. It has no project, as in Neutron, so tenants cannot see or change it.
+    Raises Refused."""
     check_new(snapshot.ports, port_id)
     mac = choose_mac(snapshot, port_id)
     fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), request.fixed_ips)

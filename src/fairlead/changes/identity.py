@@ -22,8 +22,8 @@ class Identity:
     projects: frozenset[str] = frozenset()
     """Projects that the caller may select instead of `project_id`, in front ends with a selection."""
     system: bool = False
-    """Whether the scope is the system and not a project: a reader then sees the resources of all projects. `project_id`
-    is empty."""
+    """Whether the scope is the system and not a project: a reader then sees the resources of all projects.
+    `project_id` is empty."""
 
     @property
     def is_admin(self) -> bool:

@@ -66,8 +66,8 @@ def delete_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule_id: str) 
 
 
 def placed(listener: Listener, policy: L7Policy, position: int | None) -> Listener:
-    """Return the listener with the policy at this position, counted from 1; at the end for None. Later policies move
-    down."""
+    """Return the listener with the policy at this position, counted from 1; at the end for None.
+    Later policies move down."""
     others = [other for other in listener.l7policies if other.id != policy.id]
     others.insert(len(others) if position is None else position - 1, policy)
     return replace(listener, l7policies=tuple(others))

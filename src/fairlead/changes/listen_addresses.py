@@ -98,8 +98,8 @@ class ListenOverlaps(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenInUse(Refusal):
-    """The address is in use on the network itself by a machine, the gateway or another service, or no machine can have
-    it."""
+    """The address is in use on the network itself, or no machine can have it.
+    Its user is a machine, the gateway or another service."""
 
     address: IPAddress
     use: PortUse | None
@@ -153,8 +153,7 @@ def listening_at(snapshot: Snapshot, network: Network, address: IPAddress) -> lb
 
 
 def _router_outside(snapshot: Snapshot, network: Network) -> Router | None:
-    """Return the network's router with a gateway: the one that was created with it, otherwise the first one of its
-    project."""
+    """Return the network's router with a gateway: the one created with it, otherwise the first one of its project."""
     ids = [network.router_id] if network.router_id else sorted(snapshot.network_routers.get(network.id, NO_IDS))
     routers = (snapshot.routers.get(each) for each in ids)
     return next(
@@ -302,8 +301,8 @@ def _free(
 def _listening_ranges(
     uplink: Network, version: int, grants: list[IPNetwork] | None
 ) -> Iterator[tuple[Subnet, AllocationPool]]:
-    """Yield the ranges for listen addresses: routes, or granted prefixes of them, without the ranges for routers; the
-    allocation pools if the uplink has no routes."""
+    """Yield the ranges for listen addresses. These are the routes, or granted prefixes of them, without the ranges for
+    routers; or the allocation pools if the uplink has no routes."""
     for subnet in (each for each in uplink.subnets if each.cidr.version == version):
         if not uplink.routes:
             yield from ((subnet, pool) for pool in subnet.allocation_pools)

@@ -22,8 +22,8 @@ class PortInUse(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPorts(Refusal):
-    """The range is not within 1 to 65535. Without a range: the listener has no ports, or has ports with the protocol
-    ANY."""
+    """The range is not within 1 to 65535. Without a range:
+    the listener has no ports, or has ports with the protocol ANY."""
 
     ports: PortRange | None = None
 

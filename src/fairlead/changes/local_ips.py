@@ -217,8 +217,8 @@ def _given_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, port_id: s
 
 
 def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: str) -> Port:
-    """Return a new port without a machine that reserves the address. Only the network's owner may choose the
-    address."""
+    """Return a new port without a machine that reserves the address.
+    Only the network's owner may choose the address."""
     network = access.find_network(snapshot, asker, network_id)
     _check_internal(network)
     named = {"address"} if new.address is not None else set[str]()

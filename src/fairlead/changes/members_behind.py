@@ -25,8 +25,8 @@ class BehindNoHost(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsAHost(Refusal):
-    """The address is the host's own, and no operator has declared it for members. Only projects that may use the prefix
-    get this refusal."""
+    """The address is the host's own, and no operator has declared it for members.
+    Only projects that may use the prefix get this refusal."""
 
     address: IPAddress
     provider: str
@@ -43,8 +43,8 @@ class OnASubnet(Refusal):
 
 
 def hosts_of_members(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> Steps[tuple[Owner, ...]]:
-    """Return the hosts that route new members and changed addresses: these must not change before the commit. Raises
-    Refused."""
+    """Return the hosts that route new members and changed addresses: these must not change before the commit.
+    Raises Refused."""
     known = {member.id: member for pool in old.pools for member in pool.members} if old is not None else {}
     hosts = dict[str, Owner]()
     for pool in wanted.pools:

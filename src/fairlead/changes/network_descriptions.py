@@ -74,8 +74,8 @@ def shown_subnet(network: Network, version: int) -> Subnet | None:
 
 
 def router_of(snapshot: Snapshot, network: Network) -> Router | None:
-    """Return the network's router: the one created with it, otherwise the one with its gateway address, otherwise any
-    router on it."""
+    """Return the network's router. It is the one created with it, otherwise the one with its gateway address, otherwise
+    any router on it."""
     own = snapshot.routers.get(network.router_id or "")
     if own is not None:
         return own

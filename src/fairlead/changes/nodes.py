@@ -76,8 +76,8 @@ def find_node_token(snapshot: Snapshot, digest: str, now: datetime) -> NodeToken
 
 
 def enrol_node(snapshot: Snapshot, digest: str, certificate: IssuedCertificate, now: datetime) -> Changes:
-    """Enrol a node with this certificate only, and delete the token. A node that is enrolled again loses its previous
-    certificates."""
+    """Enrol a node with this certificate only, and delete the token.
+    A node that is enrolled again loses its previous certificates."""
     token = find_node_token(snapshot, digest, now)
     if token.chassis not in snapshot.nodes and len(snapshot.nodes) >= MOST_NODES:
         raise Refused(TooManyNodes(most=MOST_NODES))

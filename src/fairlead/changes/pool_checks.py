@@ -36,8 +36,8 @@ class NoDestination(Refusal):
 
 
 def complete_pool(known: lb.Pool | None, pool: lb.Pool, smallest: int = SMALLEST) -> Steps[lb.Pool]:
-    """Return a new or changed pool with ordinals for new members and slots for all members, at least `smallest` slots.
-    Raises Refused."""
+    """Return a new or changed pool with ordinals for new members and slots for all members,
+    at least `smallest` slots. Raises Refused."""
     pool = complete_pool_tls(known, pool)
     check_persistence(pool)
     if pool.health_monitor is not None and (known is None or pool.health_monitor is not known.health_monitor):

@@ -76,8 +76,8 @@ def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes
 def put_pool(
     snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer, old: lb.Pool, pool: lb.Pool
 ) -> Steps[Changes]:
-    """Replace a pool with changed members or monitor. The check for a PENDING pool precedes that of the load
-    balancer."""
+    """Replace a pool with changed members or monitor.
+    The check for a PENDING pool precedes that of the load balancer."""
     yield
     changed = lb.replace_pool(balancer, replace(pool, updated_at=asker.now))
     changes = yield from put(snapshot, asker, changed)

@@ -118,7 +118,7 @@ class PortHasLocalIP(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressIsLocalIP(Refusal):
-    """The port must keep the address while the Local IP exists; otherwise another port could get the address, and both
+    """The port must keep the address while the Local IP exists. Otherwise another port could get the address, and both
     would answer for it."""
 
     port_id: str
@@ -220,15 +220,14 @@ def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
 
 
 def local_ip_of(snapshot: Snapshot, port: Port) -> str | None:
-    """Return a Local IP with this port as its own or as a replica, so the port must remain a machine's; None if there
-    is none."""
+    """Return a Local IP with this port as its own or as a replica, so the port must remain a machine's;
+    None if there is none."""
     found = *snapshot.port_local_ips.get(port.id, NO_IDS), *snapshot.replica_local_ips.get(port.id, NO_IDS)
     return min(found, default=None)
 
 
 def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
-    """Return floating IPs and Local IPs that referred to an address that the port no longer has, without that
-    reference."""
+    """Return floating IPs and Local IPs without their references to addresses that the port no longer has."""
     floating_ips = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
     local_ips = (snapshot.local_ips[each] for each in snapshot.replica_local_ips.get(port.id, NO_IDS))
     return [
@@ -286,8 +285,8 @@ def _check_use(device_owner: str) -> None:
 
 
 def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
-    """Check that the change does not affect the router, load balancer or Local IP that the port serves. Raises
-    Refused."""
+    """Check that the change does not affect the router, load balancer or Local IP that the port serves.
+    Raises Refused."""
     if old.use not in {*OF_NETWORK, *UNASKED} and vip_holder(snapshot, old) is None:
         return
     differs = next((name for name in _SERVING if getattr(old, name) != getattr(new, name)), None)

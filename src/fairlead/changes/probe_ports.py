@@ -45,8 +45,8 @@ def make_probe_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tup
 
 
 def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
-    """Return the missing ports for delegated probes. Subnets without a free address are skipped, because the monitor
-    works without delegation."""
+    """Return the missing ports for delegated probes.
+    Subnets without a free address are skipped, because the monitor works without delegation."""
     ports: list[Port] = []
     for subnet_id, network_id in sorted(coverless_subnets(snapshot, probing).items()):
         port = _find(snapshot, network_id, subnet_id, cover_port_id(subnet_id), now)

@@ -92,8 +92,8 @@ def change_project(snapshot: Snapshot, asker: Identity, project: Project) -> Cha
 
 
 def delete_project(snapshot: Snapshot, asker: Identity, name: str) -> Changes:
-    """Delete a project without resources. Certificates and tokens lose their permission for it, because the name may be
-    reused."""
+    """Delete a project without resources. Certificates and tokens lose their permission for it,
+    because the name may be reused."""
     check_administers(asker.is_admin)
     if name == DEFAULT_PROJECT:
         raise Refused(DefaultProjectStays())

@@ -21,8 +21,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 MOST, MOST_OF_GUESTS = 8, 2
-"""Default maximum of proxies per place: on the project's own networks, and on those of other projects, whose addresses
-they use."""
+"""Default maximum of proxies per place, on the project's own networks and on those of other projects. The latter use
+the other project's addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str],
 def place_proxies(
     snapshot: Snapshot, place: ProxyPlace, near: Collection[str], now: datetime, most: int = MOST
 ) -> Changes:
-    """Create and delete ports of proxies. Chassis without a free address get no proxy; their clients use remote
-    ones."""
+    """Create and delete ports of proxies. Chassis without a free address get no proxy;
+    their clients use remote ones."""
     placement, home = find_placement(snapshot, place, near, most), home_of(snapshot, place)
     gone = tuple(Owner(Kind.PORT, port.id) for port in placement.go)
     ports: list[Port] = []

@@ -27,8 +27,8 @@ class NoProxyPort(Refusal):
 
 
 def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: lb.LoadBalancer) -> lb.LoadBalancer:
-    """Return the load balancer with proxy ports for its proxied listeners; listeners keep their present port. Raises
-    Refused."""
+    """Return the load balancer with proxy ports for its proxied listeners; listeners keep their present port.
+    Raises Refused."""
     chosen = dict[str, int]()
     if balancer.provider in snapshot.proxied_providers:
         had = {listener.id: listener.proxy_port for listener in old.listeners} if old is not None else {}

@@ -13,8 +13,8 @@ R = TypeVar("R", bound=Resource)
 
 
 def revised(old: R, new: R, now: datetime) -> R:
-    """Return the new version with the time of the change, or the identical old object if nothing differs, so there is
-    nothing to write."""
+    """Return the new version with the time of the change, or the identical old object if nothing differs. There is
+    nothing to write then."""
     return old if new == old else replace(new, updated_at=now)
 
 

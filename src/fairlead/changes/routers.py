@@ -244,8 +244,8 @@ def join(
 def remove_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, now: datetime
 ) -> Attachment:
-    """Remove an interface. A given port is deleted; a given subnet only loses its address if the port has others.
-    Raises Refused."""
+    """Remove an interface. A given port is deleted;
+    a given subnet only loses its address if the port has others. Raises Refused."""
     access.check_own(asker, Verb.REMOVE, router)
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]

@@ -62,8 +62,8 @@ def said_again(old: lb.LoadBalancer, said: lb.LoadBalancer, now: datetime) -> St
 def put_said_again(
     snapshot: Snapshot, asker: Asker, said: lb.LoadBalancer, generation: int | None = None
 ) -> Steps[Changes]:
-    """Update the load balancer; no change if nothing differs. A generation makes the update conditional on it. Raises
-    Refused and Unsupported."""
+    """Update the load balancer; no change if nothing differs. A generation makes the update conditional on it.
+    Raises Refused and Unsupported."""
     old = find_kept(snapshot, said.id, asker)
     if generation is not None and snapshot.generations.get(Owner(Kind.LOAD_BALANCER, old.id)) != generation:
         raise Refused(ChangedSince(balancer_id=old.id, generation=generation))

@@ -1,5 +1,7 @@
-"""Stored reports of unresponsive nodes: the newest ones of any server, bounded, and kept while they concern a load
-balancer."""
+"""Stored reports of unresponsive nodes.
+
+They are the newest reports of any server, bounded, and kept while they concern a load balancer.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -37,8 +39,8 @@ def has_room(snapshot: Snapshot, node: SilentNode) -> bool:
 
 
 def forget_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
-    """Delete the reports of a node that is responsive again, or whose reports are obsolete; no change if newer reports
-    were stored in the interim."""
+    """Delete the reports of a node that is responsive again, or whose reports are obsolete. Newer reports, stored in
+    the interim, are kept."""
     if snapshot.silent_nodes.get(node.name) != node:
         return Changes()
     return Changes(deletes=(Owner(Kind.SILENT_NODE, node.name),))

@@ -268,8 +268,8 @@ def _check_announced_once(snapshot: Snapshot, network: Network, subnet: Subnet) 
 
 
 def _check_gateways(snapshot: Snapshot, old: Subnet, new: Subnet) -> None:
-    """Check a change of the gateway: a router interface must not have the old address, and no other port the new one.
-    Raises Refused."""
+    """Check a change of the gateway: a router interface must not have the old address,
+    and no other port the new one. Raises Refused."""
     for gateway, of_router in ((old.gateway, True), (new.gateway, False)):
         port_id = snapshot.addresses.get((snapshot.subnet_network[old.id], gateway)) if gateway else None
         if gateway is None or port_id is None:

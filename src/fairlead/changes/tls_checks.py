@@ -44,8 +44,8 @@ DEFAULT_CIPHERS = ":".join(
         *("DHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-GCM-SHA384", "DHE-RSA-CHACHA20-POLY1305"),
     ]
 )
-"""OWASP's suite B, in the names of openssl-ciphers(1): Octavia's `default_listener_ciphers` and
-`default_pool_ciphers`."""
+"""OWASP's suite B, in the names of openssl-ciphers(1):
+Octavia's `default_listener_ciphers` and `default_pool_ciphers`."""
 DEFAULT_TLS: Mapping[str, Any] = {
     "versions": DEFAULT_VERSIONS,
     "ciphers": DEFAULT_CIPHERS,
@@ -121,8 +121,8 @@ class NoClientCa(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMemberCa(Refusal):
-    """A pool with a revocation list needs a CA. `was_there`: the pool had one before this change; None for a new
-    pool."""
+    """A pool with a revocation list needs a CA.
+    `was_there`: the pool had one before this change; None for a new pool."""
 
     was_there: bool | None
 
@@ -149,8 +149,8 @@ class OldTlsVersions(Refusal):
 
 
 def complete_listener_tls(known: Listener | None, listener: Listener) -> Listener:
-    """Return the listener with TLS defaults; `known` is its previous version. Raises Refused for invalid
-    combinations."""
+    """Return the listener with TLS defaults; `known` is its previous version.
+    Raises Refused for invalid combinations."""
     ends_tls = listener.protocol is ListenerProtocol.TERMINATED_HTTPS
     if listener.tls is None and listener.http is None and not ends_tls:
         return listener

@@ -66,8 +66,8 @@ class TooManyTokens(Refusal):
 
 
 def identity_of(snapshot: Snapshot, fingerprint: str, now: datetime, roles: frozenset[str]) -> Identity | None:
-    """Return the identity of the certificate's holder; None for an unknown or invalid certificate. `roles` are those of
-    an administrator."""
+    """Return the identity of the certificate's holder; None for an unknown or invalid certificate.
+    `roles` are those of an administrator."""
     certificate = snapshot.certificates.get(fingerprint)
     if certificate is None or not certificate.not_before <= now <= certificate.not_after:
         return None

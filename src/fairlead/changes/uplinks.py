@@ -26,8 +26,8 @@ from fairlead.model.writing import Changes
 MOST_ROUTES = 64
 """Maximum routes of one external network, because each may have a subnet."""
 MOST_ATTACHED = 1024
-"""Maximum routers that get an address in one write, when the network gets another IP version: each is a document of the
-write."""
+"""Maximum routers that get an address in one write, when the network gets another IP version.
+Each is a document of the write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def _settle_wire(
 
 
 def _attach(draft: NetworkDraft) -> Steps[None]:
-    """Give routers of declarative networks an address of each new IP version, as new routers get; otherwise they
+    """Give routers of declarative networks an address of each new IP version, as new routers get. Without one they
     receive no traffic of that version. Raises Refused."""
     attached = 0
     for network in draft.snapshot.networks.values():
@@ -254,8 +254,8 @@ def _attach(draft: NetworkDraft) -> Steps[None]:
 
 
 def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:
-    """Update the subnets of routes. A route that has grown or shrunk keeps its subnet, because addresses of it may be
-    allocated. Raises Refused."""
+    """Update the subnets of routes. A route that has grown or shrunk keeps its subnet,
+    because addresses of it may be allocated. Raises Refused."""
     network = draft.network
     had = {subnet.id: subnet for subnet in old.subnets if is_routed(old, subnet)}
     held = {fixed.subnet_id for port in ports_on(draft.snapshot, old) for fixed in port.fixed_ips}

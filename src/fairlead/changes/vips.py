@@ -1,5 +1,5 @@
-"""Selection of a VIP: a given port, or an address of a subnet or network, allocated when the load balancer is
-written."""
+"""Selection of a VIP: a given port, or an address of a subnet or network,
+allocated when the load balancer is written."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -99,7 +99,7 @@ class WhichAddress(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressNotTheirs(Refusal):
-    """The caller may not choose the VIP's address: on a shared network only its owner may, as for ports, and on an
+    """The caller may not choose the VIP's address. On a shared network only its owner may, as for ports, and on an
     external network only an administrator, as for floating IPs."""
 
 
@@ -186,8 +186,8 @@ def _may_name(who: Identity, network: Network) -> bool:
 
 
 def _may_use(who: Identity, network: Network) -> bool:
-    """Return whether the caller may have a VIP on the network. On an external network, every project with a router
-    gateway there may."""
+    """Return whether the caller may have a VIP on the network.
+    On an external network, every project with a router gateway there may."""
     return network.external or uses_network(who, network)
 
 

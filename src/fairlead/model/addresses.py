@@ -141,8 +141,8 @@ def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
 
 
 def derive_mac(seed: str) -> str:
-    """Return a locally administered MAC (IEEE 802: second bit of the first octet) for a port that no request
-    created."""
+    """Return a locally administered MAC (IEEE 802:
+    second bit of the first octet) for a port that no request created."""
     number = seeded(seed) % 2**40
     return "0e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
 

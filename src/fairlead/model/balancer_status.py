@@ -31,8 +31,8 @@ from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
 
 @dataclass(frozen=True, slots=True)
 class PartHistory:
-    """Generations that created a part and that touched it last; 0 for parts that existed when the snapshot was
-    loaded."""
+    """Generations that created a part and that touched it last;
+    0 for parts that existed when the snapshot was loaded."""
 
     made: int = 0
     touched: int = 0
@@ -94,14 +94,14 @@ class BalancerStatus:
     is_unserved: Callable[[Member], bool] = lambda _: False
     """Whether no node can forward traffic to the member, monitored or not."""
     is_kept: Callable[[], bool] = lambda: True
-    """Whether no node reports that it failed to apply the load balancer, and all nodes that forward to its members are
-    responsive. An unresponsive node continues with the last configuration that it received."""
+    """Whether nodes apply and serve the load balancer completely. No node reports a failure, and all nodes that forward
+    to its members are responsive. An unresponsive node continues with the last configuration that it received."""
     by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
     """Operating status of a listener that uses proxies."""
 
     def provisioning(self, part: Resource) -> ProvisioningStatus:
-        """Return ERROR while applying the generation that touched the part fails; for the load balancer, while any
-        apply of it fails."""
+        """Return ERROR while the apply of the part's newest generation fails;
+        for the load balancer, of any generation."""
         touched = self.generation if part is self.balancer else self._stamp(part).touched
         if self.applied.generation and self.applied.generation >= touched:
             failing = part is self.balancer and self.applied.error is not None
@@ -112,14 +112,13 @@ class BalancerStatus:
         return ProvisioningStatus.PENDING_CREATE if is_new else ProvisioningStatus.PENDING_UPDATE
 
     def is_immutable(self, part: Resource) -> bool:
-        """Return whether requests must wait for the part. A part that fails to apply is mutable, because a change may
-        be the fix."""
+        """Return whether requests must wait for the part.
+        A part that fails to apply is mutable, because a change may be the fix."""
         pending = (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
         return self.provisioning(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
-        """Return DEGRADED also while some nodes fail to apply the load balancer or are unresponsive, because other
-        nodes serve clients."""
+        """Return DEGRADED also while some nodes fail or are unresponsive, because other nodes serve clients."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()

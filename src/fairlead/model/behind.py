@@ -1,5 +1,7 @@
-"""Placement behind plain hosts: maps an address to the host that routes it, and prefixes to the load balancers with
-members in them."""
+"""Placement behind plain hosts.
+
+Maps an address to the host that routes it, and prefixes to the load balancers with members in them.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -83,8 +85,8 @@ def host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
 
 
 def balancers_behind(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[str]:
-    """Yield the load balancers with an announced VIP and a member, or a previous owner of a slot, in one of these
-    prefixes. The result may include others."""
+    """Yield announced load balancers with a member, or a previous owner of a slot, in one of these prefixes.
+    The result may include others."""
     found = {each for block in _blocks(snapshot, cidrs) for each in snapshot.member_blocks[block]}
     return (each for each in sorted(found) if snapshot.load_balancers[each].vip.network_id in snapshot.announced)
 

@@ -79,8 +79,7 @@ def _is_watched(snapshot: Snapshot, port_id: str, address: object) -> bool:
 
 
 def is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Return whether the endpoint may need probes: a member with a monitor has the address, or a monitored replica has
-    the port."""
+    """Return whether a monitored member has the endpoint's address, or a monitored replica has its port."""
     return _is_watched(snapshot, endpoint.port_id, endpoint.address)
 
 

@@ -42,8 +42,8 @@ class Cut(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Connections of a member that is down or disabled, through all listeners of its pool with one kind of
-    transport."""
+    """Connections of a member that is down or disabled,
+    through all listeners of its pool with one kind of transport."""
 
     pool_id: str
     member: HealthKey
@@ -121,9 +121,11 @@ def is_unanswered(snapshot: Snapshot, balancer_id: str, asked: Collection[Unansw
 
 
 def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> list[Flows]:
-    """Return UDP and SCTP flows that the change may have ended, because a listener, pool, floating IP or load balancer
-    was removed or disabled, or a member was removed. `leads_to` finds the flows that are still served. The result has
-    at most one entry per member and address set."""
+    """Return UDP and SCTP flows that the change may have ended.
+
+    A listener, pool, floating IP or load balancer was removed or disabled, or a member was removed. `leads_to` finds
+    the flows that are still served. The result has at most one entry per member and address set.
+    """
     old, new = before.load_balancers.get(balancer_id), after.load_balancers.get(balancer_id)
     if old is None or is_prepared(old):
         return []

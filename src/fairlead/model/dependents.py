@@ -71,9 +71,12 @@ def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
 
 
 def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    """Yield load balancers with members behind the host, because their rows contain the host's number and draining
-    state; load balancers with members at a changed address of the host; and all hosts if its IP versions change,
-    because rows of other hosts depend on them."""
+    """Yield the load balancers and hosts that depend on a plain host:
+
+    * load balancers with members behind it, because their rows contain its number and draining state;
+    * load balancers with members at a changed address of the host;
+    * all hosts if its IP versions change, because these are in rows of the other hosts.
+    """
     was, becomes = (each.snapshot.hosts.get(owner.id) for each in (before, after))
     kept = (was and _said(was)) == (becomes and _said(becomes))
     old, new = (frozenset(host.prefixes) if host is not None else frozenset() for host in (was, becomes))
@@ -107,8 +110,8 @@ def of_floating_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[
 
 
 def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    """Yield the rows shared by the network's VIPs if this is the first or last Local IP of its project, the port that
-    has the address, and the ports that may use it too."""
+    """Yield the port with the address, the ports that may use it too, and owners that VIPs share. The latter change
+    with the first and the last Local IP of a project only."""
     old, new = before.snapshot, after.snapshot
     was, becomes = (each.local_ips.get(owner.id) for each in (old, new))
     yield from (Owner(Kind.PORT, port_id) for port_id, _ in _lent(was) ^ _lent(becomes))
@@ -246,9 +249,11 @@ def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
-    """Yield the owners that depend on a port or its addresses: load balancers that probe it, probe from it or prefer
-    near members there; Local IPs with it as a replica or as probe source; and its network if agents probe from the
-    port."""
+    """Yield the owners that depend on a port or its addresses.
+
+    These are load balancers that probe the port, probe from it or prefer near members there; Local IPs with the port as
+    a replica or as probe source; and its network if agents probe from the port.
+    """
     ports = [port]
     if port.use is PortUse.PROBE and not is_foreign(
         port
@@ -284,8 +289,7 @@ def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owne
 
 
 def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterator[Owner]:
-    """Yield the owners that depend on a network's project and subnets: connected VIP networks, load balancers, Local
-    IPs and proxies."""
+    """Yield connected VIP networks, load balancers, Local IPs and proxies if a network's project or subnets changed."""
     if _place(before.snapshot, network_id) == _place(after.snapshot, network_id):
         return
     for topology in (before, after):
@@ -312,8 +316,7 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
 
 
 def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
-    """Yield the VIP networks whose load balancers may have rows on this network or beyond it, and the router gateways
-    with VIPs among them."""
+    """Yield VIP networks and gateways whose load balancers may have rows on this network or beyond it."""
     snapshot = topology.snapshot
     if not (snapshot.vip_projects or snapshot.router_vips):
         return

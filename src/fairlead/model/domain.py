@@ -99,8 +99,8 @@ class Topology:
         )
 
     def connected_with(self, router: Router) -> Connected:
-        """Return the part that the router's project reaches from it: the networks that it joins, and those beyond that
-        overlap neither these nor the external network."""
+        """Return the networks and routers that the router's project reaches from it. Networks beyond those that it
+        joins are left out if they overlap these or the external network."""
         start = frozenset(port.network_id for port in self._interfaces(router.id))
         outside = self.snapshot.networks.get(router.gateway.network_id) if router.gateway else None
         near = [self.snapshot.networks[each] for each in start]
@@ -111,7 +111,7 @@ class Topology:
         return frozenset(each.id for each in found if each.project_id == project_id and not each.external)
 
     def connected(self, start: str, project_id: str, ranges: "AddressRanges | None" = None) -> Connected:
-        """Return the part that the project reaches from this network, without networks that overlap `ranges`."""
+        """Return the networks and routers that the project reaches from this network, without overlaps of `ranges`."""
         return self._walk(frozenset({start}), project_id, ranges)
 
     def _walk(self, start: frozenset[str], project_id: str, ranges: "AddressRanges | None", *known: str) -> Connected:
@@ -150,8 +150,7 @@ class Topology:
         return own | {network.project_id for network in networks if not network.shared}
 
     def serves_only(self, router_id: str, project_id: str) -> bool:
-        """Return whether a router belongs to the project: the project owns the router, or owns all its networks and
-        shares none."""
+        """Return whether the project owns the router, or owns all its networks and shares none."""
         if self.snapshot.routers[router_id].project_id == project_id:
             return True
         networks = [self.snapshot.networks[port.network_id] for port in self._interfaces(router_id)]

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 LONGEST_CHASSIS = 64
-"""Maximum length of an enrolled chassis name, in characters: that of a certificate's common name (RFC 5280,
-ub-common-name)."""
+"""Maximum length of a chassis name, in characters, as of a certificate's common name (RFC 5280, ub-common-name)."""
 MOST_NODES = 10_000
 MOST_NODE_TOKENS = 1_000
 """Maximum tokens that have not expired."""

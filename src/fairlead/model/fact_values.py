@@ -12,8 +12,8 @@ def change_map(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
 
 
 def put_all(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """Apply entries without comparison. Comparing two chassis with a thousand ports is slow, and the observer of health
-    sends only differences."""
+    """Apply entries without comparison. Comparing two chassis with a thousand ports is slow,
+    and the observer of health sends only differences."""
     with known.mutate() as mutation:
         for key, value in news.items():
             if value is None:

@@ -78,8 +78,7 @@ class Fact(Generic[_News]):
     """Returns the owners whose rows may differ after the news, given the snapshots before and after. The result may
     include too many owners, never too few."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
-    """Updates the derived fields of the snapshot for these owners; derived fields follow from documents and facts
-    together."""
+    """Updates the snapshot's fields that follow from documents and facts together, for these owners."""
     differing: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
     """Returns the owners whose rows do differ between the two snapshots."""
     step: int | None = None
@@ -98,8 +97,7 @@ def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
 
 
 def _probed_by(old: Snapshot, new: Snapshot, news: Iterable[Endpoint]) -> list[Owner]:
-    """Return the load balancers with a monitored member at one of these addresses, and the monitored Local IPs with a
-    replica at one of these ports."""
+    """Return the load balancers and Local IPs with monitored members or replicas at these endpoints."""
     found = {each for endpoint in news for each in new.watched.get(endpoint.address, NO_IDS)}
     replicas = _replicas(new, {endpoint.port_id for endpoint in news})
     return [
@@ -117,8 +115,7 @@ def derive(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
 
 
 def derive_all(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with all derived fields updated, after a start, when documents are loaded and no fact is
-    known."""
+    """Return the snapshot with all derived fields, after a start with documents and without facts."""
     return derive(snapshot, all_probing(snapshot))
 
 
@@ -138,10 +135,12 @@ def _all_balancers(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner
 
 
 def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
-    """Yield the owners that depend on a chassis. A chassis that appears, disappears or changes zones affects load
-    balancers with a decision per chassis; one that appears or disappears also affects Local IPs with a replica there.
-    A change of `alive` affects load balancers with proxies on the chassis, and probed owners if the chassis has an
-    agent."""
+    """Yield the owners that depend on a chassis.
+
+    A chassis that appears, disappears or changes zones affects load balancers with a decision per chassis; one that
+    appears or disappears also affects Local IPs with a replica there. A change of `alive` affects load balancers with
+    proxies on the chassis, and probed owners if the chassis has an agent.
+    """
     if any(_zones(old, name) != _zones(new, name) for name in news):
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in new.near)
     moved = [name for name in news if (name in old.chassis) != (name in new.chassis)]
@@ -170,8 +169,7 @@ def _ports(snapshot: Snapshot, name: str) -> frozenset[str]:
 
 
 def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
-    """Return the load balancers that may have a monitored member at one of these ports, and the monitored Local IPs
-    with a replica there."""
+    """Return the load balancers and Local IPs that may have monitored members or replicas at these ports."""
     if not snapshot.sightings:
         return []
     found = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
@@ -185,16 +183,22 @@ def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
 
 
 def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Keep the owners whose rows differ: rows of load balancers with a decision per chassis depend on the placement of
-    ports, rows of other load balancers on the members that are down."""
+    """Keep the owners whose rows differ.
+
+    Rows of load balancers with a decision per chassis depend on the placement of ports, those of other load balancers
+    only on the members that are down.
+    """
     owners = tuple(owners)
     changed = frozenset(changed_health(before, after, owners))
     return tuple(each for each in owners if each.kind is Kind.LOCAL_IP or each.id in after.near or each in changed)
 
 
 def _monitored_on(old: Snapshot, new: Snapshot, news: AgentNews) -> Iterator[Owner]:
-    """Yield the owners affected by agents. If an agent appears or is removed, OVN stops or starts probing on its
-    chassis. If an agent becomes responsive or unresponsive, load balancers with proxies on its chassis are affected."""
+    """Yield the owners affected by agents.
+
+    If an agent appears or is removed, OVN stops or starts probing on its chassis. If an agent becomes responsive or
+    unresponsive, load balancers with proxies on its chassis are affected.
+    """
     for name in news:
         if _heard(old, name) != _heard(new, name):
             yield from led_there(new, _ports(old, name) | _ports(new, name))

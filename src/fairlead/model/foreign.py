@@ -1,9 +1,9 @@
-"""Unmanaged networks, routers, ports and floating IPs: written into the OVN database by other programs, kept as facts
-in the shape of documents.
+"""Unmanaged networks, routers, ports and floating IPs, which other programs write into the OVN database.
 
-They are in the snapshot beside the stored documents, under the same keys, so every lookup through networks includes
-them. They are never stored, get no rows from Fairlead and count in no quota. No API of Fairlead shows or changes them,
-because their manager has its own API. Load balancers can be on networks of the writers in `SERVED`.
+They are facts in the shape of documents, in the snapshot beside the stored documents, under the same keys, so every
+lookup through networks includes them. They are never stored, get no rows from Fairlead and count in no quota. No API of
+Fairlead shows or changes them, because their manager has its own API. Load balancers can be on networks of the writers
+in `SERVED`.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Writer(StrEnum):
 
 
 SERVED = frozenset({Writer.NEUTRON})
-"""Writers on whose networks an agent creates the ports that load balancers need (Octavia's provider agent in
-Neutron)."""
+"""Writers on whose networks an agent creates the ports
+that load balancers need (Octavia's provider agent in Neutron)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ def is_foreign(document: object) -> TypeGuard[Foreign]:
 
 
 def called(document: object) -> list[str]:
-    """Return the row's name given by the writer, as nodes report it; empty for managed objects, because their rows are
-    named by their ids."""
+    """Return the row's name given by the writer, as nodes report it.
+    Rows of managed objects have none: they are named by their ids."""
     return [document.row.partition("@")[0]] if is_foreign(document) else []
 
 

@@ -29,8 +29,8 @@ def offered_at(port: Port) -> Iterator[tuple[str, str]]:
 
 
 def probe_port(snapshot: Snapshot, network_id: str) -> ForeignPort | None:
-    """Return the source port of probes on an unmanaged network: the port with the lowest id if there are several, so
-    that servers, nodes and the cleanup select the same one."""
+    """Return the source port of probes on an unmanaged network. Of several it is the one with the lowest id, so that
+    servers, nodes and the cleanup select the same port."""
     network = snapshot.networks.get(network_id)
     if not isinstance(network, ForeignNetwork):
         return None
@@ -67,8 +67,7 @@ def wanted_of(snapshot: Snapshot, balancer: LoadBalancer) -> Steps[dict[str, fro
 
 
 def _probed(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, IPAddress]]:
-    """Yield network and address of each monitored member; disabled members are included, because they can be enabled
-    again."""
+    """Yield network and address of each monitored member, disabled ones too, because they can be enabled again."""
     pools: Iterator[Pool] = (pool for pool in balancer.pools if pool.health_monitor is not None)
     return ((member_network(snapshot, balancer, each), probed_address(each)) for pool in pools for each in pool.members)
 

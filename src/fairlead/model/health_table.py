@@ -63,8 +63,8 @@ class HealthRow:
 
 
 def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
-    """Return one row per probed member port and replica: failing ones first, then unknown ones, then the others, each
-    group sorted by owner."""
+    """Return one row per probed member port and replica. Failing ones are first, then unknown ones, then the others;
+    each group is sorted by owner."""
     failing, unknown, well = list[HealthRow](), list[HealthRow](), list[HealthRow]()
     where = chassis_with(snapshot)
     for owner in sorted(all_probing(snapshot), key=str):

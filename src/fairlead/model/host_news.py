@@ -19,8 +19,7 @@ OwnNews: TypeAlias = Mapping[str, frozenset[IPAddress] | None]
 
 
 def behind_hosts(old: Snapshot, new: Snapshot, news: frozenset[str]) -> Iterator[Owner]:
-    """Yield load balancers with members behind a host that was lost or has returned, and load balancers with proxies on
-    hosts."""
+    """Yield load balancers with members behind a host that was lost or has returned, or with proxies on hosts."""
     hosts = (new.hosts[each] for each in old.lost_hosts ^ news if each in new.hosts)
     found = balancers_behind(new, (prefix.cidr for host in hosts for prefix in host.prefixes))
     yield from (Owner(Kind.LOAD_BALANCER, each) for each in found)

@@ -99,8 +99,8 @@ def goes_by_source(balancer: LoadBalancer, listener: Listener) -> bool:
 
 
 def on_hosts(snapshot: Snapshot) -> Iterator[Owner]:
-    """Yield load balancers with proxies on hosts, and their networks: all of them depend on the set of hosts and their
-    draining state."""
+    """Yield load balancers with proxies on hosts, and their networks.
+    All of them depend on the set of hosts and their draining state."""
     places = sorted(place for place in snapshot.proxied if is_on_hosts(snapshot, place))
     yield from dict.fromkeys(Owner(Kind.NETWORK, place.at) for place in places)
     yield from (Owner(Kind.LOAD_BALANCER, each) for place in places for each in sorted(snapshot.proxied[place]))

@@ -48,13 +48,13 @@ class Host:
     draining: bool = False
     """Whether members behind the host get no new connections while other members serve. Existing connections stay."""
     returning_until: datetime | None = None
-    """End of the return period after a drain. Until then, connections that other hosts accepted during the drain stay
-    there."""
+    """End of the return period after a drain.
+    Until then, connections that other hosts accepted during the drain stay there."""
 
 
 def way_to(own: Host, other: Host) -> IPAddress | None:
-    """Return the tunnel endpoint of the other host for packets of `own`: an address of an IP version that both have,
-    preferring IPv4 for its shorter header. None if there is none."""
+    """Return the tunnel endpoint of the other host for packets of `own`; None if there is none. The two hosts must have
+    the IP version in common; IPv4 is preferred for its shorter header."""
     versions = {address.version for address in own.addresses}
     found = (each for each in sorted(other.addresses, key=lambda each: each.version) if each.version in versions)
     return next(found, None)

@@ -28,8 +28,8 @@ class Index(Protocol):
         """Return the contribution of one document: a comparable value, false if there is none."""
 
     def change(self, index: Any, identity: str, before: Any, after: Any) -> Any:
-        """Return the map after the document's contribution changed from `before` to `after`; None is no
-        contribution."""
+        """Return the map after the document's contribution changed from `before` to `after`;
+        None is no contribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Unique:
         before: tuple[Hashable, ...] | None,
         after: tuple[Hashable, ...] | None,
     ) -> Map[Any, str]:
-        """Update the map. A key that another document of the same write has already taken over keeps its new
-        document."""
+        """Update the map. A key that another document
+        of the same write has already taken over keeps its new document."""
         with index.mutate() as mutation:
             for key in before or ():
                 if mutation.get(key) == identity:
@@ -92,8 +92,8 @@ NO_HOLDERS = Holders()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Key -> a document with this key. Unmanaged objects may share a key, which exists as long as one of them has
-    it."""
+    """Key -> a document with this key. Unmanaged objects may share a key,
+    which exists as long as one of them has it."""
 
     name: str
     keys: Callable[[Any], Iterable[Hashable]]

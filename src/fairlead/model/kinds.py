@@ -1,5 +1,6 @@
-"""Kinds of documents, each declared once with its key, indexes, claims and dependents, for the snapshot, the store,
-`affected` and status.
+"""Kinds of documents, each declared once with its key, indexes, claims and dependents.
+
+The snapshot, the store, `affected` and status loop over the declarations.
 
 A new kind needs its class, a member of `Kind`, the snapshot's maps for documents and indexes, and a declaration here.
 """
@@ -63,11 +64,11 @@ class Declaration:
     claims: Callable[[Any], Iterable[str]] = _nothing
     """Returns the document's claims: keys that only one document may have. The store rejects a second one."""
     has_rows: bool = True
-    """False for documents that only constrain others: no dataplane has rows of them, and the reconciler ignores
-    them."""
+    """False for documents that only constrain others:
+    no dataplane has rows of them, and the reconciler ignores them."""
     dependents: Dependents = _nobody
-    """Returns the other owners whose rows may differ after a change. The result may include too many owners, never too
-    few."""
+    """Returns the other owners whose rows may differ after a change.
+    The result may include too many owners, never too few."""
     touch: Callable[..., Any] | None = None
     """Returns the generations of a document's parts after a new version has replaced an old one."""
     all_indexes: tuple[Index, ...] = field(init=False)
@@ -134,8 +135,8 @@ def _prefix_lengths(host: Host) -> Mapping[tuple[int, int], int]:
 
 
 def _member_blocks(balancer: LoadBalancer) -> frozenset[Block]:
-    """Return the blocks of members, of their monitor addresses and of previous owners of slots, because rows contain
-    the host that routes these addresses."""
+    """Return the blocks of members, of their monitor addresses and of previous owners of slots. Rows contain the host
+    that routes these addresses."""
     members = (member for pool in balancer.pools for member in pool.members)
     there = {address for each in members for address in (each.address, probed_address(each))}
     return frozenset(map(block_of, there | {each.before for each in balancer.moved}))
@@ -206,8 +207,7 @@ def _claims_of_local_ip(local_ip: LocalIP) -> Iterator[str]:
 
 
 def _near_network_of_local_ip(local_ip: LocalIP) -> Iterable[str]:
-    """Return the network if the Local IP is translated, because its rows are a load balancer with a decision per
-    chassis."""
+    """Return the network of a translated Local IP. Its rows are a load balancer with a decision per chassis."""
     return [local_ip.network_id] if local_ip.mode is Mode.TRANSLATE else []
 
 

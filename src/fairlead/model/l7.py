@@ -49,8 +49,8 @@ class RedirectToUrl:
     type: Literal[L7ActionType.REDIRECT_TO_URL] = field(default=L7ActionType.REDIRECT_TO_URL, init=False)
     url: str
     code: int | None = None
-    """Status code of the redirect (RFC 9110, section 15.4); None for the provider's default. `RedirectPrefix.code` is
-    the same."""
+    """Status code of the redirect (RFC 9110, section 15.4); None for the provider's default.
+    `RedirectPrefix.code` is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ class L7Rule(Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L7Policy(Resource):
-    """L7 policy of a listener. Its position is its index in the listener's policies. It applies if all its rules
-    match."""
+    """L7 policy of a listener. Its position is its index in the listener's policies.
+    It applies if all its rules match."""
 
     action: L7Action
     admin_state_up: bool = True

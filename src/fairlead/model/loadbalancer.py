@@ -18,8 +18,8 @@ UNLIMITED = -1
 
 
 class ListenerProtocol(StrEnum):
-    """Listener protocols of Octavia, and ANY. The compiler of a provider rejects those that the provider does not
-    support."""
+    """Listener protocols of Octavia, and ANY.
+    The compiler of a provider rejects those that the provider does not support."""
 
     ANY = "ANY"
     """All traffic to the VIP that no other listener accepts. Such a listener has no ports."""
@@ -60,8 +60,8 @@ class PersistenceType(StrEnum):
 
 
 class Locality(StrEnum):
-    """Preference for members by placement of client and member; it applies among ordinary members, then among
-    backups."""
+    """Preference for members by placement of client and member;
+    it applies among ordinary members, then among backups."""
 
     CHASSIS = "CHASSIS"
     """Members on the client's chassis first, then those in the client's zone."""
@@ -76,8 +76,8 @@ class DownMember(StrEnum):
     KEEP = "KEEP"
     """Connections stay with the member, which may still answer; a short outage goes unnoticed."""
     RESET = "RESET"
-    """Connections are flushed immediately: the client's next packet goes to another member, which answers TCP with a
-    reset."""
+    """Connections are flushed immediately. The client's next packet goes to another member,
+    which answers TCP with a reset."""
 
 
 class MonitorType(StrEnum):
@@ -143,8 +143,8 @@ SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | S
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Resource):
     ordinal: int = UNNUMBERED
-    """Number of the member in the slot tables of its pool, assigned when the member is first stored and never reused in
-    the pool."""
+    """Number of the member in the slot tables of its pool.
+    It is assigned when the member is first stored, and never reused."""
     address: IPAddress
     port: TargetPort
     weight: int = 1
@@ -155,8 +155,8 @@ class Member(Resource):
     monitor_port: int | None = None
     address_text: str = ""
     monitor_address_text: str = ""
-    """Addresses as written in the request, if not canonical. Clients that compare the response with their request see
-    no difference."""
+    """Addresses as written in the request, if not canonical.
+    Clients that compare the response with their request see no difference."""
 
     @property
     def takes_connections(self) -> bool:
@@ -184,8 +184,8 @@ class _Monitor(Resource):
     admin_state_up: bool = True
     http_version: str | None = None
     domain_name: str | None = None
-    """HTTP version and Host header of probes. Octavia keeps both for monitors of every type and returns them to
-    clients."""
+    """HTTP version and Host header of probes.
+    Octavia keeps both for monitors of every type and returns them to clients."""
 
     @property
     def seconds_between(self) -> float:
@@ -277,8 +277,7 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http:
-    """HTTP changes by the load balancer: headers added to requests, each "true" or "false", and HSTS (RFC 6797) in
-    responses."""
+    """Headers that the load balancer adds: to requests, each "true" or "false", and HSTS (RFC 6797) to responses."""
 
     insert_headers: tuple[tuple[str, str], ...] = ()
     hsts_max_age: int | None = None
@@ -345,8 +344,8 @@ class Parted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSlots:
-    """Slots of a listener that moved from an address to another one, or to none; connections to the previous address
-    may still exist."""
+    """Slots of a listener that moved from an address to another one, or to none.
+    Connections to the previous address may still exist."""
 
     listener_id: str
     before: IPAddress
@@ -549,8 +548,7 @@ def listeners_by_pool(balancer: LoadBalancer) -> Mapping[str, Sequence[Listener]
 
 
 def target_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
-    """Return the ports where the member accepts connections, without duplicates, in the order of the pool's listeners
-    (`listeners_by_pool`)."""
+    """Return the member's ports without duplicates, in the order of the pool's listeners (`listeners_by_pool`)."""
     return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(listeners), member.port)
 
 

@@ -25,8 +25,8 @@ _HELD = {
 
 
 class _Places:
-    """Subnets of some networks, indexed by prefix, so that a thousand members are not compared with a hundred
-    subnets."""
+    """Subnets of some networks, indexed by prefix,
+    so that a thousand members are not compared with a hundred subnets."""
 
     def __init__(self, networks: Iterable[Network]) -> None:
         self._by_length: dict[tuple[int, int], dict[int, list[tuple[Network, Subnet]]]] = {}

@@ -72,8 +72,8 @@ def _on_chassis(located: _Located) -> Mapping[str, Sequence[Member]]:
 
 
 def _in_zones(snapshot: Snapshot, located: _Located) -> Mapping[frozenset[str], Tiers]:
-    """Return sets of zones of chassis -> a single tier with the members in any of these zones; empty tiers are
-    omitted."""
+    """Return sets of zones of chassis -> a single tier with the members in any of these zones;
+    empty tiers are omitted."""
     at = [(member, snapshot.chassis[name].zones) for member, name in located]
     together = {chassis.zones for chassis in snapshot.chassis.values()}
     lists = {zones: [member for member, its in at if not zones.isdisjoint(its)] for zones in together}

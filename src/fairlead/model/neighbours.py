@@ -34,8 +34,8 @@ class Neighbour:
     lasting: bool
     """Whether the address is a Local IP. Other addresses are announced once more and can then be forgotten."""
     unheard: tuple[str, ...] = ()
-    """Ports of the node with the same address, which must not receive the announcement: they would detect an address
-    conflict (RFC 5227)."""
+    """Ports of the node with the same address, which must not receive the announcement.
+    They would detect an address conflict (RFC 5227)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""Networks with subnets, ports, routers and floating IPs, in Neutron's terms. Each class with an owner is one
-document."""
+"""Networks with subnets, ports, routers and floating IPs, in Neutron's terms.
+Each class with an owner is one document."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ class PortUse(StrEnum):
 
 _USES = {use.value: use for use in PortUse}
 UNASKED = frozenset({PortUse.PROBE, PortUse.PROXY})
-"""Uses of ports that no request creates or deletes: such a port exists while it is needed, and is deleted with its
-network."""
+"""Uses of ports that no request creates or deletes.
+Such a port exists while it is needed, and is deleted with its network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,7 @@ class SegmentType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Provider segment of a network, in Neutron's terms: a physical network, which chassis map to a bridge, or a VLAN
-    on it."""
+    """Provider segment, in Neutron's terms: a physical network, which chassis map to a bridge, or a VLAN on it."""
 
     type: SegmentType
     physical_network: str
@@ -192,8 +191,8 @@ def subnet_with(network: Network, address: IPAddress) -> Subnet | None:
 
 
 def is_routed(network: Network, subnet: Subnet) -> bool:
-    """Return whether the subnet exists for a route only: it is on no segment, and addresses of it are not allocated
-    automatically."""
+    """Return whether the subnet exists for a route only.
+    It is then on no segment, and its addresses are not allocated automatically."""
     return subnet.cidr in network.routes and subnet.gateway is None and not subnet.allocation_pools
 
 

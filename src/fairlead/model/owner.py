@@ -18,8 +18,8 @@ class Kind(StrEnum):
     VIP_GATEWAY = "vip-gateway"
     """Rows shared by the VIPs on the gateway of one router, identified by the router; exists while there are any."""
     NEAR_NETWORK = "near-network"
-    """Rows shared by the load balancers of a `VIP_NETWORK` that decide per chassis, because of a locality or proxies;
-    exists while there are any."""
+    """Rows shared by the load balancers of a `VIP_NETWORK` that decide per chassis. They have a locality or proxies;
+    the owner exists while there are any."""
     NEAR_GATEWAY = "near-gateway"
     """Rows shared by such load balancers of a `VIP_GATEWAY`, identified by the router."""
     LOAD_BALANCER = "loadbalancer"
@@ -49,8 +49,8 @@ class Owner:
     id: str
 
     def __hash__(self) -> int:
-        """Use the cached hash of the id; owners of different kinds rarely share an id. A resync computes many
-        hashes."""
+        """Use the cached hash of the id; owners of different kinds rarely share an id.
+        A resync computes many hashes."""
         return hash(self.id)
 
     def __str__(self) -> str:
@@ -84,8 +84,8 @@ class VipNetwork:
 
     @classmethod
     def of(cls, owner: Owner) -> "VipNetwork":
-        """Return the subject of an owner; the inverse of `owner` and `near`. Network ids are UUIDs and contain no
-        slash."""
+        """Return the subject of an owner; the inverse of `owner` and `near`.
+        Network ids are UUIDs and contain no slash."""
         network_id, slash, guest = owner.id.partition("/")
         return cls(network_id, guest if slash else None)
 

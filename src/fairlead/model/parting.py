@@ -60,8 +60,8 @@ def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime,
 
 
 def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
-    """Return the change that removes expired members and moved slots; empty if there are none, or if the load balancer
-    is gone."""
+    """Return the change that removes expired members and moved slots.
+    It is empty if there are none, or if the load balancer is gone."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return Changes()

@@ -29,8 +29,12 @@ class PortRange(NamedTuple):
 Ports: TypeAlias = tuple[PortRange, ...]
 """Ranges in the order of the request, never merged: `80,81,8080-8090` has three ranges."""
 TargetPort: TypeAlias = int | Ports | None
-"""Port of a member: one port for all listener ports; ranges with one port per listener port, by position; or None for
-the same port as the listener."""
+"""Port of a member.
+
+* A number is the port for all listener ports.
+* Ranges have one port per listener port, by position.
+* None is the same port as the listener's.
+"""
 
 
 PROXY_PORTS = PortRange(1024, 32_767)

@@ -25,8 +25,12 @@ class ProbeDevice:
     mac: str
     mtu: int
     addresses: tuple[IPAddress, ...]
-    """Source addresses, used by no machine: one per IPv4 subnet with monitored members; one per IPv6 subnet that sends
-    resets or probes beyond a router; a link-local one if the network has an IPv6 subnet."""
+    """Source addresses, used by no machine:
+
+    * one per IPv4 subnet with monitored members;
+    * one per IPv6 subnet that sends resets or probes beyond a router;
+    * a link-local one if the network has an IPv6 subnet.
+    """
     subnets: tuple[IPNetwork, ...]
     """Subnets on the link, reached without a router."""
     covers: bool = False
@@ -82,7 +86,7 @@ def _device(network: Network, what: str, found: Iterable[Port | None]) -> ProbeD
 
 
 def _device_of_others(snapshot: Snapshot, network: ForeignNetwork) -> ProbeDevice | None:
-    """Return the device behind the probe port of an unmanaged network: it uses the port's MAC and IPv4 addresses, and
+    """Return the device behind the probe port of an unmanaged network. It uses the port's MAC and IPv4 addresses, and
     has no row of Fairlead's."""
     port = probe_port(snapshot, network.id)
     if port is None or not port.mac_address:

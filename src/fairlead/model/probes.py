@@ -88,7 +88,7 @@ def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Por
 
 
 def may_probe(balancer: LoadBalancer, port: Port) -> bool:
-    """Return whether the load balancer may probe the port, which must belong to the same project: probes are
+    """Return whether the load balancer may probe the port. The port must belong to the same project, because probes are
     unsolicited packets.
 
     Monitors that share an endpoint therefore belong to one project; OVN uses the schedule of one of them.
@@ -234,8 +234,8 @@ def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
 def _targets_of_pool(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool, listeners: Sequence[Listener]
 ) -> Iterator[Target]:
-    """Yield the pool's targets. At addresses and ports where any member accepts connections, probes use the pool's
-    protocol."""
+    """Yield the pool's targets. At addresses and ports where any member accepts connections,
+    probes use the pool's protocol."""
     opening = opening_of(pool)
     served = frozenset(_served_at(snapshot, balancer, pool, listeners)) if opening != PLAIN else frozenset()
     for endpoint in dict.fromkeys(_endpoints_of_pool(snapshot, balancer, monitor, pool, listeners)):
@@ -261,7 +261,7 @@ def _target(
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:
-    """Return the probe rate of a port by its project, in millionths of a probe per second, at all its addresses,
+    """Return the probe rate of a port by its project, in millionths of a probe per second. All its addresses count,
     whether members refer to the network or a subnet."""
     subnets = (subnet.id for subnet in snapshot.networks[port.network_id].subnets)
     places = (port.network_id, *subnets)

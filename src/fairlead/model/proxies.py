@@ -1,5 +1,4 @@
-"""Proxies: one HAProxy per node for all load balancers of a project with VIPs on one network and a listener that needs
-a proxy.
+"""Proxies: one HAProxy per node for all load balancers of a project with VIPs on one network that need one.
 
 A proxy is modelled as a member with a locality. It has an address of a network (`home_of`) on its chassis, and each
 proxied listener has its own port there. A proxied listener therefore leads clients to the proxy of their own chassis,
@@ -46,8 +45,7 @@ _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 
 
 def proxy_name(snapshot: Snapshot, place: ProxyPlace) -> str:
-    """Return the name of the place's proxies, equal on every node: the network or router, followed by the project for
-    guests."""
+    """Return the name of the place's proxies, equal on every node: network or router, and the project of guests."""
     network = snapshot.networks.get(place.at)
     is_guest = network is not None and network.project_id != place.project_id
     return f"{place.at}/{place.project_id}" if is_guest else place.at
@@ -84,8 +82,8 @@ def own_proxy(view: Snapshot, place: ProxyPlace) -> Port | None:
 
 
 def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
-    """Return the proxies on the only chassis of this slice for VIPs on this network, or on the gateway of this
-    router."""
+    """Return the proxies on the only chassis of this slice for VIPs on this network,
+    or on the gateway of this router."""
     router = view.routers.get(at)
     if router is not None:
         found = [ProxyPlace(at, router.project_id)]
@@ -99,8 +97,11 @@ def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
 
 
 def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
-    """Return the load balancer as a switch implements it: each proxied listener becomes a TCP listener with a pool of
-    proxies that prefers the client's chassis. Pools used by proxies only are removed."""
+    """Return the load balancer as a switch implements it.
+
+    Each proxied listener becomes a TCP listener with a pool of proxies that prefers the client's chassis. Pools used by
+    proxies only are removed.
+    """
     proxied = proxied_listeners(balancer)
     if not proxied:
         return balancer
@@ -129,8 +130,10 @@ def _switch_leads_to(balancer: LoadBalancer, pool: Pool) -> bool:
 
 
 def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
-    """Return the members of proxy pools that do not serve: their chassis is dead, or their agent has not reported them
-    as serving. A proxy is one member per address; its addresses share a state.
+    """Return the members of proxy pools that do not serve.
+
+    Their chassis is dead, or their agent has not reported them as serving. A proxy is one member per address; its
+    addresses share a state.
 
     The state of a proxy with an unresponsive agent is unknown, so such proxies are used only if no other proxy serves.
     """
@@ -198,8 +201,8 @@ def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listen
 
 
 def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
-    """Yield chassis, proxy pool and tiers of proxies near the clients there: the chassis's own proxy, then those in its
-    zones. The load balancer is in the form that a switch implements. Chassis with equal tiers share one value."""
+    """Yield chassis, proxy pool and tiers: the chassis's own proxy, then those in its zones. The load balancer is in
+    the form that a switch implements. Chassis with equal tiers share one value."""
     hosts = {port.id: proxy_chassis(port) for port in proxy_ports(snapshot, place_of(balancer))}
     if not hosts:
         return
@@ -215,8 +218,8 @@ def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[s
 
 
 def _hosts_near(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple[frozenset[str], ...]]:
-    """Return chassis -> tiers of hosts: itself if it is one of `hosts`, then hosts in its zones. Chassis with neither
-    are omitted."""
+    """Return chassis -> tiers of hosts: itself if it is one of `hosts`, then hosts in its zones.
+    Chassis with neither are omitted."""
     zones = {host: snapshot.chassis[host].zones for host in hosts if host in snapshot.chassis}
     shared = dict[frozenset[str], frozenset[str]]()
     found = dict[str, tuple[frozenset[str], ...]]()
@@ -303,7 +306,7 @@ def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
 
 
 def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, most: int) -> frozenset[str]:
-    """Return at most `most` of these chassis, the same for every caller: chassis with a proxy keep it, others follow in
+    """Return at most `most` of these chassis, the same for every caller. Chassis with a proxy keep it; others follow in
     the rendezvous order of the name."""
     wanted, kept = frozenset(candidates), frozenset(had)
     order = sorted(wanted, key=lambda each: (each not in kept, score(each, name), each))

@@ -25,8 +25,8 @@ class BackendNames:
         self._have_ports: dict[str, bool] = {}
 
     def of(self, pool: Pool, listener: Listener) -> str:
-        """Return the name: the pool's id, as in Octavia, followed by the listener settings that the backend depends
-        on."""
+        """Return the name: the pool's id, as in Octavia,
+        followed by the listener settings that the backend depends on."""
         return ":".join((pool.id, *self._settings(pool, listener)))
 
     def _settings(self, pool: Pool, listener: Listener) -> tuple[str, ...]:

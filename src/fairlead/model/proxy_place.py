@@ -59,14 +59,14 @@ def proxy_device(network_id: str, chassis: str) -> str:
 
 
 def proxy_mac(port: Port) -> str:
-    """Return the port's MAC. Neutron reports none for networks without DHCP; the port was created with the derived
-    MAC."""
+    """Return the port's MAC. Neutron reports none for networks without DHCP;
+    the port was created with the derived MAC."""
     return port.mac_address or device_mac(port.device_id, port.project_id)
 
 
 def device_mac(device_id: str, project_id: str) -> str:
-    """Return the MAC for this device. A network rejects duplicate MACs, so a second port for the same device cannot be
-    created."""
+    """Return the MAC for this device. A network rejects duplicate MACs,
+    so a second port for the same device cannot be created."""
     return derive_mac(f"{device_id}/{project_id}")
 
 

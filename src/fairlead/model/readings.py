@@ -7,8 +7,8 @@ from typing import TypeAlias
 from fairlead.model.statistics import CountedService
 
 SAME_COUNTER = 1.0
-"""Maximum difference in seconds between two estimates of a counter's creation time, in addition to the response
-times."""
+"""Maximum difference in seconds between two estimates of a counter's creation time,
+in addition to the response times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,17 +17,17 @@ class Count:
 
     value: int
     cookie: int
-    """Identity of the counter: the cookie of the logical flow (ovn-architecture(7)), or the table. Another cookie is
-    another counter."""
+    """Identity of the counter: the cookie of the logical flow (ovn-architecture(7)), or the table.
+    Another cookie is another counter."""
     created: float
-    """Earliest possible creation time in seconds, by the reader's clock. 0 if the cookie identifies the counter
-    alone."""
+    """Earliest possible creation time in seconds,
+    by the reader's clock. 0 if the cookie identifies the counter alone."""
     slack: float = 0.0
     """Uncertainty of `created` in seconds, from the response time: the counter may be that much younger."""
 
     def goes_on(self, before: "Count") -> bool:
-        """Return whether both samples are of one counter. A counter that was recreated with the same cookie has a later
-        creation time."""
+        """Return whether both samples are of one counter.
+        A counter that was recreated with the same cookie has a later creation time."""
         apart = max(self.created - before.created - before.slack, before.created - self.created - self.slack)
         return self.cookie == before.cookie and self.value >= before.value and apart < SAME_COUNTER
 

@@ -28,8 +28,11 @@ def resets(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool) -> bool:
 
 
 def reset_address(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, version: int) -> tuple[str, IPAddress] | None:
-    """Return a network and an address on it that resets connections of this IP version while members of the pool are
-    down; on the VIP's own network if possible. None if there is none."""
+    """Return a network and an address on it that resets connections of the pool with this IP version; None if there is
+    none.
+
+    Only members that are down provide an address. The VIP's own network is preferred.
+    """
     found = [
         (network_id, address)
         for network_id, address in _sources(snapshot, balancer, pool, snapshot.down.get(balancer.id, frozenset()))

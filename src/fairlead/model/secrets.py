@@ -40,8 +40,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """Secret named by a reference. The process that fills the folder of secrets reads its value, which is not part of
-    any row."""
+    """Secret named by a reference. The process that fills the folder of secrets reads its value,
+    which is not part of any row."""
 
     role: Role
     reference: str

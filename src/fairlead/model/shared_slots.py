@@ -11,8 +11,7 @@ from fairlead.model.shares import LARGEST, SMALLEST, WORST_RATIO, Weights, inter
 
 
 def assign_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:
-    """Return the table for members of these weights (ordinal -> weight, above 0) that moves the fewest slots of
-    `table`."""
+    """Return the table for these weights (ordinal -> weight, above 0) that moves the fewest slots of `table`."""
     if not weights:
         return ()
     size = max(len(table), _choose_size(weights))
@@ -30,8 +29,7 @@ def _choose_size(weights: Weights) -> int:
 
 
 def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
-    """Return the number of slots of each member: its exact share rounded down or up, as close to its present number as
-    possible.
+    """Return the slots per member: its share rounded down or up, whichever is closer to its present number.
 
     Free slots go to new members first: slots then move from remaining members to new ones only, and no client moves
     between remaining members.
@@ -52,8 +50,8 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
 
 
 def _seat_everybody(target: dict[int, int], size: int) -> None:
-    """Give one slot to each member with a share below half a slot, taken from the members with most slots, because a
-    member with a weight must get connections. Shares are then as coarse as the table."""
+    """Give one slot to each member with a share below half a slot, because a member with a weight must get connections.
+    It is taken from the members with most slots. Shares are then as coarse as the table."""
     if len(target) <= size:
         for member in sorted(member for member, count in target.items() if count == 0):
             richest = max(target, key=lambda each: (target[each], -each))
@@ -64,8 +62,10 @@ def _seat_everybody(target: dict[int, int], size: int) -> None:
 def _lower(
     target: dict[int, int], surplus: int, *, held: Counter[int], low: Mapping[int, int], remainder: Mapping[int, int]
 ) -> None:
-    """Reduce the targets by `surplus` slots: first for remaining members that would gain slots, then for members with a
-    share rounded up, then for new members.
+    """Reduce the targets by `surplus` slots in total.
+
+    Targets are reduced first for remaining members that would gain slots, then for members with a share rounded up,
+    then for new members.
 
     So if a member is removed, the others end one slot below their rounded share rather than exchange slots; if one is
     added, remaining members give it its share, and no client moves between them.

@@ -1,5 +1,4 @@
-"""Apportionment: the number of slots per member by weight, the size of a table, and the even distribution of slots in
-it."""
+"""Apportionment: the slots per member by weight, the size of a table, and the even distribution of slots in it."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,8 +17,8 @@ _SPREAD = tuple(sorted(range(LARGEST), key=lambda place: f"{place:08b}"[::-1]))
 
 
 def choose_size(weights: Weights) -> int:
-    """Return the smallest table size with even shares, for all members and for all but any one of them: the worst ratio
-    of two members' shares is at most `WORST_RATIO`."""
+    """Return the smallest table size with even shares. The worst ratio of two members' shares is at most `WORST_RATIO`,
+    for all members and for all but any one of them."""
     return _choose_size(tuple(sorted(weights.values())))
 
 

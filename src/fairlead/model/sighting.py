@@ -23,6 +23,6 @@ class Sighting:
 
 
 def after(last: Sighting | None, seen: Sighting) -> Sighting:
-    """Return the result that follows `last`. UNPROBED updates the error only, because it is no statement about the
-    endpoint."""
+    """Return the result that follows `last`. UNPROBED updates the error only,
+    because it is no statement about the endpoint."""
     return seen if last is None or seen.health is not Health.UNPROBED else replace(last, error=seen.error)

@@ -17,8 +17,8 @@ BACKENDS = 256
 VIPS = 15
 """Maximum additional VIPs of one load balancer; all are addresses of one port."""
 RAW_BYTES = 64
-"""Maximum length of a listener's `raw` value, in bytes. Its location is limited too, because a proxy buffers the bytes
-before it."""
+"""Maximum length of a listener's `raw` value, in bytes.
+Its location is limited too, because a proxy buffers the bytes before it."""
 LARGEST_RAW_LOCATION = 4_095
 CIDRS = 100
 """Maximum allowed CIDRs of one listener: they are in the match of one ACL, and each becomes a flow on every node."""
@@ -32,7 +32,7 @@ MOST_RETRIES = 10
 LEAST_DELAY_MS, LARGEST_DELAY_MS = 100, 999
 """Bounds of delays below one second, in milliseconds; Octavia supports whole seconds only."""
 UDP_CONNECT_DELAY = 3
-"""Minimum delay of a UDP-CONNECT monitor, in seconds (octavia, common/config.py,
-udp_connect_min_interval_health_monitor)."""
+"""Minimum delay of UDP-CONNECT monitors in seconds (octavia,
+common/config.py, udp_connect_min_interval_health_monitor)."""
 LARGEST_WEIGHT = 256
 """Maximum weight of a member (Octavia API reference, "Create Member")."""

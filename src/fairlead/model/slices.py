@@ -1,5 +1,4 @@
-"""Slice of one chassis: the part of the model that the chassis needs, as a snapshot that compilers use like the whole
-one.
+"""Slice of one chassis: the part of the model that it needs, as a snapshot that compilers use like the whole one.
 
 A slice has the documents of the places that the chassis reaches by its own ports: networks, routers and the objects on
 them. OVN installs the flows of exactly these places there, for all projects. A slice therefore has nothing that the
@@ -43,14 +42,14 @@ def _places_of_floating_ip(floating_ip: FloatingIP) -> tuple[str, ...]:
 
 
 def alone(network_id: str) -> str:
-    """Return the place with the network's own document and nothing on it, for chassis that reach a router with a
+    """Return the place with the network's own document and nothing on it. It is for chassis that reach a router with a
     gateway on the network, but not the network itself."""
     return f"{network_id}/"
 
 
 def served(network_id: str) -> str:
-    """Return the place with the network's own document and the load balancers with VIPs there, for hosts that announce
-    these VIPs without a port on the network."""
+    """Return the place with the network's own document and the load balancers with VIPs there. It is for hosts that
+    announce these VIPs without a port on the network."""
     return f"{network_id}/served"
 
 
@@ -69,8 +68,8 @@ PLACES: Mapping[Kind, Callable[[Any], tuple[str, ...]]] = {
     Kind.FLOATING_IP: _places_of_floating_ip,
     Kind.LOCAL_IP: lambda local_ip: (local_ip.network_id,),
 }
-"""Kinds of documents in slices, with the places of a document: ids of networks and routers, and places derived from
-them. Other kinds are in no slice."""
+"""Kind of document in slices -> the places of a document: ids of networks and routers, or derived from them. Other
+kinds are in no slice."""
 
 
 def places_of(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
@@ -111,16 +110,16 @@ def owners_at_any(snapshot: Snapshot, places: Iterable[str]) -> Iterator[Owner]:
 
 
 def joined_places(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
-    """Return the two places that a router's port connects, so a chassis that reaches one may reach the other; empty for
-    other ports."""
+    """Return the two places that a router's port connects; empty for other ports.
+    A chassis that reaches one may reach the other."""
     port = snapshot.ports.get(owner.id) if owner.kind is Kind.PORT else None
     joins = port is not None and port.use in (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY)
     return (port.network_id, port.device_id) if port is not None and joins else ()
 
 
 def reached_places(snapshot: Snapshot, chassis: str) -> frozenset[str]:
-    """Return the places that a chassis reaches by its own ports; a declared host also reaches the announced
-    networks."""
+    """Return the places that a chassis reaches by its own ports;
+    a declared host also reaches the announced networks."""
     announced = {HOSTS, *map(served, snapshot.announced)} if chassis in snapshot.hosts else frozenset()
     return _reached_by_ports(snapshot, chassis) | announced
 
@@ -142,8 +141,8 @@ def own_plugged(snapshot: Snapshot, chassis: Chassis) -> Map[str, str]:
 
 
 def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
-    """Return the slice of a chassis. The cost is that of the places that it reaches. An unknown chassis reaches
-    none."""
+    """Return the slice of a chassis. The cost is that of the places that it reaches.
+    An unknown chassis reaches none."""
     chassis = snapshot.chassis.get(name, Chassis(name=name))
     owners = {owner for place in reached_places(snapshot, name) for owner in owners_at(snapshot, place)}
     documents = ((_found(snapshot, owner), snapshot.generations.get(owner)) for owner in owners)

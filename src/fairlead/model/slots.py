@@ -31,11 +31,11 @@ RANKS = 3
 While two are down, it may also move clients that the second rank passed to the third, to keep shares even: a few slots
 per hundred changes. With more down, the same holds for the fourth rank."""
 CANDIDATES = 24
-"""Number of members that are compared when one is selected for a rank; the one with the largest deficit wins. It bounds
-the work."""
+"""Number of members that are compared when one is selected for a rank; the one with the largest deficit wins.
+It bounds the work."""
 FAR = 3
-"""Maximum deviation of a member from its share, in slots, that is accepted so that a returning member gets back exactly
-its former slots."""
+"""Maximum deviation of a member from its share, in slots,
+when a returning member gets back exactly its former slots."""
 NOBODY = -1
 
 Lists = list[list[int]]
@@ -48,8 +48,8 @@ class SlotTable:
     version: int
     backup: bool = False
     ranks: tuple[tuple[int, ...], ...] = ()
-    """Members of each slot by rank: `ranks[0]` is the table, `ranks[1]` has the slot while that member is down, and so
-    on."""
+    """Members of each slot by rank: `ranks[0]` is the table, `ranks[1]` has the slot while that member is down,
+    and so on."""
     homes: tuple[int, ...] = ()
     """Home member of each slot, before it drained or was disabled; empty if no member has to return."""
 
@@ -57,8 +57,9 @@ class SlotTable:
 def deal(
     table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = SMALLEST
 ) -> Steps[SlotTable]:
-    """Return the table for members with the weights `after`, given a table for the weights `before`; members in `away`
-    accept no connections at present.
+    """Return the table for members with the weights `after`, given a table for the weights `before`.
+
+    Members in `away` accept no connections at present.
 
     The table has at least `smallest` slots, a power of two. It is empty without members, and with more than `LARGEST`
     of them, which compilers reject.
@@ -99,8 +100,8 @@ def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple
 
 
 def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
-    """Return the table in which each slot leads to the first member of its list that is up, with the fewest slots that
-    can express it."""
+    """Return the table in which each slot leads to the first member of its list that is up. It has the fewest slots
+    that can express it."""
     return _lend(table, frozenset(living.items()))
 
 
@@ -137,8 +138,11 @@ def _winners(slots: Sequence[int], living: Weights) -> list[int]:
 
 @lru_cache(maxsize=512)
 def _draws(member: int) -> tuple[float, ...]:
-    """Return -1/ln(u) for each slot, u uniform in (0, 1): the probability of the highest `weight * draw` is then
-    proportional to the weight. One hash gives all values, because up to 256 members are evaluated together."""
+    """Return -1/ln(u) for each slot, u uniform in (0, 1).
+
+    The probability of the highest `weight * draw` is then proportional to the weight. One hash gives all values,
+    because up to 256 members are evaluated together.
+    """
     numbers = unpack(f">{LARGEST}Q", shake_128(str(member).encode()).digest(8 * LARGEST))
     return tuple([-1 / log(((number >> 16) + 0.5) / 2**48) for number in numbers])
 
@@ -173,8 +177,8 @@ class _Dealing:
         self.inherited = {
             slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after and leader not in away
         }
-        """Slots with a first member that is removed. Slots of draining members are not included, because they are
-        homes."""
+        """Slots with a first member that is removed.
+        Slots of draining members are not included, because they are homes."""
         self.counts = Counter([members[0] for members in self.lists if members])
         self.comers = [member for member in sorted(after) if member not in before]
         self.returning = frozenset(self.comers) & frozenset(self.homes)
@@ -186,8 +190,8 @@ class _Dealing:
         return self.counts[member] * self.total - self.after[member] * self.size
 
     def come_home(self) -> None:
-        """Give returning members their former slots, unless they or the present members would deviate too far from
-        their share, because of other changes since."""
+        """Give returning members their former slots. Slots are left where a member would deviate too far from its
+        share, because of other changes since."""
         for member in sorted(self.returning):
             most = self.after[member] * self.size // self.total + 1 + FAR
             mine = [slot for slot, home in enumerate(self.homes) if home == member]
@@ -215,8 +219,8 @@ class _Dealing:
         return len(free) == self.size
 
     def even_out(self) -> Steps[None]:
-        """Take slots from the members with the largest surplus for members that are new or gained weight; pass slots of
-        members that lost weight to the next in their lists."""
+        """Give slots to members that are new or gained weight, and take slots from members that lost weight. They are
+        taken from the members with the largest surplus, and passed to the next in the slot's list."""
         self._replace()
         yield
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
@@ -228,8 +232,8 @@ class _Dealing:
             yield
 
     def enter_ranks(self) -> Steps[None]:
-        """Insert members that are new or gained weight into lists led by others, by their weight; remove members that
-        lost weight from some of them."""
+        """Insert members that are new or gained weight into lists led by others.
+        Remove members that lost weight from some of them."""
         for member, weight in sorted(self.after.items()):
             more = weight - self.before.get(member, 0)
             if more > 0:
@@ -367,8 +371,8 @@ class _Dealing:
         return got
 
     def _give(self, member: int) -> None:
-        """Pass slots to the next member in their lists, which has them anyway while the member is down. The others keep
-        their order."""
+        """Pass slots to the next member in their lists, which has them anyway while the member is down.
+        The others keep their order."""
         heirs: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] == member and len(members) > 1:
@@ -434,7 +438,7 @@ class _Dealing:
             yield
 
     def _enter(self, member: int, more: int, rank: int) -> None:
-        """Insert the member into an equal part of all lists with the same prefix, at equal distances, so no member
+        """Insert the member into an equal part of all lists with the same prefix. Equal distances ensure that no member
         loses more than another."""
         rows = sorted(
             [

@@ -109,8 +109,7 @@ class Snapshot:
     agents_probe: bool = False
     """Whether agents probe members and replicas; otherwise OVN does."""
     proxies: Map[str, Proxy] = Map()
-    """Port of a proxy, or id of a plain host's proxy (`proxy_place.host_proxy_id`) -> its state as reported by its
-    agent."""
+    """Port of a proxy, or id of a plain host's proxy (`proxy_place.host_proxy_id`) -> state reported by its agent."""
     wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
     """Place on an unmanaged network -> ports of proxies to create and delete there (`model/foreign_proxies.py`)."""
     refused_proxies: Map[str, str] = Map()
@@ -124,8 +123,7 @@ class Snapshot:
     lost_hosts: frozenset[str] = frozenset()
     """Plain hosts that this node cannot reach. Empty in servers, because each host checks its own peers."""
     own_addresses: Map[str, frozenset[IPAddress]] = Map()
-    """Plain host -> addresses in its prefixes that are the host's own, as reported, so no member has them
-    (`model/behind.py`)."""
+    """Plain host -> reported own addresses in its prefixes, which no member has (`model/behind.py`)."""
     returned: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer -> members that recovered recently, as this node remembers. Empty in servers."""
     gateway_chassis: tuple[str, ...] = ()
@@ -133,8 +131,8 @@ class Snapshot:
 
     # Derived from facts and documents together (`model/probes.py`)
     down: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer -> members that their health monitor reports as down, and single ports of members that are probed
-    at several. Local IP -> replicas that are down."""
+    """Load balancer -> members that are down, and single ports of members that are probed at several. Local IP ->
+    replicas that are down."""
     online: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer or Local IP -> members or replicas that answered. Monitored ones in neither map are not probed, or
     not yet: they serve."""
@@ -263,8 +261,8 @@ def map_name(kind: Kind) -> str:
 
 
 def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetwork:
-    """Return the owner that VIPs of this project on this network share. A missing network counts as the project's
-    own."""
+    """Return the owner that VIPs of this project on this network share.
+    A missing network counts as the project's own."""
     network = snapshot.networks.get(network_id)
     is_own = network is None or network.project_id == project_id
     return VipNetwork(network_id) if is_own else VipNetwork(network_id, project_id)

@@ -37,8 +37,11 @@ def _member(key: HealthKey) -> str:
 
 
 def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Return whether no answer is possible: the VIP has lost its gateway, or its port on an unmanaged network, or a
-    newer VIP has the member's address, which a switch does not balance twice."""
+    """Return whether no answer from the member is possible.
+
+    The VIP has lost its gateway, or its port on an unmanaged network, or a newer VIP has the member's address, which a
+    switch does not balance twice.
+    """
     if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
         return True
     if not held_vips(snapshot, balancer):
@@ -63,7 +66,7 @@ def _is_heard(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
 
 
 def _is_refused(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
-    """Return whether any host reports that it failed to apply the load balancer: clients there may not be served,
+    """Return whether any host reports that it failed to apply the load balancer. Clients there may not be served,
     wherever the members are."""
     owner = str(Owner(Kind.LOAD_BALANCER, balancer.id))
     telling = (agent for agent in snapshot.agents.values() if agent.unapplied and agent.heard)

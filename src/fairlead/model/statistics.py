@@ -17,8 +17,7 @@ from fairlead.model.port_ranges import holds
 from fairlead.model.snapshot import Snapshot
 
 Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
-"""Networks, routers and the place itself: the part that the place's project, and guests on a network, can reach from
-it."""
+"""Networks and routers that the place's project, and guests on a network, can reach from it; and the place itself."""
 LONGEST_INTERVAL = 3600
 """Maximum interval between two samples of a node, in seconds."""
 MOST_SERVICES = 1000

@@ -55,8 +55,7 @@ def combine(known: Mapping[str, Applied], newest: int) -> Applied:
 
 
 def derive_provisioning_status(generation: int, applied: Applied) -> ProvisioningStatus:
-    """Return ACTIVE if the newest generation is applied, ERROR while attempts fail (they are retried), otherwise
-    PENDING."""
+    """Return ACTIVE if the newest generation is applied, ERROR while retries fail, otherwise PENDING."""
     if applied.error is not None:
         return ProvisioningStatus.ERROR
     if applied.generation >= generation:

@@ -13,8 +13,8 @@ from fairlead.model.snapshot import Snapshot
 
 
 def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
-    """Return the router for the VIPs: the present one if it reaches a member, otherwise the one that reaches most
-    members, the oldest of several. None if there is none."""
+    """Return the router for the VIPs; None if there is none. The present router is kept if it reaches a member,
+    otherwise the one that reaches most members is chosen, the oldest of several."""
     described = balancer.described
     joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
     ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
@@ -33,8 +33,8 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
 
 
 def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
-    """Return a network from which clients reach members: the VIP's network, or one that joins the router with the
-    VIP."""
+    """Return a network from which clients reach members:
+    the VIP's network, or one that joins the router with the VIP."""
     if balancer.router_id is None:
         return balancer.vip.network_id
     interfaces = snapshot.router_interfaces.get(balancer.router_id, NO_IDS)

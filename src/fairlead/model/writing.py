@@ -53,8 +53,8 @@ def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int 
 
 
 def with_foreign(snapshot: Snapshot, news: ForeignNews) -> Snapshot:
-    """Return the snapshot with news of unmanaged objects applied. Its revision is unchanged, because nothing was
-    stored."""
+    """Return the snapshot with news of unmanaged objects applied.
+    Its revision is unchanged, because nothing was stored."""
     draft = _Draft(snapshot)
     for owner, document in admitted(snapshot, news):
         draft.put(owner, document, None)
@@ -72,8 +72,8 @@ class _Draft:
         return replace(self._snapshot, revision=revision, **self._changed)
 
     def put(self, owner: Owner, new: Aggregate | None, revision: int | None) -> None:
-        """Set the owner's document, or delete it with None. Without a revision the document is not stored, and gets no
-        generations."""
+        """Set the owner's document, or delete it with None.
+        Without a revision the document is not stored, and gets no generations."""
         name = map_name(owner.kind)
         documents = self._get(name)
         old = documents.get(owner.id)
