@@ -97,9 +97,8 @@ def check_prefixes(snapshot: Snapshot, host: Host) -> Steps[None]:
     for prefix in host.prefixes:
         _check_prefix(snapshot, host.name, prefix.cidr)
     yield
-    for one, following in pairwise(
-        host.prefixes
-    ):  # sorted by address: a prefix that contains others contains the next one
+    # Prefixes are sorted by address, so one that contains others contains the next one.
+    for one, following in pairwise(host.prefixes):
         if overlaps(one.cidr, following.cidr):
             raise Refused(PrefixTwice(cidr=following.cidr))
     for number, (key, name) in enumerate(snapshot.host_prefixes.items()):

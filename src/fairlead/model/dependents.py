@@ -54,9 +54,8 @@ def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner
                 yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
         if rerouted:
             yield from _with_ways(snapshot, owner.id)
-            ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[
-                :1
-            ]  # one interface suffices: the router connects all its networks
+            # One interface is enough, because the router connects all its networks.
+            ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]
             for network_id in (snapshot.ports[port].network_id for port in ports):
                 yield from _crossing(snapshot, network_id)
 
@@ -255,9 +254,8 @@ def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     a replica or as probe source; and its network if agents probe from the port.
     """
     ports = [port]
-    if port.use is PortUse.PROBE and not is_foreign(
-        port
-    ):  # on an unmanaged network any tenant can give a port this device name
+    # On an unmanaged network any tenant can give a port this device name.
+    if port.use is PortUse.PROBE and not is_foreign(port):
         yield Owner(Kind.NETWORK, port.network_id)
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
@@ -282,9 +280,8 @@ def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
 
 def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owner]:
     snapshot = topology.snapshot
-    for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[
-        :1
-    ]:  # one interface suffices: paths through it reach all networks of the router
+    # One interface is enough, because paths through it reach all networks of the router.
+    for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[:1]:
         yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_through(router_id))
 
 

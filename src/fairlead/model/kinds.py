@@ -245,9 +245,8 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
             Grouped("place_proxies", lambda port: [place_of_port(port)]),
             Addresses("taken", _addresses),
-            Unique(
-                "macs", lambda port: [] if is_foreign(port) else [port.mac_address]
-            ),  # unmanaged MACs may be duplicates
+            # MACs of unmanaged ports may be duplicates.
+            Unique("macs", lambda port: [] if is_foreign(port) else [port.mac_address]),
             Unique("called", lambda port: called(port) if called(port) != [port.id] else []),
             Grouped("probe_ports", offered_at),
             Grouped("router_interfaces", lambda port: [port.device_id] if _joins(port) else []),
