@@ -1,10 +1,11 @@
-"""Accepts connections: how many each client may have, and which one is dropped when there is no more room.
+"""Accept client connections, limit their number per address, and choose the one to drop when a limit is reached.
 
-A connection costs memory and a file of this process before anybody knows who calls. So connections are counted by
-address where they are accepted, those in the middle of a TLS handshake included. When one address has all that it may
-have, or when all of them together do, the connection that has kept the server waiting longest is dropped. A client that
-speaks stays, and an honest client comes in at once, even from the address of silent ones. IPv6 counts by /64, of which
-every host has one; clients on a unix socket count by user. A proxy speaks for many: only the total holds for it.
+A connection costs memory and a file descriptor before its client is authenticated. Connections are therefore counted by
+address at accept time, including those in the middle of a TLS handshake. When an address reaches its limit, or all
+addresses together reach the total, the connection that has kept the server waiting longest is dropped. A client that
+sends data keeps its connection, and a new client is admitted immediately, even from an address with many idle
+connections. IPv6 clients are counted by /64 prefix, because every host has a whole one; clients on a Unix socket are
+counted by uid. A trusted proxy carries many clients, so only the total applies to it.
 """
 
 import asyncio
@@ -23,28 +24,30 @@ from fairlead.api.wire import BoundedHttp
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 
 SWEEP = 0.5
-"""Seconds between two looks for connections whose time is over."""
+"""Seconds between two searches for overdue connections."""
 AT_ONCE = 64
-"""Connections that are accepted in one turn of the loop."""
+"""Maximum connections accepted in one event-loop turn."""
 HANDSHAKE_PATIENCE = 10.0
-"""Seconds for a TLS handshake."""
+"""Timeout of a TLS handshake, in seconds."""
 HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.05
-"""Of one address at once, and seconds after which one of them comes back: each costs us milliseconds, whoever it is.
-Those beyond wait for their turn, and are no more connections than others."""
+"""Handshake rate limit per address: burst size, and seconds until one unit of the burst is available again. Each
+handshake costs milliseconds of CPU time. Handshakes above the rate are delayed, not rejected; connection limits still
+apply to them."""
 SHAKING_AT_ONCE, SHAKING_OF_ONE, SHAKING_SECONDS = 16, 8, 0.1
-"""Handshakes of all who have said hello, of one address, and seconds after which one of these that waits for its client
-counts no more. All bytes that have arrived are looked at in one turn of the loop: a thousand agents that come back
-together held it for half a second. Addresses take turns."""
+"""Limits of concurrent handshakes after the ClientHello has arrived: in total, per address, and the seconds after which
+a handshake that waits for its client stops counting. All bytes that have arrived are processed in one event-loop turn,
+so a thousand agents that reconnect together would hold the loop for half a second. Addresses take turns."""
 PAUSE = 0.1
-"""Seconds for which nobody is accepted when the machine has no file left for it."""
+"""Seconds for which no connection is accepted after the process or the machine runs out of file descriptors."""
 BACKLOG = 2048
 UNIX = "uid "
-"""What the address of a caller on a unix socket begins with."""
+"""Prefix of the address recorded for a client on a Unix socket; the uid follows."""
 LOG = logging.getLogger(__name__)
 
 
 def counted_as(address: str) -> str:
-    """What an address is counted by: IPv4 itself, of IPv6 the /64."""
+    """Return the key by which connections of an address are counted: the IPv4 address, or the /64 of an IPv6
+    address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -64,18 +67,19 @@ def _peer(connection: socket.socket, address: object) -> str:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ClientConnection:
-    """A connection from the moment when it is accepted."""
+    """Client connection, from accept to close."""
 
     address: str
-    """As it is counted; empty for a proxy."""
+    """Counting key (`counted_as`); empty for a trusted proxy."""
     since: float
     protocol: BoundedHttp | None = None
     handshake: "asyncio.Task[None] | None" = None
-    """Hands, over TLS; and what else comes before the protocol has the connection."""
+    """Task that runs the TLS handshake and any other step before the protocol owns the connection."""
 
     @property
     def waits_since(self) -> float | None:
-        """Since when it owes us bytes, or takes none of ours."""
+        """Time since which the server waits for bytes from the client, or for the client to read; None if it waits for
+        neither."""
         if self.protocol is None or self.protocol.transport is None:
             return self.since
         waits = self.protocol.waits_since
@@ -90,7 +94,7 @@ class ClientConnection:
 
 @dataclass(kw_only=True)
 class ClientConnections:
-    """All of them, by address, each list in the order in which they came."""
+    """All open connections by address; each inner mapping is in order of arrival."""
 
     most: int
     most_of_one: int
@@ -100,7 +104,8 @@ class ClientConnections:
     refused: int = 0
 
     def admit(self, client: ClientConnection) -> bool:
-        """Whether there is room, or somebody silent could be shown out to make some."""
+        """Register the connection and return True if a slot is free or a waiting connection can be dropped to free
+        one."""
         own = self.by_address.get(client.address, {})
         if client.address and len(own) >= self.most_of_one and not self._make_room(own):
             self.refused += 1
@@ -137,7 +142,7 @@ class ClientConnections:
 
 
 class Acceptor:
-    """Accepts connections for uvicorn, which asks it to `close` and `wait_closed` like any server of asyncio."""
+    """Accept connections for uvicorn, which calls `close` and `wait_closed` as on any asyncio server."""
 
     def __init__(
         self,
@@ -148,8 +153,8 @@ class Acceptor:
         is_proxy: Callable[[str], bool] = lambda _: False,
         certificate_of: Callable[[asyncio.BaseTransport], bytes | None] = lambda _: None,
     ) -> None:
-        """`tls` is asked at each connection: its certificate may have been replaced. `certificate_of` says which one a
-        client has shown."""
+        """`tls` is called for each connection, because the certificate may have been replaced. `certificate_of` returns
+        the certificate that the client presented."""
         self.clients = clients
         self._listener = listener
         self._make_protocol = make_protocol
@@ -184,7 +189,7 @@ class Acceptor:
                 connection, address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
-            except OSError as error:  # no file is left, in this process or on the machine
+            except OSError as error:  # EMFILE or ENFILE: no file descriptor left in this process or on this machine
                 self._pause(error)
                 return
             self._complained = False
@@ -214,7 +219,8 @@ class Acceptor:
     def _forget_dropped(
         self, client: ClientConnection, connection: socket.socket, handshake: asyncio.Task[None]
     ) -> None:
-        """A handshake may be cancelled before its first step, of which it does not hear itself."""
+        """Clean up after a handshake that was cancelled before its first step, when its own `except` clauses never
+        run."""
         if handshake.cancelled():
             self.clients.forget(client)
             connection.close()
@@ -234,13 +240,13 @@ class Acceptor:
             else:
                 await self._wait_for_turn(client.address)
                 await self._shake_hands(client.address, make, connection, tls)
-        except (OSError, TimeoutError, TooMany):  # no TLS, or gone: nobody's news
+        except (OSError, TimeoutError, TooMany):  # failed handshake or closed connection: not worth logging
             self.clients.forget(client)
             connection.close()
 
     async def _wait_for_turn(self, address: str) -> None:
-        """Of a handshake."""
-        if address:  # a proxy speaks for many
+        """Delay a handshake until the address is below its rate limit."""
+        if address:  # a proxy carries many clients
             wait = self._handshakes.wait(address)
             self._handshakes.add(address)
             if wait > 0:
@@ -249,7 +255,8 @@ class Acceptor:
     async def _shake_hands(
         self, address: str, make: Callable[[], BoundedHttp], connection: socket.socket, tls: ssl.SSLContext
     ) -> None:
-        """Raises OSError, TimeoutError, and TooMany for more of an address than there may be connections."""
+        """Run the TLS handshake. Raises OSError, TimeoutError, and TooMany if more handshakes of one address wait than
+        the total of connections."""
         until = self._loop.time() + HANDSHAKE_PATIENCE
         async with asyncio.timeout_at(until):
             await self._hear(connection)
@@ -258,7 +265,8 @@ class Acceptor:
             await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
 
     async def _hear(self, connection: socket.socket) -> None:
-        """Until the client has said anything: who is silent costs nothing, and takes nobody's place."""
+        """Wait for the first bytes of the client, so that silent connections cost nothing and occupy no handshake
+        slot."""
         said = asyncio.Event()
         self._loop.add_reader(connection.fileno(), said.set)
         try:

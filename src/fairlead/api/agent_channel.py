@@ -1,11 +1,11 @@
-"""The channel: each agent that listens is told how its slice changes, as soon as it does.
+"""Push channel to agents: sends each connected agent the changes of its slice as soon as they are published.
 
-What a change costs does not grow with what agents have. A document is written as text once, whoever hears of it; the
-places of a document (`model/slices.py`) lead to the chassis that reach them, and to no other one; chassis that are told
-the same share one message. What a chassis reaches is looked at again when it may have changed, beside all else.
+The cost of a change does not grow with the size of the slices. A document is serialised once for all receivers; the
+places of a document (`model/slices.py`) are indexed to the chassis that reach them; chassis that receive the same lines
+share one message. The places that a chassis reaches are recomputed in the background when they may have changed.
 
-A chassis that comes again says up to where it was told (`cursor`). If that is known here it hears what came after, or
-else all of its slice.
+An agent that reconnects sends its last `cursor`. If this server knows the cursor, it sends the messages after it;
+otherwise it sends the whole slice.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ from fairlead.store.model import Model, Published
 
 
 def as_chunk(message: bytes) -> bytes:
-    """Of an answer without a length (RFC 9112, section 7.1): made once, however many hear it."""
+    """Encode a chunk of an HTTP response without a length (RFC 9112, section 7.1), once for all receivers."""
     return b"%x\r\n%b\r\n" % (len(message), message)
 
 
 MOST_FOLLOWED = 10_000
-"""Chassis that are followed at once; the one that has been away longest is forgotten first."""
+"""Maximum chassis that are tracked. Above it, a chassis without a connection is evicted first, least recently connected
+first."""
 MOST_LOGGED, LARGEST_LOG = 2_000, 16 * 2**20
-"""Messages, and their bytes, that are kept for who comes again."""
+"""Replay log for agents that reconnect: maximum messages, and maximum bytes."""
 HOLD = 0.01
-"""Seconds for which messages are written without a rest."""
+"""Maximum seconds of writing before other tasks run."""
 BEAT = 5.0
-"""Seconds after which who has heard nothing hears the cursor again: so it knows that the server lives."""
+"""Heartbeat interval in seconds: connected agents receive the cursor, which shows that the server is alive."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,32 +50,32 @@ class _Followed:
     reach: frozenset[str] = frozenset()
     watch: Watch | None = None
     since: int = 0
-    """The first message that was kept for it."""
+    """Number of the first message that is logged for this chassis."""
 
 
 class Channel:
     def __init__(self, model: Model, epoch: str, frame: Callable[[bytes], bytes] = as_chunk) -> None:
-        """`epoch` tells this server's cursors from those of others, and of its earlier lives. `frame` is how a message
-        is put on the wire."""
+        """`epoch` distinguishes cursors of this server process from those of other servers and earlier processes.
+        `frame` encodes a message for the wire."""
         self.epoch = epoch
         self._frame = frame
         self._model = model
         self._number = 0
         self._followed: dict[str, _Followed] = {}
-        """In the order in which they came last."""
+        """Tracked chassis, least recently connected first."""
         self._at: dict[str, set[str]] = {}
-        """Place -> the chassis that reach it."""
+        """Index: place -> chassis that reach it."""
         self._log: deque[tuple[int, frozenset[str], bytes]] = deque()
         self._logged = 0
         self._forgotten = 0
-        """The last message of which something is kept no more."""
+        """Number of the newest message that was evicted from the log."""
         self._texts = Texts(lambda: model.snapshot)
         self._moved: set[str] = set()
-        """Chassis of which it has to be looked up again what they reach."""
+        """Chassis whose reach must be recomputed."""
         self._wanted = asyncio.Event()
         self._outbox: deque[tuple[list[Watch], bytes]] = deque()
         self.writing = False
-        """Whether there is something that could not be written without a rest."""
+        """Whether messages are left in the outbox for a later event-loop turn."""
         model.watch(self._take)
 
     @property
@@ -90,11 +91,11 @@ class Channel:
         return followed is not None and followed.watch is not None
 
     def near(self, network_id: str) -> frozenset[str]:
-        """The chassis that reach a network, of those that are followed."""
+        """Return the tracked chassis that reach a network."""
         return frozenset(self._at.get(network_id, ()))
 
     def follow(self, chassis: str) -> Watch:
-        """Who listened for the chassis before listens no more: one does."""
+        """Open a watch for the chassis. An earlier watch of the same chassis is ended: each chassis has at most one."""
         followed = self._followed.pop(chassis, None)
         if followed is None:
             followed = _Followed(since=self._number + 1)
@@ -113,7 +114,7 @@ class Channel:
             followed.watch = None
 
     def end(self, chassis: str) -> None:
-        """It may listen no more, and is forgotten."""
+        """Close the watch of a chassis and forget the chassis."""
         followed = self._followed.pop(chassis, None)
         if followed is not None:
             self._reach(chassis, followed, frozenset())
@@ -121,7 +122,7 @@ class Channel:
                 followed.watch.end()
 
     def missed(self, chassis: str, cursor: str) -> bytes | None:
-        """What was told since the cursor; None if that is not known here."""
+        """Return the messages sent after the cursor; None if the cursor is unknown or evicted here."""
         epoch, _, text = cursor.rpartition(":")
         followed = self._followed[chassis]
         if epoch != self.epoch or not text.isdecimal() or not followed.since - 1 <= int(text) <= self._number:
@@ -133,7 +134,7 @@ class Channel:
         return b"".join([*found, at_line(self.cursor, self._model.snapshot.revision)])
 
     def whole(self, chassis: str) -> Iterator[bytes]:
-        """The slice as it is when the first piece is asked for, in pieces; what changes later is told to the watch."""
+        """Yield the slice in pieces, as of the first piece; later changes go to the watch."""
         snapshot, reach, cursor = self._model.snapshot, self._followed[chassis].reach, self.cursor
         yield list_line(snapshot) + self._own(snapshot, chassis)
         yield from self._texts.documents_at(snapshot, reach)
@@ -147,7 +148,7 @@ class Channel:
         own = chassis_line(snapshot.chassis.get(chassis, Chassis(name=chassis)))
         return own + (covered_line(covered) if covered else b"")
 
-    # what changes
+    # published changes
 
     def _take(self, news: Published) -> None:
         self._texts.forget(news.news if news.fact is FOREIGN else news.documents)
@@ -185,7 +186,7 @@ class Channel:
             self._note_topology(news, owner, had | have)
 
     def _note_topology(self, news: Published, owner: Owner, told: frozenset[str]) -> None:
-        """Which chassis may reach something else after it."""
+        """Mark the chassis that may reach other places after a change of the topology."""
         if owner.kind is Kind.ROUTER:
             self._look_again(told)
         elif owner.kind is Kind.HOST:
@@ -236,7 +237,7 @@ class Channel:
     def _who(self, places: Iterable[str]) -> frozenset[str]:
         return frozenset().union(*(self._at.get(place, ()) for place in places))
 
-    # what chassis reach
+    # reach of chassis
 
     def _look_again(self, chassis: Iterable[str]) -> None:
         self._moved.update(chassis)
@@ -244,7 +245,7 @@ class Channel:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Until it is cancelled: look again what chassis reach, and tell who hears nothing that the server lives."""
+        """Recompute the reach of marked chassis, and send heartbeats, until cancelled."""
         beat = asyncio.ensure_future(self._beat())
         try:
             while True:
@@ -257,14 +258,15 @@ class Channel:
                 await beat
 
     def looking(self) -> Steps[None]:
-        """At what has moved."""
+        """Recompute the reach of all marked chassis."""
         while self._moved:
             yield from self._look(self._moved.pop())
             yield
 
     def _look(self, chassis: str) -> Steps[None]:
-        """What it reaches now is told as it is when it is told: ten thousand documents may be, and others change them
-        between two steps. So nothing is kept back over a rest: news of it would be told before it."""
+        """Recompute the reach of one chassis and send the differences. Each document is read from the model at the
+        moment it is sent, because there may be ten thousand and other tasks change them between two steps. No line is
+        held across a yield; otherwise a newer change would be sent before it."""
         followed = self._followed.get(chassis)
         if followed is None:
             return
@@ -286,7 +288,8 @@ class Channel:
             self._tell([(frozenset({chassis}), b"".join(piece))])
 
     def _differences(self, gained: frozenset[str], lost: frozenset[str], reach: frozenset[str]) -> Iterator[bytes]:
-        """What is lost is found before anything rests: from then on nobody tells the chassis what becomes of it."""
+        """Yield lines for documents that left or entered the reach. The lost ones are listed before the first yield,
+        because the index no longer routes their changes to this chassis."""
         snapshot = self._model.snapshot
         for owner in list(owners_at_any(snapshot, lost)):
             if not reach.intersection(places_of(self._model.snapshot, owner)):
@@ -312,10 +315,10 @@ class Channel:
             away = (name for name, each in self._followed.items() if each.watch is None)
             self.end(next(away, next(iter(self._followed))))
 
-    # how it is told
+    # sending
 
     def _tell(self, lines: Iterable[tuple[frozenset[str], bytes]]) -> None:
-        """Chassis that are told the same share one message."""
+        """Number and log the lines, group chassis that receive the same lines, and send one message per group."""
         told: dict[str, list[int]] = {}
         texts: list[bytes] = []
         groups: dict[tuple[int, ...], list[str]] = {}
@@ -346,7 +349,7 @@ class Channel:
             self._logged -= len(message)
 
     def _write(self) -> None:
-        """For a while; the rest when others were served."""
+        """Write the outbox for at most `HOLD` seconds, and schedule the rest for a later event-loop turn."""
         until = perf_counter() + HOLD
         self.writing = False
         while self._outbox:

@@ -1,8 +1,8 @@
-"""Keys and certificates for a node: it asks for those that the rows of its proxies name, and is told of each what it is
-now, unless the node has that already.
+"""Keys and certificates for the proxies of a node: the agent requests those that its proxy rows reference, and the
+server returns each unless the agent already has the current version.
 
-Both ends of the message are here. An answer is for the chassis that runs a proxy that needs it, and for no other; it
-goes where nobody on the way can read it.
+Both ends of the message are defined here. A secret is returned only to the chassis that runs a proxy that needs it, and
+only over a private connection.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Found, Role, Secret, Wanted, lent_to
 
 MOST_ASKED = 50
-"""At once."""
+"""Maximum secrets in one request."""
 LONGEST_REFERENCE, LONGEST_ID, LONGEST_DIGEST = 255, 64, 64
 AT_ONCE, SECONDS = 50, 0.1
-"""Questions of one chassis at once, and seconds after which one of these comes back."""
+"""Rate limit of requests per chassis: burst size, and seconds until one unit is available again."""
 
 
 _WANTED = object_of(
@@ -58,7 +58,7 @@ def render_keys_question(chassis: str, wanted: Iterable[Wanted]) -> Message:
 
 
 def read_keys(answer: Any, number: int) -> list[Found]:
-    """Of so many that were asked for. Raises ValueError."""
+    """Read an answer that must have `number` secrets. Raises ValueError."""
     try:
         found = [Found(pem=each["pem"] or "", refused=each["refused"] or "") for each in answer["secrets"]]
     except (KeyError, TypeError):
@@ -70,7 +70,7 @@ def read_keys(answer: Any, number: int) -> list[Found]:
 
 class Lending:
     def __init__(self, services: Services, check: Callable[[Request, str], None]) -> None:
-        """`check` raises ApiError for a chassis for which the caller may not speak."""
+        """`check` raises ApiError if the caller does not represent the chassis."""
         self._services = services
         self._check = check
         self._pace = Pace(AT_ONCE, SECONDS)
@@ -89,7 +89,7 @@ class Lending:
         lent = dict[str, frozenset[Secret]]()
         for balancer_id in {one["load_balancer"] for one in asked}:
             lent[balancer_id] = frozenset(lent_to(snapshot, chassis, balancer_id))
-            await asyncio.sleep(0)  # one may have 200 listeners with 100 references each
+            await asyncio.sleep(0)  # up to 200 listeners with 100 references each
         found = list[Mapping[str, str | None]]()
         for each in asked:
             secret = Secret(role=each["role"], reference=each["reference"])
@@ -108,13 +108,13 @@ class Lending:
             raise ApiError(503, f"{error}: ask another server, or again later") from None
         except Unreadable as error:
             owner = Owner(Kind.LOAD_BALANCER, balancer.id)
-            self._services.keys.forget_deleted(self._services.model.snapshot, [owner])  # it may be, by now
+            self._services.keys.forget_deleted(self._services.model.snapshot, [owner])  # may be deleted now
             return {"pem": None, "refused": str(error)}
         return {"pem": pem, "refused": None}
 
 
 def _check_private(request: Request) -> None:
-    """Raises ApiError where others on the way could read the answer."""
+    """Raise ApiError if the connection is neither TLS nor local."""
     if request.url.scheme == "https" or request.client is None or _is_here(request.client.host):
         return
     raise ApiError(403, "keys go to other machines over TLS alone: let the agent come in by nodes.listen")
@@ -124,4 +124,4 @@ def _is_here(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return not host  # a unix socket
+        return not host  # Unix socket

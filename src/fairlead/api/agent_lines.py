@@ -1,25 +1,26 @@
-"""What a server tells an agent of its slice, a line each: written by the server, read by the agent.
+"""Wire format of slices: JSON lines that the server writes and the agent reads.
 
-A line is a JSON object with one of these names (and those beside it):
+A line is a JSON object with one of these names, and the fields listed with it:
 
-    list       all that was told before is forgotten: what follows, up to the next `at`, is the whole slice; and
-               whether it is for agents to probe members (`agents_probe`), and for how many seconds is remembered
-               whose flows were whose (`parting`)
-    put        a document (`kind/id`), with its `generation` and the `document` as the store has it; without a
-               generation it is of others (`model/foreign.py`)
-    delete     a document that is gone, or where the chassis reaches it no more
-    health     who is down, and who was seen to answer, of a load balancer or Local IP: `down`, `online`
-    chassis    the chassis itself, as OVN has it; without ports if OVN has none of that name
-    covered    places (`model/covering.py`), and whether the chassis covers each
-    proxies    of a plain host (`host`), by what its agent calls them: at which ports each takes connections. What is
-               said of a host is all of it. Of whom a server says nothing it has not heard yet: what another one has
-               said holds, beyond `list`
-    addresses  of a plain host (`host`), those behind it that are its own: all of them. As of proxies, of whom a server
-               says nothing it has not heard yet
-    at         the cursor: what came before it belongs together, and whoever comes again with it is told what came
-               after; and the `revision` of the store
+    list       start of a full slice: the agent drops its slice, and the lines up to the next `at` replace it. Has
+               `agents_probe` (whether agents probe members) and `parting` (the drain timeout in seconds, for which
+               previous owners of flows are remembered)
+    put        a document (`kind/id`), with its `generation` and the `document` in the format of the store; without a
+               generation, the document is of an unmanaged network (`model/foreign.py`)
+    delete     a document that was deleted, or that the chassis no longer reaches
+    health     members of a load balancer, or replicas of a Local IP, that are down (`down`) and that answered
+               (`online`)
+    chassis    the chassis itself, as in the OVN Southbound database; without ports if OVN has no chassis of that name
+    covered    places of delegated probing (`model/covering.py`), and whether this chassis probes each
+    proxies    proxies of a plain host (`host`), by the names its agent uses, each with the ports it serves. A line
+               replaces the host's earlier one. A host without a line is one this server has no report of: lines of
+               another server stay valid for it, also across `list`
+    addresses  addresses of a plain host (`host`) that are its own although a placement routes them to it. A line
+               replaces the host's earlier one; hosts without a line as for `proxies`
+    at         the cursor, and the `revision` of the store. It ends a batch that is applied as one; an agent that
+               reconnects with it receives what follows
 
-Each says how something is now, never what was done to it. So one that comes twice does no harm.
+Each line carries the current state, never an operation, so a repeated line has no effect.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ from fairlead.model.writing import Changes, apply_changes, load_documents, owner
 from fairlead.store.codec import decode, encode, encode_value, read_value
 
 LONGEST_LINE = 2 * 2**20
-"""Bytes: a document takes 1.25 MiB at most."""
+"""Maximum length of a line in bytes; a document takes at most 1.25 MiB."""
 FOREIGN_CLASSES: Mapping[Kind, type[Foreign]] = {
     Kind.NETWORK: ForeignNetwork,
     Kind.ROUTER: ForeignRouter,
@@ -60,9 +61,9 @@ FOREIGN_CLASSES: Mapping[Kind, type[Foreign]] = {
     Kind.FLOATING_IP: ForeignFloatingIP,
 }
 PARTING = Snapshot().parting_seconds
-"""Of a server that does not say it."""
+"""Drain timeout of a server that does not send one, in seconds."""
 STEP = 50
-"""Documents that are put into the snapshot without a rest."""
+"""Documents loaded into the snapshot before a cooperative yield."""
 PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
 _Key = str | tuple[str, int]
 
@@ -108,7 +109,7 @@ def list_line(snapshot: Snapshot) -> bytes:
 
 
 def put_line(owner: Owner, generation: int | None, document: Aggregate) -> bytes:
-    """What another API has is in no store, and its shape is that of this message."""
+    """Serialise a document. A document of an unmanaged network is in no store, so this message defines its format."""
     text = encode(document) if generation else encode_value(document)
     return _line(Line(put=str(owner), generation=generation or 0, document=msgspec.Raw(text)))
 
@@ -155,24 +156,25 @@ def at_line(cursor: str, revision: int) -> bytes:
 
 
 def read_line(line: bytes) -> Line:
-    """Raises ValueError (msgspec's are)."""
+    """Decode a line. Raises ValueError (msgspec's errors are subclasses)."""
     return _DECODE(line)
 
 
 @dataclass(slots=True)
 class Slice:
-    """What a chassis was told, put together again; pure. Lines are gathered until the cursor that ends them."""
+    """Slice of one chassis, rebuilt from lines; pure. Lines are buffered until the cursor that ends their batch."""
 
     name: str
-    """Of the chassis."""
+    """Name of the chassis."""
     snapshot: Snapshot = field(default_factory=Snapshot)
     cursor: str = ""
     _lines: list[Line] = field(default_factory=list)
     _documents: dict[int, Aggregate] = field(default_factory=dict)
-    """Those of the lines, by their numbers: read when they come, because that takes longest."""
+    """Documents of buffered lines, by index in `_lines`; decoded on arrival, because decoding takes longest."""
 
     def take(self, line: Line) -> Steps[tuple[Owner, ...]]:
-        """The owners whose rows or probes may differ; nothing before the cursor. Raises ValueError, StoreError."""
+        """Take a line, and return the owners whose rows or probes may differ; empty until the cursor. Raises
+        ValueError, StoreError."""
         if not line.at:
             if line.put:
                 self._documents[len(self._lines)] = _document(line)
@@ -210,7 +212,7 @@ class Slice:
         self, snapshot: Snapshot, numbers: range, lines: Sequence[Line], documents: Mapping[int, Aggregate]
     ) -> Snapshot:
         puts: list[tuple[Aggregate, int | None]] = []
-        for number in numbers:  # those that come one after the other make one snapshot
+        for number in numbers:  # consecutive puts make one snapshot
             line = lines[number]
             if line.put:
                 puts.append((documents[number], line.generation or None))
@@ -220,7 +222,7 @@ class Slice:
         return load_documents(snapshot, puts, snapshot.revision)
 
     def interrupted(self) -> None:
-        """What was not ended by a cursor is told again."""
+        """Drop lines that no cursor has ended; the server sends them again."""
         self._lines, self._documents = [], {}
 
     def _with_facts(self, snapshot: Snapshot, line: Line) -> Snapshot:
@@ -245,7 +247,7 @@ class Slice:
 
 
 def _news_of_proxies(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Steps[ProxyNews]:
-    """What differs, where this is all that is known of these hosts."""
+    """Compare the received proxies, which are complete for their hosts, with the known ones, and return the changes."""
     wanted: dict[str, Proxy] = {}
     for host, proxies in told.items():
         wanted |= {f"{name}/{host}": Proxy(serving=frozenset(ports)) for name, ports in proxies.items()}
@@ -256,7 +258,7 @@ def _news_of_proxies(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[i
 
 
 def _news_of_addresses(lines: Iterable[Line]) -> Steps[OwnNews]:
-    """Raises ValueError."""
+    """Collect the own addresses of hosts. Raises ValueError."""
     found: dict[str, frozenset[IPAddress]] = {}
     for line in lines:
         if line.addresses is not None:
@@ -266,7 +268,7 @@ def _news_of_addresses(lines: Iterable[Line]) -> Steps[OwnNews]:
 
 
 def _document(line: Line) -> Aggregate:
-    """Raises ValueError, StoreError."""
+    """Decode a document. Raises ValueError, StoreError."""
     owner = Owner.parse(line.put)
     if line.generation:
         return decode(owner, bytes(line.document))
@@ -294,7 +296,7 @@ def _concerned(
     for line in lines:
         if line.health:
             found[Owner.parse(line.health)] = None
-        if line.chassis is not None or line.covered is not None:  # which machines are here, or looked after from here
+        if line.chassis is not None or line.covered is not None:  # local or delegated machines changed
             found.update(dict.fromkeys(Owner(kind, each) for kind in PROBING for each in after.documents(kind)))
     found.update(dict.fromkeys(led_to(before, after, news)))
     found.update(dict.fromkeys(at_own_addresses(before, after, own)))

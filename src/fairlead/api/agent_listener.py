@@ -1,4 +1,4 @@
-"""An agent that listens, as the channel has it: told at once, or when it has heard its slice."""
+"""Watch of an agent in the push channel: buffers messages until the initial list is sent, then writes directly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from typing import TypeAlias
 
 Write: TypeAlias = Callable[[bytes], None]
 MOST_BEHIND = 8 * 2**20
-"""Bytes that an agent may be behind with listening: then it has to come again."""
+"""Maximum bytes buffered for an agent; above it the watch ends, and the agent reconnects."""
 
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """An agent that listens."""
+    """Open watch of an agent."""
 
     chassis: str
     write: Write | None = None
-    """None until the list was sent: what comes meanwhile waits."""
+    """Write function; None until the initial list is sent, while messages are buffered."""
     end: Callable[[], None] = lambda: None
     waiting: list[bytes] = field(default_factory=list)
     behind: int = 0
-    """Bytes of what waits."""
+    """Bytes in `waiting`."""
 
     def tell(self, message: bytes) -> None:
         if self.write is not None:
@@ -31,12 +31,12 @@ class Watch:
             self.end()
 
     def let_go(self) -> None:
-        """It listens no more: what is still told goes nowhere, and nothing of the connection is held."""
+        """Detach the connection: later messages are dropped, and no reference to the connection remains."""
         self.write, self.end = lambda _: None, lambda: None
         self.waiting.clear()
 
     def go_live(self, write: Write) -> None:
-        """The list was sent: what has waited goes, and what comes goes at once."""
+        """Write the buffered messages, and from now on every message directly."""
         for message in self.waiting:
             write(message)
         self.waiting.clear()

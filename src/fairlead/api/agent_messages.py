@@ -1,8 +1,7 @@
-"""What agents and servers say to each other: each message declared once, for the end that writes it and the end that
-reads it.
+"""Messages between agents and servers, each declared once for both ends.
 
-A message is JSON. `render_...` makes one; its `Parser` reads it, raises ValueError with a sentence that says what would
-be right, and has the schema of the OpenAPI document.
+A message is JSON. `render_...` writes one. Its `Parser` reads it, has the schema for the OpenAPI document, and raises
+ValueError with a sentence that names the valid form.
 """
 
 import re
@@ -35,23 +34,25 @@ from fairlead.model.neighbours import MOST_NEIGHBOURS, Neighbour, Neighbourhood,
 from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SERVICES, CountedService, CountingPlace, parse_place
 
 MOST_UNKNOWN = 16
-"""Attributes of one object that a newer release may have beside those of this one."""
+"""Maximum attributes unknown to this release that a newer release may send in one object."""
 MOST_LISTENERS = 15_000
-"""In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
+"""Maximum listeners in one report. A body has at most 4 MiB and 100,000 values (`door.MOST_VALUES`); a listener takes
+five."""
 LARGEST_SUM = 2**63 - 1
 LONGEST_NAME = 255
 LONGEST_WAIT = 60
-"""Seconds for which a server may be asked to wait for news."""
+"""Maximum seconds of a long poll."""
 MOST_PORTS = 10_000
-"""Of one network on one node, as a server tells of it."""
+"""Maximum ports of one network on one node in a server's answer."""
 LONGEST_DIGEST = 64
 Message: TypeAlias = tuple[str, str, object]
-"""Method, path and body."""
+"""HTTP method, path and body."""
 _T = TypeVar("_T")
 
 
 def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
-    """What it does not know a newer end may have said: that is left out. Raises ValueError that names the attribute."""
+    """Make a parser of an object. It ignores unknown attributes, which a newer release may send. Raises ValueError with
+    the attribute's name."""
 
     @reads({**fields_schema(spec), "additionalProperties": True, "maxProperties": len(spec) + MOST_UNKNOWN})
     def parse(value: object) -> Mapping[str, object]:
@@ -69,7 +70,7 @@ def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
 
 
 def _each(parse_item: Parser[_T], most: int) -> Parser[Mapping[str, _T]]:
-    """An object with any names."""
+    """Make a parser of an object with arbitrary names."""
     schema: Schema = {"type": "object", "additionalProperties": parse_item.schema, "maxProperties": most}
 
     @reads(schema)
@@ -112,14 +113,14 @@ QUESTION = object_of(
         "sightings": Field(list_of(_SERVICE, MOST_SERVICES), required=True),
     }
 )
-"""Whose are the addresses that a chassis has counted for?"""
+"""Request: find the listeners of the addresses for which a chassis has counters."""
 REPORT = object_of(
     {
         "interval": Field(integer(1, LONGEST_INTERVAL), required=True),
         "listeners": Field(_each(_FIGURES, MOST_LISTENERS), required=True),
     }
 )
-"""All sums of a chassis, and after how many seconds it will tell them again."""
+"""Report: all counters of a chassis, and the seconds until its next report."""
 
 
 NEIGHBOURS_QUESTION = object_of(
@@ -129,8 +130,9 @@ NEIGHBOURS_QUESTION = object_of(
         "wait": Field(integer(0, LONGEST_WAIT)),
     }
 )
-"""By which MACs must a chassis know its neighbours: is it still what was heard last (`digest`)? `remembered` are the
-addresses, by network, of which the chassis has said something; for `wait` seconds the server waits for news."""
+"""Long poll: MACs under which a chassis must know its neighbours, if they differ from `digest` (that of the last
+answer). `remembered` maps networks to the addresses that the chassis has announced; `wait` is the timeout in
+seconds."""
 _NAMES = list_of(text(LONGEST_NAME), MOST_PORTS)
 _NEIGHBOUR = object_of(
     {
@@ -152,14 +154,14 @@ NEIGHBOURS = object_of(
         "networks": Field(_each(_NEIGHBOURHOOD, MOST_NEIGHBOURS)),
     }
 )
-"""All of them, by network; null when there is no news."""
+"""Answer: all neighbours by network; null if the digest has not changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardNeighbours:
     digest: str
     networks: Mapping[str, Neighbourhood] | None
-    """None when there is no news."""
+    """None if the digest has not changed."""
 
 
 def render_service(service: CountedService) -> dict[str, object]:
@@ -176,7 +178,7 @@ def render_question(chassis: str, services: Iterable[CountedService]) -> Message
 
 
 def read_services(question: Mapping[str, Any]) -> list[CountedService]:
-    """Of a message that `QUESTION` has read."""
+    """Read the services of a message parsed by `QUESTION`."""
     return [CountedService(**each) for each in question["sightings"]]
 
 
@@ -208,7 +210,7 @@ def _render_neighbour(neighbour: Neighbour) -> dict[str, object]:
 
 
 def read_neighbours(answer: object) -> HeardNeighbours:
-    """Raises ValueError."""
+    """Read an answer. Raises ValueError."""
     told: Mapping[str, Any] = NEIGHBOURS(answer)
     if told.get("networks") is None:
         return HeardNeighbours(digest=told["digest"], networks=None)

@@ -1,7 +1,7 @@
-"""By which MACs a node's machines have to know their neighbours: a question that waits for an answer that is new.
+"""Long poll for the MACs under which the machines of a node must know their neighbours.
 
-Whatever has happened, the whole list is made anew and compared by its digest. So nothing has to be remembered of a
-node, any server can answer, and news that were missed are in the next answer.
+Each answer is the whole list, and a digest of it detects changes. The server therefore keeps no state of a node, any
+server can answer, and the next answer includes changes that an agent missed.
 """
 
 import asyncio
@@ -27,14 +27,13 @@ from fairlead.model.network import Port
 from fairlead.resting import in_steps
 
 LOOK = 0.5
-"""Seconds from look to look whether anything has changed that an answer depends on."""
+"""Seconds between two checks for a change of the inputs."""
 PortsOf: TypeAlias = Callable[[Request, str], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What an answer is a function of, but for the question. A snapshot's maps are the same object until they
-    change."""
+    """Inputs of an answer, except the request. A snapshot's maps keep their identity until they change."""
 
     local_ips: Map[str, LocalIP]
     ports: Map[str, Port]
@@ -47,12 +46,13 @@ class _Inputs:
 
 class NeighbourNews:
     def __init__(self, services: Services, ports_of: PortsOf) -> None:
-        """`ports_of` are those of a chassis for which the caller may speak, and raises ApiError and DriverError."""
+        """`ports_of` returns the ports of a chassis that the caller represents. It raises ApiError and DriverError."""
         self._services = services
         self._ports_of = ports_of
         self._figures = services.nodes.neighbours
         self._newest: dict[str, Request] = {}
-        """Chassis -> its question that waits. One does: the chassis that there are bound how many wait in all."""
+        """Chassis -> its pending request. Each chassis has at most one, so the number of chassis bounds the pending
+        requests."""
 
     async def tell(self, request: Request) -> Response:
         """By which MACs the neighbours of a node's machines have to be known, as soon as that is something else than
@@ -100,7 +100,7 @@ class NeighbourNews:
 
 
 async def _is_over(scope: Scope) -> bool:
-    """Wait until the next look; whether the caller, or the server, has ended meanwhile."""
+    """Wait for the poll interval, and return whether the caller or the server has closed the connection."""
     over = scope.get("extensions", {}).get("fairlead.over", {}).get("event") or asyncio.Event()
     began = perf_counter()
     with contextlib.suppress(TimeoutError):

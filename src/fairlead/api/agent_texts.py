@@ -1,4 +1,5 @@
-"""Documents of slices as text: each is written once, whoever hears of it, and lists of many are shared."""
+"""Cache of serialised documents: each document is serialised once for all agents, and agents with the same reach share
+a list."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,16 +15,16 @@ from fairlead.model.slices import owners_at_any
 from fairlead.model.snapshot import Aggregate, Snapshot
 
 LARGEST_CACHE = 32 * 2**20
-"""Bytes of documents as text."""
+"""Maximum bytes of cached documents."""
 PIECE = 2**16
-"""Bytes of a list that are sent at once."""
+"""Bytes of a list that are sent in one piece."""
 MOST_SHARED = 8
-"""Lists of documents that are kept while nothing changes."""
+"""Maximum lists cached for the current snapshot."""
 
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """Pieces that are made when the first one asks for them."""
+    """Iterator whose pieces are produced on first use and kept for later readers."""
 
     rest: Iterator[bytes]
     made: list[bytes] = field(default_factory=list)
@@ -51,30 +52,29 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Texts:
-    """`newest` is the snapshot by which documents are the ones that there are. An owner's line goes with its document:
-    `forget` has to be called for every change of it."""
+    """Cache of document lines. `newest` returns the current snapshot; only its documents are cached. `forget` must be
+    called for every changed owner."""
 
     def __init__(self, newest: Callable[[], Snapshot]) -> None:
         self._newest = newest
         self._texts: dict[Owner, tuple[Aggregate, int | None, bytes]] = {}
-        """Owner -> its document, the generation of that, and both as a line."""
+        """Owner -> (document, its generation, the line of both)."""
         self._cached = 0
         self._shared_of: Snapshot | None = None
         self._shared: dict[frozenset[str], _Shared] = {}
-        """What is reached -> the documents there as that snapshot has them."""
+        """Reach -> list of the documents there, as of `_shared_of`."""
         self._proxies_of: Map[str, Proxy] = Map()
         self._proxies: Mapping[str, Mapping[str, Proxy]] = {}
-        """Those by their hosts."""
+        """Proxies of `_proxies_of` by host."""
         self._proxies_lines: dict[str, tuple[Mapping[str, Proxy], bytes]] = {}
-        """Host -> what its proxies serve, and that as a line."""
+        """Host -> (its proxies, their line)."""
 
     def __len__(self) -> int:
-        """The documents of which a line is kept."""
+        """Return the number of cached documents."""
         return len(self._texts)
 
     def forget(self, changed: Iterable[Owner]) -> None:
-        """Drops the lines of documents that have changed or are deleted, and lists of a snapshot that is not the newest
-        one: the next agent gets other ones."""
+        """Drop the lines of changed or deleted documents, and lists of older snapshots."""
         if self._shared_of is not self._newest():
             self._shared_of, self._shared = None, {}
         for owner in changed:
@@ -83,7 +83,8 @@ class Texts:
                 self._proxies_lines.pop(owner.id, None)
 
     def _is_newest(self, owner: Owner, document: Aggregate) -> bool:
-        """A list that is sent in pieces has documents that have changed or are deleted by now."""
+        """Return whether the document is current; a list sent in pieces may contain documents that have since
+        changed."""
         return self._newest().documents(owner.kind).get(owner.id) is document
 
     def _drop(self, owner: Owner) -> None:
@@ -92,7 +93,8 @@ class Texts:
             self._cached -= len(known[2])
 
     def documents_at(self, snapshot: Snapshot, reach: frozenset[str]) -> Iterator[bytes]:
-        """Chassis that reach the same share the pieces: after a server's restart all of them ask at once."""
+        """Yield the documents of a reach in pieces. Chassis with the same reach share them, because all agents request
+        their list after a server restart."""
         if self._shared_of is not snapshot:
             self._shared_of, self._shared = snapshot, {}
         if reach not in self._shared and len(self._shared) >= MOST_SHARED:
@@ -101,13 +103,13 @@ class Texts:
         return shared.read()
 
     def host_proxies(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
-        """In pieces, of those of the hosts that are declared and whose agents this server has heard."""
+        """Yield proxy lines, in pieces, of declared hosts whose agents have reported to this server."""
         known = [each for each in sorted(hosts) if each in snapshot.hosts and each in snapshot.agents]
         proxies = self._by_host(snapshot) if known else {}
         return _pieces(self._proxies_line(each, proxies.get(each, {})) for each in known)
 
     def own_addresses(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
-        """In pieces, of those of the hosts of which this server has heard them."""
+        """Yield own-address lines, in pieces, of declared hosts whose addresses this server knows."""
         known = ((each, snapshot.own_addresses.get(each)) for each in sorted(hosts) if each in snapshot.hosts)
         return _pieces(addresses_line(host, addresses) for host, addresses in known if addresses is not None)
 

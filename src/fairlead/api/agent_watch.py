@@ -1,4 +1,4 @@
-"""Where agents listen: an answer without an end, of lines (`agent_lines`), for as long as both live."""
+"""Slice stream of an agent: an endless response of JSON lines (`agent_lines`)."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,16 +17,16 @@ from fairlead.api.pace import Pace
 
 LINES = "application/x-ndjson"
 COMES_AGAIN, COMES_AGAIN_SECONDS = 10, 1.0
-"""How often an agent may come and listen at once, and seconds after which one of these comes back: each time may cost
-us its slice."""
+"""Rate limit of streams per chassis: burst size, and seconds until one unit is available again. Each start may cost a
+whole slice."""
 LONGEST_CURSOR = 100
 
 
 class Watching:
     def __init__(self, channel: Channel, check: Callable[[Request, str], None], check_told: Callable[[], None]) -> None:
-        """`check` raises ApiError for a chassis for which the caller may not speak, and `check_told` DriverError while
-        it is not known yet what chassis have: an agent that is told so keeps what it was told before, and what it saw
-        of it. One that was told half a slice would forget the other half."""
+        """`check` raises ApiError if the caller does not represent the chassis. `check_told` raises DriverError until
+        the ports of the chassis are read from OVN: the agent then keeps its slice and its probe results, whereas an
+        incomplete slice would make it drop the rest."""
         self._channel = channel
         self._check = check
         self._check_told = check_told
@@ -50,7 +50,8 @@ class _Stream(Response):
     media_type = LINES
 
     def __init__(self, channel: Channel, turns: LoopTurns, chassis: str, cursor: str) -> None:
-        """`turns` are those of all lists: the pieces of a thousand of them hold the loop for tenths of a second."""
+        """`turns` is shared by all lists, because the pieces of a thousand lists would hold the event loop for tenths
+        of a second."""
         super().__init__()
         del self.headers["content-length"]
         self._channel, self._turns, self._chassis, self._cursor = channel, turns, chassis, cursor
@@ -70,7 +71,7 @@ class _Stream(Response):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             watch.go_live(partial(_write, watch, stream))
             await over.wait()
-            await self._turns.take()  # a thousand may hang up at once, too
+            await self._turns.take()  # a thousand agents may disconnect together, too
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._channel.leave(watch)
@@ -81,7 +82,7 @@ class _Stream(Response):
 
 
 def _write(watch: Watch, stream: Any, message: bytes) -> None:
-    """Past uvicorn, which would take a turn of the loop for each agent."""
+    """Write past uvicorn, which would take an event-loop turn for each agent."""
     if stream["waiting"]() > MOST_BEHIND:
         watch.end()
     else:

@@ -1,9 +1,8 @@
-"""The agents' door: a node asks whose the addresses are that it has counted for, and tells the sums; and it asks by
-which MACs the neighbours of its machines have to be known.
+"""API front end of agents: listener lookup for counted addresses, counters, reports, neighbours, keys and slices.
 
-For administrators, and for users with the role `service`, who speak for the chassis that the password file names beside
-them and for no other. A chassis is one that OVN has; it learns whose an address is only where it has flows itself.
-Errors: {"error": sentence}.
+Callers are administrators, and users with the role `service`, limited to the chassis that the password file lists for
+them. The chassis must exist in OVN. A caller can look up an address only where its chassis has flows itself. Errors:
+{"error": sentence}.
 """
 
 import asyncio
@@ -51,11 +50,11 @@ from fairlead.store.codec import encode_value
 LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
 LARGEST_QUESTION = 2**20
-"""Bytes of one about neighbours: as many addresses of IPv6 as a node may remember fit in."""
+"""Maximum bytes of a neighbour request; all IPv6 addresses that a node may remember fit."""
 
 
 def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]:
-    """A body. Raises ApiError."""
+    """Wrap a parser of a body, so that it raises ApiError 400."""
 
     @reads(parser.schema)
     def parse(value: object) -> Mapping[str, object]:
@@ -68,7 +67,7 @@ def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]
 
 
 def _request(secret: str) -> Parser[Mapping[str, object]]:
-    """A request for a certificate, with a text of this name beside it."""
+    """Make a parser of a certificate request with one more text attribute, named by `secret`."""
     fields = {"request": Field(text(node_identity.LONGEST_REQUEST), required=True)}
     if secret:
         fields[secret] = Field(text(node_identity.LONGEST_SECRET), required=True)
@@ -90,13 +89,13 @@ _BELIEVED = object_schema(
     {"epoch": TEXT, "refused": {"type": "array", "items": {"type": "array"}}}, ["epoch", "refused"]
 )
 REPORTS_AT_ONCE, REPORT_SECONDS = 40, 0.05
-"""Reports of one agent at once, and seconds after which one of them comes back: an agent sends twenty a second at
-most."""
+"""Rate limit of reports per agent: burst size, and seconds until one unit is available again. An agent sends at most
+twenty reports a second."""
 
 
 class _Counting:
-    """What nodes have counted. A node drops what is nobody's, so before it is told that, other servers' word of the
-    store is asked for."""
+    """Handlers for the counters of nodes. A node drops counters of unknown listeners, so the store is re-read before a
+    listener is reported as unknown."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -120,7 +119,8 @@ class _Counting:
     def _find(
         self, counted: Sequence[CountedService], ports: frozenset[str] | None
     ) -> tuple[list[str | None], list[str | None]]:
-        """Place and listener of each. Of a node that has these ports; None: of all nodes."""
+        """Return place and listener of each service, restricted to the flows of a node with these ports; None for all
+        nodes."""
         snapshot = self._services.model.snapshot
         places = [self._services.locate(each.place) for each in counted]
         if ports is not None:
@@ -154,7 +154,7 @@ class _Counting:
 
 
 class _Hearing:
-    """What agents tell of themselves."""
+    """Handlers for the reports of agents."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -173,7 +173,7 @@ class _Hearing:
         connection: asyncio.Event = seen["fairlead.gone"]["event"]
         seen["fairlead.hung_up"]["follow"](partial(agents.hang_up, chassis, connection))
         refused = await agents.hear(report, connection)
-        if connection.is_set():  # it ended before anybody followed it
+        if connection.is_set():  # the connection ended before the callback was registered
             agents.hang_up(chassis, connection)
         named = [[msgspec.Raw(encode_value(endpoint)), why] for endpoint, why in refused]
         epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.returns(chassis)}"
@@ -221,7 +221,7 @@ def make_door(services: Services) -> Starlette:
 
 
 def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Steps[tuple[dict[str, Figures], list[str]]]:
-    """The sums of listeners that there are, and the others."""
+    """Split counters into those of existing listeners and the names of the others."""
     figures: dict[str, Figures] = {}
     for listener, sums in told.items():
         if listener in known:
@@ -231,7 +231,7 @@ def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Step
 
 
 def _only_agents(who: Identity) -> None:
-    """Raises ApiError."""
+    """Raise ApiError unless the caller is an agent or an administrator."""
     if not who.roles & MAY_TELL:
         raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
     if not who.is_admin and not who.chassis:
@@ -241,7 +241,8 @@ def _only_agents(who: Identity) -> None:
 
 
 def _only_chassis(who: Identity) -> str | None:
-    """The chassis that the caller speaks for; None for an administrator, who is told of all. Raises ApiError."""
+    """Return the caller's only chassis; None for an administrator, meaning all. Raises ApiError if there are
+    several."""
     if who.is_admin:
         return None
     if len(who.chassis) > 1:
@@ -250,7 +251,7 @@ def _only_chassis(who: Identity) -> str | None:
 
 
 def _check_speaks(request: Request, chassis: str) -> None:
-    """Raises ApiError for who may not speak for the chassis."""
+    """Raise ApiError unless the caller represents the chassis."""
     who = identity(request)
     if not who.is_admin and chassis not in who.chassis:
         raise ApiError(
@@ -259,7 +260,7 @@ def _check_speaks(request: Request, chassis: str) -> None:
 
 
 def _check_known(services: Services, request: Request, chassis: str) -> None:
-    """That there is this chassis, or this plain host. Raises ApiError as for who may not speak for it, DriverError."""
+    """Check that the chassis or plain host exists and that the caller represents it. Raises ApiError, DriverError."""
     if chassis in services.model.snapshot.hosts:
         _check_speaks(request, chassis)
     else:
@@ -267,7 +268,7 @@ def _check_known(services: Services, request: Request, chassis: str) -> None:
 
 
 def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
-    """Those of a chassis for which the caller may speak. Raises ApiError, DriverError."""
+    """Return the ports of a chassis that the caller represents. Raises ApiError, DriverError."""
     _check_speaks(request, chassis)
     ports = services.ports_on(chassis)
     if ports is None:

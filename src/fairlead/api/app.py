@@ -1,12 +1,12 @@
-"""The one web application: every door at its path, behind one way to say who calls.
+"""Web application: all API front ends behind one access control.
 
-/network         Neutron's names
+/network         Neutron
 /load-balancer   Octavia v2
-/operator        what Fairlead does and has done
-/agent           what the nodes count
-/plugin          what other services have load balancers of
-/1.0             LXD's and Incus' networks and load balancers
-/v3, /projects   what clients ask Keystone, as far as they cannot do without
+/operator        state and operations of Fairlead
+/agent           agents of the nodes
+/plugin          services that own load balancers, as Octavia
+/1.0             networks and load balancers of LXD and Incus
+/v3, /projects   the minimum of Keystone that clients need
 """
 
 import re
@@ -31,19 +31,19 @@ from fairlead.api.metrics import Metrics
 from fairlead.reconciler.dataplanes import Dataplanes
 
 IDENTITY = ("projects", "v3")
-"""First parts of the paths of what clients ask Keystone."""
+"""First path segments of the Keystone API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applications:
-    """One for each way in: they share their doors, and how many requests a project has in them at once."""
+    """One application per set of listening sockets. They share the front ends and the per-project request limits."""
 
     all: ASGIApp
-    """Every door."""
+    """All API front ends."""
     lxd: ASGIApp
-    """That of LXD's clients alone, for listeners of their own."""
+    """LXD front end only, for its own listening sockets."""
     nodes: ASGIApp
-    """That of agents alone, for listeners of theirs."""
+    """Agent front end only, for its own listening sockets."""
 
 
 def make_app(
@@ -55,8 +55,8 @@ def make_app(
     challenge: str = BASIC,
     loop_lag: LoopLag | None = None,
 ) -> Applications:
-    """`names` are what Host may be, where that matters (`callers.names_of`); `challenge` is how callers are told
-    to say who they are."""
+    """`names` are the valid Host headers where these are checked (`callers.names_of`). `challenge` is the
+    WWW-Authenticate header."""
     doors = {
         network.DOOR: network.make_door(services),
         octavia.DOOR: octavia.make_door(services),
@@ -107,7 +107,7 @@ def make_app(
 
 
 def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
-    """An error, in the format of the door to which the path leads; a sentence where there is none."""
+    """Return a function that formats an error for the front end of a path, or as a plain sentence outside of any."""
     faults = {door.path: door.fault for door in doors}
 
     def fault(path: str, error: ApiError) -> Response:
@@ -121,12 +121,12 @@ DOORS = (network.DOOR, octavia.DOOR, operator.DOOR, agents.DOOR, plugin.DOOR, lx
 
 
 def in_format_of_door(path: str, error: ApiError) -> Response:
-    """For a server that has nothing behind its doors."""
+    """Format an error for a server that has no API front ends running."""
     return _fault_of(DOORS)(path, error)
 
 
 class _Door(Mount):
-    """All that is below its path, even with a line break in it: the door says that there is no such thing."""
+    """Mount of a front end. It also matches paths that contain a line break, for which the front end returns 404."""
 
     def __init__(self, path: str, app: ASGIApp) -> None:
         super().__init__(path, app)
@@ -134,7 +134,7 @@ class _Door(Mount):
 
 
 class _Root:
-    """What a door has at its path as such, for clients that write it without a slash at the end."""
+    """Serve the root of a front end for clients that omit the trailing slash."""
 
     def __init__(self, app: ASGIApp, path: str) -> None:
         self._app, self._path = app, path
@@ -145,8 +145,8 @@ class _Root:
 
 
 def _door(app: ASGIApp, path: str, services: Services) -> ASGIApp:
-    """Tell the door where it is, for the links that it answers, and how it learns what other servers have stored for
-    callers who are known: what is for everybody is in no store."""
+    """Pass the front end its base path, for links, and for authenticated callers the function that reads the store.
+    Public documents are in no store."""
 
     async def door(scope: Scope, receive: Receive, send: Send) -> None:
         of_known = {"refresh": services.model.refresh} if "turn" in scope else {}
