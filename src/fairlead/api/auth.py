@@ -1,18 +1,19 @@
-"""Who calls: nobody in particular (on loopback and unix sockets only), or a user of an htpasswd file; or whom Keystone
-knows (`fairlead.api.keystone`).
+"""Authentication by HTTP basic against an htpasswd file, by client certificate, or none (loopback and Unix sockets
+only). Keystone tokens are in `fairlead.api.keystone`.
 
-HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617). A line of the file is
+OpenStack clients send HTTP basic (RFC 7617) with `auth_type: http_basic`. A line of the file is
 
     user:bcrypt hash:project:role,role
     user:bcrypt hash:project:service:chassis,chassis
 
-as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. Who has
-the word `certificate` instead of a hash has no password: they show a certificate with their name (`server.client_ca`).
+The first two columns are the output of `htpasswd -nB user`. The line of an agent lists the chassis that it represents.
+The word `certificate` in place of the hash means that the user has no password and presents a certificate with the
+user's name (`server.client_ca`).
 
-A bcrypt check takes tens of milliseconds by design, so what was right once is remembered under a key that only this
-process knows; the password itself is not. A caller who was right before never waits. All other checks take turns by
-address, in lines with an end. Failures make their address wait, and a caller who has hung up is not checked. So
-strangers with wrong passwords keep themselves waiting, and not a caller who comes for the first time.
+A bcrypt check takes tens of milliseconds by design, so successful credentials are cached as an HMAC under a key of this
+process; the password itself is not stored. A cached caller never waits. Other checks take turns by address, in bounded
+queues. Failures delay their address, and a disconnected caller is not checked. Clients with wrong passwords therefore
+delay only their own address.
 """
 
 import asyncio
@@ -42,29 +43,29 @@ ROLES = frozenset(
         *("load-balancer_observer", "load-balancer_quota_admin"),
     }
 )
-"""Keystone's, and the older ones that Octavia has of its own."""
+"""Keystone's default roles, and Octavia's own older ones."""
 REMEMBERED = 10_000
 CHECKS_AT_ONCE = max(1, min(2, (os.cpu_count() or 2) - 1))
-"""The others' requests must not wait for bcrypt: it has a thread, and one processor stays free."""
+"""bcrypt runs in threads, and one processor stays free for other requests."""
 WAITING, WAITING_IN_ALL = 16, 256
-"""Checks that wait, of one address and of all."""
+"""Maximum queued checks, of one address and of all."""
 CHECK_PATIENCE = 10.0
-"""Seconds for which a check waits for its turn."""
+"""Maximum seconds for which a check is queued."""
 FAILURES = 30
-"""That an address has at once; each comes back after FORGIVEN seconds."""
+"""Burst of failures that an address may have; one unit is available again after each FORGIVEN seconds."""
 FORGIVEN = 2.0
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
 BY_CERTIFICATE = "certificate"
-"""Instead of a hash."""
+"""Word in place of a hash."""
 LONGEST_USER = 255
 
 
 class BadPasswordFile(Exception):
-    """The message names the file, the line and what would be right."""
+    """Invalid password file; the message names the file, the line and the valid form."""
 
 
 class TooManyChecks(Exception):
-    """Of this address: it may come again after so many seconds."""
+    """Too many checks or failures of this address; `seconds` is the Retry-After."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"try again in {seconds} s")
@@ -72,7 +73,7 @@ class TooManyChecks(Exception):
 
 
 class NobodyToAsk(Exception):
-    """Who calls cannot be found out now; it may be tried again after so many seconds."""
+    """The identity provider is unavailable, so the caller cannot be authenticated; `seconds` is the Retry-After."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"try again in {seconds:.0f} s")
@@ -80,60 +81,60 @@ class NobodyToAsk(Exception):
 
 
 class SpeaksForNone(Exception):
-    """It is known who calls, and they speak for no project."""
+    """The caller is authenticated, but its token has no project scope."""
 
 
 class NotValidNow(Exception):
-    """The certificate of the caller has expired, or is not valid yet; the message says whose and since when."""
+    """The client certificate is expired or not valid yet; the message has its name and time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
-    """What a caller says of itself, and what is seen of it."""
+    """Credentials of a request, and what the server knows of the connection."""
 
     authorization: str | None = None
     token: str | None = field(default=None, repr=False)
-    """The header X-Auth-Token."""
+    """Header X-Auth-Token."""
     project_id: str | None = None
-    """The header X-Project-Id."""
+    """Header X-Project-Id."""
     address: str = ""
-    """As it is counted (`acceptor.counted_as`)."""
+    """Counting key of the client address (`acceptor.counted_as`)."""
     gone: asyncio.Event | None = None
-    """Set when it hangs up."""
+    """Event that is set when the client disconnects."""
     query: str = ""
-    """Of the URL."""
+    """Query string of the URL."""
     certificate: bytes | None = None
-    """DER, of the client, where the listener asks for one: they have shown that they have its key. On the listener of
-    all doors an authority of ours vouches for it; on LXD's nobody does."""
+    """Client certificate in DER, if the listening socket requests one; TLS has proven possession of its key. On the
+    main socket it is signed by the configured CA; on LXD's socket it may be self-signed."""
 
 
 Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
-"""The caller; None when they have to say who they are. Raises TooManyChecks, NobodyToAsk, SpeaksForNone, NotValidNow,
-and Gone when they have hung up."""
+"""Authenticate a request; None if credentials are missing or wrong. Raises TooManyChecks, NobodyToAsk, SpeaksForNone,
+NotValidNow, and Gone if the client has disconnected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     identity: Identity
     hash: bytes
-    """Of no password: they show a certificate."""
+    """Empty for a user without a password, authenticated by certificate."""
 
 
 async def anybody(attempt: LoginAttempt) -> Identity | None:
-    """No authentication: everybody is the administrator, of the project that they name."""
+    """Accept every caller as an administrator of the project it names: no authentication."""
     named = "".join(filter(str.isprintable, attempt.project_id or ""))
     return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
 
 
 class Failures(Pace):
-    """The failures of each address lately."""
+    """Rate limiter of failed log-ins by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(FAILURES, FORGIVEN, clock)
 
 
 def read_password_file(path: Path) -> dict[str, User]:
-    """Raises BadPasswordFile."""
+    """Read and validate an htpasswd file. Raises BadPasswordFile."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -163,7 +164,7 @@ def read_password_file(path: Path) -> dict[str, User]:
 
 
 class HttpBasic:
-    """Checks a caller against the users of a password file."""
+    """Authenticate callers against the users of a password file."""
 
     def __init__(self, users: dict[str, User]) -> None:
         self.failures = Failures()
@@ -175,7 +176,7 @@ class HttpBasic:
         self._right: dict[bytes, Identity] = {}
 
     async def replace(self, users: dict[str, User]) -> None:
-        """From now on these; what was right before has to be shown again."""
+        """Replace the users and clear the cache of successful credentials."""
         dummy = await asyncio.to_thread(_make_dummy, users)
         self._users, self._dummy, self._right = users, dummy, {}
 
@@ -192,26 +193,26 @@ class HttpBasic:
             async with self._turns.turn(attempt.address, CHECK_PATIENCE, attempt.gone):
                 if attempt.gone is not None and attempt.gone.is_set():
                     raise Gone
-                self._refuse_after_failures(attempt.address)  # those before it in the line may have failed
+                self._refuse_after_failures(attempt.address)  # earlier checks of this address may have failed
                 return await self._check(name, password, digest, attempt.address)
         except (TooMany, TimeoutError):
             raise TooManyChecks(1) from None
 
     def _shown(self, certificate: bytes | None) -> Identity | None:
-        """Whose name is in a certificate that was vouched for. Looked up at each request: who is taken out of the file
-        comes in no more."""
+        """Return the identity named by a certificate that the CA signed. It is looked up for each request, so removing
+        a user from the file takes effect immediately."""
         user = None if certificate is None else self._users.get(common_name(certificate))
         return user.identity if user is not None and not user.hash else None
 
     def _refuse_after_failures(self, address: str) -> None:
-        """Raises TooManyChecks when this address has failed too often lately."""
+        """Raise TooManyChecks if this address has failed too often."""
         wait = self.failures.wait(address)
         if wait > 0:
             raise TooManyChecks(int(wait) + 1)
 
     async def _check(self, name: str, password: bytes, digest: bytes, address: str) -> Identity | None:
         user, right_ones = self._users.get(name), self._right
-        # a name that is not there costs the same time as one that is
+        # unknown names cost the same time as known ones
         hashed = user.hash if user and user.hash else self._dummy
         right = await asyncio.to_thread(bcrypt.checkpw, password[:72], hashed) and hashed is not self._dummy
         if user is None or not right:
@@ -219,7 +220,7 @@ class HttpBasic:
             return None
         if len(right_ones) >= REMEMBERED:
             right_ones.clear()
-        right_ones[digest] = user.identity  # of the users that it was checked against: they may be others by now
+        right_ones[digest] = user.identity  # cached for the users that the check used; they may have been replaced
         return user.identity if self._users.get(name) == user else None
 
 
@@ -229,7 +230,7 @@ def _make_dummy(users: dict[str, User]) -> bytes:
 
 
 def common_name(certificate: bytes) -> str:
-    """Of its subject; empty for one that has not just one."""
+    """Return the common name of the certificate's subject; empty unless there is exactly one."""
     try:
         names = x509.load_der_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return str(names[0].value) if len(names) == 1 else ""
@@ -238,12 +239,12 @@ def common_name(certificate: bytes) -> str:
 
 
 def read_credentials(authorization: str | None) -> tuple[str, bytes] | None:
-    """User and password of HTTP basic; None when it is none."""
+    """Decode user and password of HTTP basic; None for any other value."""
     scheme, _, encoded = (authorization or "").partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
         return (name.decode(), password) if colon and b"\0" not in password else None
-    except ValueError:  # not base64, or not text
+    except ValueError:  # invalid Base64 or UTF-8
         return None

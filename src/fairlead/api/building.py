@@ -1,7 +1,7 @@
-"""A door is built in one place: routes with the document that describes them, who may come in at all, and every error
-in the door's own format and words.
+"""Builder of an API front end: routes with their OpenAPI document, admission, and every error in the front end's
+format.
 
-What a door adds to this are its routes, its format and its words. A handler raises, and never makes an error itself.
+A front end adds its routes, its error format and its texts. Handlers raise exceptions and never build error responses.
 """
 
 import logging
@@ -24,10 +24,10 @@ from fairlead.store.looks import NotKnown
 
 LOG = logging.getLogger(__name__)
 Words: TypeAlias = Callable[[Request, Any], ApiError]
-"""What a caller is told of an exception of some class."""
+"""Function that turns an exception into the error for the caller."""
 Handler: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_SECONDS = "1"
-"""After which a caller may try again what could not be stored."""
+"""Retry-After of a change that could not be stored, in seconds."""
 
 
 def _itself(_: Request, error: ApiError) -> ApiError:
@@ -57,11 +57,11 @@ def _mistake(_: Request, __: Exception) -> ApiError:
 
 
 WORDS: Mapping[type[Exception], Words] = {StoreError: _not_stored, HTTPException: _not_served, Exception: _mistake}
-"""Of every door that has no other ones."""
+"""Default texts of exceptions for every front end."""
 
 
 SENTENCE = object_schema({"error": {"type": "string"}}, ["error"])
-"""An error of Fairlead's own doors."""
+"""Error schema of Fairlead's own front ends."""
 
 
 def sentence(error: ApiError) -> Response:
@@ -70,34 +70,35 @@ def sentence(error: ApiError) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Door:
-    """How a door speaks, and with whom."""
+    """API front end: path, error format, texts and admission."""
 
     path: str
-    """Where it is in the application; all that a label of the metrics says of it."""
+    """Path in the application, and the label in metrics."""
     title: str
     versions: frozenset[str] = frozenset()
-    """Paths below it with what clients read before they log in: everybody may, as in every OpenStack service. So may
-    they its document."""
+    """Paths below `path` that need no authentication, as in every OpenStack service: version discovery. The OpenAPI
+    document is public, too."""
     error: Schema
-    """Of the body of an error."""
+    """Schema of an error body."""
     fault: Callable[[ApiError], Response]
-    """The response that an error is, in the door's format."""
+    """Function that formats an error as a response."""
     words: Mapping[type[Exception], Words] = field(default_factory=dict)
-    """For exceptions of these classes, besides those that every door has (`WORDS`)."""
+    """Texts for exceptions, in addition to the defaults (`WORDS`)."""
     admits: Callable[[Identity], None] = lambda _: None
-    """Raises ApiError for who may use none of its operations."""
+    """Function that raises ApiError for a caller that may use no operation of this front end."""
     newest: Newest = Newest.NEEDED
-    """Of those of its operations that say nothing else."""
+    """Default read consistency of the operations."""
 
     @property
     def public(self) -> frozenset[str]:
-        """Paths of the application that everybody may read."""
+        """Return the application's paths that need no authentication."""
         return frozenset(self.path + each for each in (DOCUMENT, *self.versions))
 
     def build(
         self, documented: list[BaseRoute], *, before: Iterable[BaseRoute] = (), after: Iterable[BaseRoute] = ()
     ) -> Starlette:
-        """`before` and `after` are aliases, which the document leaves out: routes tried before and after the others."""
+        """`before` and `after` are aliases tried before and after the documented routes, and not in the OpenAPI
+        document."""
         routes = with_document(self.title, self.error, documented)
         for _, operation in operations(documented):
             operation.admits = operation.admits or self.admits
@@ -117,7 +118,7 @@ class Door:
 
 
 def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str, str]:
-    """And a line of the log for what is no fault of the caller's."""
+    """Return the headers of an error response, and log errors that the caller did not cause."""
     where = f"{request.method} {request.url.path}"
     match error:
         case Overtaken():
@@ -125,7 +126,7 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
             return {"retry-after": RETRY_SECONDS}
         case TooLarge():
             LOG.warning("%s: %s", where, error)
-        case NotKnown():  # the log says once that the store is away
+        case NotKnown():  # the outage of the store is logged elsewhere, once
             return {"retry-after": RETRY_SECONDS}
         case StoreError():
             LOG.error("%s: %s", where, error)

@@ -1,11 +1,12 @@
-"""Before any door: which callers may speak at all, who they are, how many at once, and what the audit says of them.
+"""Access control before any API front end: admission, authentication, request limits per project, and the audit log.
 
-* While everybody is administrator (no authentication) the only fence is the loopback address. A browser on this machine
-  is behind that fence with every page that it shows. So Host must be an address at which the server listens (with DNS
-  rebinding, a page names its own host), and a request that another site started is refused.
-* A project has a bounded number of requests in the doors at once. More of them wait in its own line, which has an end.
-  An administrator has a line of their own in each project. A body that is on its way takes its sender's own turn alone.
-* Every change, and every failed log-in, leaves one bounded line: the caller, the address, the request and its outcome.
+* Without authentication every caller is an administrator and only the loopback address protects the server. A browser
+  on the same machine is inside that boundary, with every page it shows. Host must therefore be an address the server
+  listens on (a DNS rebinding attack sends its own host name), and cross-site requests are rejected.
+* A project has a limited number of concurrent requests. More requests wait in a bounded queue of the project. An
+  administrator has a separate queue in each project. While a body is being received, the request occupies only a slot
+  of its sender.
+* Each change and each failed log-in writes one bounded audit line: caller, address, request and result.
 """
 
 import logging
@@ -43,30 +44,30 @@ from fairlead.store.model import ASKING_PROJECT, CHANGED
 LOG = logging.getLogger(__name__)
 AUDIT_LOG = logging.getLogger(AUDIT)
 STRANGERS = logging.getLogger(f"{__name__}.strangers")
-"""A sample of what callers without a log-in did."""
+"""Rate-limited log of unauthenticated requests."""
 STRANGERS_A_MINUTE, FAILED_LOGINS_A_MINUTE = 60, 120
 LONGEST_PATH = 200
-"""Characters of a path in the log."""
+"""Maximum characters of a path in the log."""
 MOST_OBJECTS = 20
-"""That are named in one line of the audit; the others are counted."""
+"""Maximum objects named in an audit line; the rest is counted."""
 AT_ONCE, WAITING = 8, 64
-"""Requests of one project in the doors, and in its line; reads and writes apart."""
+"""Maximum concurrent and queued requests of a project; reads and writes count separately."""
 NODES_WAITING = 4000
-"""Reports of nodes, which are all one user's and come at the same time."""
+"""Maximum queued reports of nodes, which may share one user and arrive together."""
 LINE_PATIENCE = 10.0
-"""Seconds in the line."""
+"""Maximum seconds in a queue."""
 WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)s: %(status)s in %(milliseconds)s ms"
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 PROBES = frozenset({"/healthz", "/readyz"})
-"""They say "well" or "not well" to every caller, for any Host."""
+"""Health endpoints; they answer every caller, for any Host."""
 NO_PROJECT = "The token is for no project. Log in with a project, or with system scope."
 STRANGER = Identity(user="", project_id="", roles=frozenset())
 STRANGERS.addFilter(RateLimit(STRANGERS_A_MINUTE))
 
 
 def names_of(listen: str, more: Iterable[str], tls: bool) -> frozenset[str]:
-    """What Host may be at this address: itself with its port, `localhost` and loopback if it is one of these, and
-    `more`. A port that is the scheme's own may be left out (RFC 9110, section 4.2)."""
+    """Return the valid Host headers of an address: the address with its port, loopback names if it is a loopback
+    address, and `more`. The default port of the scheme may be omitted (RFC 9110, section 4.2)."""
     host, _, port = listen.rpartition(":")
     hosts = {host.lower()}
     if host == "localhost" or _is_loopback(host):
@@ -84,7 +85,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(kw_only=True)
 class RequestRecord:
-    """One request, and what is known of it when it is over."""
+    """Request state for logs, metrics and audit."""
 
     scope: Scope
     id: str
@@ -92,13 +93,13 @@ class RequestRecord:
     began: float = field(default_factory=perf_counter)
     caller: Identity | None = None
     objects: list[str] = field(default_factory=list)
-    """Owners that it changed."""
+    """Owners changed by the request."""
     claimed: str = ""
-    """Of a log-in that failed: the user that was named."""
+    """User name of a failed log-in."""
     waited: list[float] = field(default_factory=list)
-    """Seconds for which it did nothing but wait for news, as it was asked to."""
+    """Seconds spent in long polls, which do not count as latency."""
     refused: bool = False
-    """Nobody was asked who calls: it was a stranger's, or went to what is for everybody."""
+    """The request was not authenticated: rejected, or for a public path."""
 
     @property
     def named_objects(self) -> list[str]:
@@ -121,7 +122,7 @@ class RequestRecord:
 
 
 BASIC = 'Basic realm="fairlead"'
-"""How callers say who they are (RFC 7617)."""
+"""WWW-Authenticate header of HTTP basic (RFC 7617)."""
 
 
 def _plain(message: str, status: int) -> Response:
@@ -134,23 +135,23 @@ def _plain_fault(_: str, error: ApiError) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayIn:
-    """How callers come to a listener, and who they are then."""
+    """Access policy of a listening socket."""
 
     authenticate: Authenticate
     names: frozenset[str] | None = None
-    """What Host may be (`names_of`); None where any will do."""
+    """Valid Host headers (`names_of`); None for any."""
     public: frozenset[str] = frozenset({"", *PROBES})
-    """The paths that everybody may read, without a slash at the end."""
+    """Paths that need no authentication, without a trailing slash."""
     refusal: Callable[[str, int], Response] = _plain
-    """Says why a caller does not come as far as a door."""
+    """Function that formats the rejection of a request before any front end."""
     fault: Callable[[str, ApiError], Response] = _plain_fault
-    """An error, in the format of the door to which a path leads."""
+    """Function that formats an error for the front end of a path."""
     challenge: str = BASIC
-    """What who has not said who they are is told to do: the header WWW-Authenticate."""
+    """Header WWW-Authenticate for requests without credentials."""
 
 
 class Turns:
-    """How many requests each project has in the doors at once, whichever way they came in."""
+    """Concurrency limits per project, shared by all listening sockets."""
 
     def __init__(self) -> None:
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
@@ -164,12 +165,12 @@ class Turns:
         return self._reads if scope["method"] in READS else self._writes
 
     def of_bodies(self) -> FairSemaphore:
-        """Of one user, until they are answered: a body that is slow keeps its sender's others waiting, and nobody's."""
+        """Return the semaphore for receiving bodies, keyed by user, so that a slow body delays only its sender."""
         return self._own
 
 
 class AccessControl:
-    """The outermost application of one way in."""
+    """Outermost ASGI application of a listening socket."""
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class AccessControl:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        scope.setdefault("method", "GET")  # of a websocket
+        scope.setdefault("method", "GET")  # a WebSocket scope has no method
         client = scope.get("client")
         record = RequestRecord(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
         CAUSE.set(record.id)
@@ -214,7 +215,7 @@ class AccessControl:
         await self._app(self._admitted(record), receive, send_with_id)
 
     async def _receive(self, record: RequestRecord, headers: Mapping[bytes, bytes]) -> Response | None:
-        """The refusal; None, and the caller, for who may go on."""
+        """Authenticate the request. Return the rejection, or None after setting the caller."""
         path = record.scope["path"].rstrip("/")
         record.refused = True
         if path not in PROBES and (reason := self._why_refused(headers)):
@@ -233,7 +234,7 @@ class AccessControl:
         except SpeaksForNone:
             return self._way.fault(path, ApiError(403, NO_PROJECT, "PolicyNotAuthorized"))
         except Gone:
-            return Response(status_code=400)  # to nobody
+            return Response(status_code=400)  # the client is gone
         if record.caller is None:
             credentials = read_credentials(_header(headers, b"authorization"))
             record.claimed = credentials[0] if credentials else ""
@@ -248,7 +249,7 @@ class AccessControl:
         return response
 
     def _why_refused(self, headers: Mapping[bytes, bytes]) -> str:
-        """Why this request may not be what its sender meant; empty when nothing speaks against it."""
+        """Return the reason to reject a request that may be cross-site or for another host; empty if there is none."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = self._way.names
         if names is not None and host not in names:
@@ -284,7 +285,7 @@ class AccessControl:
             if status >= 400:
                 STRANGERS.info(WORDS, facts, extra={"fields": facts})
         elif record.scope["path"].startswith("/agent/") and status < 400:
-            LOG.debug(WORDS, facts, extra={"fields": facts})  # each node tells something every few seconds
+            LOG.debug(WORDS, facts, extra={"fields": facts})  # every node reports every few seconds
         elif record.scope["method"] not in READS:
             named = ", ".join(record.named_objects)
             words = f"{WORDS}: %(named)s" if named else WORDS
@@ -303,16 +304,16 @@ class AccessControl:
 
 
 def _line(caller: Identity, address: str) -> str:
-    """Whose turns a request takes. Who has shown nothing shares those of their address: no project may wait for them.
-    An administrator waits for no tenant of the project that they look at: it may be what the tenants do that they are
-    about to end."""
+    """Return the queue key of a request. Unauthenticated callers share the queue of their address, so that no project
+    waits for them. An administrator does not wait for tenants of the project, because the request may be meant to stop
+    them."""
     if not caller.roles:
         return f"address {counted_as(address)}"
     return f"{caller.user}\0{caller.project_id}" if caller.is_admin else caller.project_id or f"user {caller.user}"
 
 
 def _node(scope: Scope) -> str:
-    """The path of what a node tells: nodes may all be one user."""
+    """Return the path for a report of a node, because all nodes may share one user; otherwise empty."""
     path: str = scope["path"]
     return path if path.startswith("/agent/") else ""
 
@@ -330,20 +331,20 @@ def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> Log
 
 
 def _gone(scope: Scope) -> Any:
-    """The event that is set when the client hangs up, where the server has one."""
+    """Return the event that is set when the client disconnects, if the server provides one."""
     return scope.get("extensions", {}).get("fairlead.gone", {}).get("event")
 
 
 def _is_same_site(origin: str, host: str) -> bool:
-    """Whether a page of this origin was served from where the request goes (RFC 6454)."""
+    """Return whether the Origin (RFC 6454) has the host of the request."""
     try:
         return bool(host) and urlsplit(origin).netloc.lower() == host
-    except ValueError:  # "http://[": no browser writes that
+    except ValueError:  # "http://[", which no browser sends
         return False
 
 
 def _unauthorized(challenge: str) -> Response:
-    """Keystone's middleware answers in these words (keystonemiddleware, auth_token)."""
+    """Return 401 with the text of keystonemiddleware (auth_token)."""
     response = _said(401, "Unauthorized", "The request you have made requires authentication.")
     response.headers["www-authenticate"] = challenge
     return response

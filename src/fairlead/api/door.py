@@ -1,6 +1,6 @@
-"""What all doors share: who calls, what a door may use, how a body is read and how an error leaves.
+"""Shared base of all API front ends: services, bodies, JSON responses and errors.
 
-A door never catches: it raises, and its application turns the exception into the door's own format in one place.
+A front end does not catch exceptions. It raises them, and its application formats them in one place.
 """
 
 import asyncio
@@ -46,43 +46,43 @@ from fairlead.store.looks import NotKnown
 from fairlead.store.model import ASKING_PROJECT, Change, Model, decided
 
 LARGEST_BODY = 4 * 2**20
-"""Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
+"""Maximum bytes of a body. The largest load balancer that the limits allow fits."""
 LARGEST_DOCUMENT = 5 * 2**18
-"""Bytes that a network with its subnets, or a load balancer with all that it holds, may take in the store. It is
-written whole at each change; etcd takes 1.5 MiB at once by default. The most listeners, pools and members that are
-allowed take 0.7 MiB with common names."""
+"""Maximum bytes of a stored document: a network with its subnets, or a whole load balancer. A document is written whole
+at each change, and etcd accepts 1.5 MiB per request by default. The maximum of listeners, pools and members takes 0.7
+MiB with names of usual length."""
 DEEPEST_BODY = 20
-"""Levels of objects and lists. A load balancer with all that it holds has eight."""
+"""Maximum nesting of objects and lists. A whole load balancer has eight levels."""
 MOST_VALUES = 100_000
-"""Of a body, whatever is in them: brackets and commas, those in texts too. The largest load balancer with all tags has
-fewer; and what has many more takes longer to read than others should wait (0.9 s for 4 MiB of empty lists)."""
+"""Maximum values of a body, estimated by counting brackets and commas, also inside strings. The largest load balancer
+with all tags has fewer. Decoding much more would delay other requests (0.9 s for 4 MiB of empty lists)."""
 LONG_BODY = 2**15
-"""Bytes: what has more may take long to read, whatever it is."""
+"""Bytes above which a body is decoded in a thread."""
 LONGEST_QUERY = 2**15
-"""Bytes: some 800 ids to filter by."""
+"""Maximum bytes of a query string: about 800 ids in filters."""
 NO_ANSWER = "the dataplane has not answered yet"
 LONGEST_MESSAGE = 2000
-"""Characters: a message names what was wrong, and does not send it back whole."""
+"""Maximum characters of an error message."""
 JsonObject = dict[str, Any]
 _READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
 _READING = FairSemaphore(at_once=1, of_one=1, waiting=1000)
-"""Projects take turns with the reader. A line has no more requests than a project may have on their way at once
+"""Queue of the decoding thread, fair by project. It is never longer than a project's concurrent requests
 (`callers.AT_ONCE`)."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reachable:
-    """Where clients with certificates of their own can connect, and how they know that it is this server."""
+    """Endpoint for clients with their own certificates, and the server certificate they can pin."""
 
     addresses: tuple[str, ...]
-    """HOST:PORT."""
+    """HOST:PORT of each address."""
     fingerprint: str
     """SHA-256 of the server's certificate, in hex."""
     certificate: str
-    """PEM."""
+    """Server certificate in PEM."""
     token_seconds: int
-    """For which a token is good that lets somebody bring a certificate."""
+    """Lifetime of a trust token, in seconds."""
 
 
 async def nowhere(_: str) -> Places:
@@ -91,61 +91,63 @@ async def nowhere(_: str) -> Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What is behind the doors: values and functions, so that a test can hand in its own."""
+    """Dependencies of the API front ends: values and functions, which tests can replace."""
 
     model: Model
     applied: Callable[[Owner], Applied]
     now: Callable[[], datetime]
     new_id: Callable[[], str]
     mtu: int
-    """Of a new network, in bytes."""
+    """MTU of a new network, in bytes."""
     external_mtu: int
-    """Of a new external network: its wire's."""
+    """MTU of a new external network, in bytes."""
     resync_owner: Callable[[Owner], None]
     news: Callable[[Owner, int], Awaitable[None]]
-    """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
+    """Wait until this generation of the owner has an outcome, or until any attempt has ended."""
     outcome: Callable[[Owner, int], Applied | None] = lambda _, generation: Applied(generation=generation)
-    """What became of this generation; None while an attempt is due. Without a dataplane it is always applied."""
+    """Return the outcome of this generation; None while an attempt is pending. Without a dataplane it is always
+    applied."""
     follow: Callable[[Callable[[Owner], None]], None] = lambda _: None
-    """Has this called whenever another thing is known of what of an owner has been applied."""
+    """Register a callback for changes of an owner's applied state."""
     providers: Names = providers.DEFAULT
-    """What tenants may choose."""
+    """Providers offered to tenants."""
     limits: Limits = NO_LIMITS
-    """Of projects that have no quota of their own."""
+    """Default quotas of projects."""
     probes: ProbeLimits = PROBE_LIMITS
-    """Of every project."""
+    """Limits of health probes per project."""
     proxy_servers: int = MAX_PROXY_SERVERS
-    """At most, in one HAProxy."""
+    """Maximum servers in one HAProxy process."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
-    """What the nodes have counted."""
+    """Counters reported by nodes."""
     keys: Keys = field(default_factory=Keys)
-    """And certificates, which load balancers name."""
+    """Keys and certificates referenced by load balancers."""
     nodes: Nodes = field(init=False)
-    """The channel of agents, and what they tell."""
+    """Push channel to agents, and their reports."""
     locate: Callable[[CountingPlace], str | None] = lambda _: None
-    """The id of the network, router or port that this place of a node is. Raises DriverError."""
+    """Return the id of the network, router or port of a node's counter. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
-    """The ports that a node has; None for one that is not there. Raises DriverError."""
+    """Return the ports on a node; None for an unknown node. Raises DriverError."""
     check_told: Callable[[], None] = lambda: None
-    """Raises DriverError while it is not known yet what nodes have."""
+    """Raise DriverError until the ports of nodes are read from OVN."""
     served_by_others: Callable[[str], Awaitable[Places]] = nowhere
-    """Where another provider of the same service has a load balancer, by its id. Raises DriverError."""
+    """Find a load balancer that another provider of the same service owns, by id. Raises DriverError."""
     reachable: Callable[[], Reachable | None] = lambda: None
-    """None where no client with a certificate can connect."""
+    """Endpoint for clients with certificates; None if there is none."""
     enrolment: Callable[[], Enrolment | None] = lambda: None
-    """None where no agent comes with a certificate."""
+    """Enrolment of agents; None if agents have no certificates."""
     socket_chassis: tuple[str, ...] = ()
-    """Those for which whoever may open the agents' socket speaks."""
+    """Chassis represented by any process that can open the agents' socket."""
     patience: float = 2.0
-    """Seconds for which a request waits for what is on its way to the dataplane: before its own change, and after it in
-    a front end that answers once the change is applied."""
+    """Maximum seconds for which a request waits for the dataplane: before its own change, and after it in a front end
+    that answers once the change is applied."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.model))
         self.model.watch(lambda news: self.keys.forget_deleted(news.after, news.documents))
 
     async def knows_newest(self) -> bool:
-        """Once it has asked whether others have stored something: it may be they who know who calls here."""
+        """Read the store's revision and return whether the snapshot is current; another server may have stored the
+        object that the caller names."""
         try:
             await self.model.refresh()
         except NotKnown:
@@ -153,15 +155,15 @@ class Services:
         return True
 
     async def write(self, change: Change) -> Snapshot:
-        """The snapshot that `record` gives."""
+        """Write the change and return the new snapshot."""
         return (await self.record(change)).snapshot
 
     async def record(self, change: Change) -> "Written":
-        """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
-        Raises ApiError 400 too, and Refused.
+        """Write a change after checking document sizes, quotas, restrictions, keys and probe limits. Raises what
+        `Model.write` raises, ApiError 400, and Refused.
 
-        A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end;
-        one that names keys is decided again when these have been tried.
+        A change that depends on a pending apply (`OnItsWay`) is decided again at each outcome and a last time at the
+        deadline. A change that references keys is decided again after these have been read.
         """
         loop, newest = asyncio.get_running_loop(), list[tuple[Snapshot, Changes]]()
         deadline = loop.time() + self.patience
@@ -186,8 +188,8 @@ class Services:
                 return Written(before=before, changes=changes, snapshot=snapshot)
 
     async def arrive(self, written: "Written") -> None:
-        """Returns once the dataplane has what was written. Raises NotApplied if it has not when an attempt has failed,
-        or when `patience` is over; attempts go on then."""
+        """Wait until the dataplane has applied a written change. Raises NotApplied after a failed attempt or after
+        `patience` seconds; attempts continue then."""
         loop, generation = asyncio.get_running_loop(), written.snapshot.revision
         deadline = loop.time() + self.patience
         for owner in written.owners():
@@ -197,13 +199,13 @@ class Services:
                 raise NotApplied(owner, outcome.error if outcome and outcome.error else NO_ANSWER)
 
     async def _news_until(self, deadline: float, owner: Owner, generation: int) -> None:
-        """Waits until an attempt to apply the owner has ended, or until the deadline."""
+        """Wait until an attempt to apply the owner has ended, or until the deadline."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self.news(owner, generation)
 
     async def try_out(self, change: Change) -> None:
-        """Raises what `write` would for this change; nothing is written."""
+        """Raise what `write` would raise for this change, without writing."""
         trial = self.keys.trial()
         while True:
             try:
@@ -213,7 +215,7 @@ class Services:
 
     async def _decide(self, change: Change, snapshot: Snapshot, trial: Trial) -> Changes:
         changes = await decided(change(snapshot))
-        await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
+        await asyncio.sleep(0)  # measuring a large change takes as long as deciding it
         changes = within_restrictions(snapshot, within_quota(self.limits, snapshot, _bounded(changes)))
         trial.check(snapshot, changes)
         changes = check_probes(self.probes, snapshot, changes)
@@ -222,17 +224,17 @@ class Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A stored change."""
+    """Stored change."""
 
     before: Snapshot
-    """On which it was decided."""
+    """Snapshot that the change was decided on."""
     changes: Changes
     snapshot: Snapshot
-    """The first one that has it."""
+    """First snapshot that contains the change."""
 
     def owners(self) -> tuple[Owner, ...]:
-        """The owners whose rows follow: the written documents, and what their VIPs share. Other documents that depend
-        on them are left out: they may be another tenant's."""
+        """Return the owners whose rows must be applied: the written documents, and the shared rows of their VIPs. Other
+        affected documents are omitted, because they may belong to another tenant."""
         written = frozenset(self.changes.owners)
         concerned = affected(self.before, self.snapshot, self.changes.owners) if written else ()
         return tuple(each for each in concerned if each in written or each.kind in WITHOUT_DOCUMENTS)
@@ -248,7 +250,7 @@ class NotApplied(Exception):
 
 
 class ApiError(Exception):
-    """What a caller is told. `kind` is the error's name where the door's format has one."""
+    """Error for the caller. `kind` is the error type in formats that have one."""
 
     def __init__(self, status: int, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -279,11 +281,11 @@ async def read_json(
     largest: int = LARGEST_BODY,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
 ) -> _T:
-    """The body, which is JSON, as `takes` reads it. Raises what `takes` raises, and ApiError: 400 when it is not JSON
-    or too deep, 413 when it is larger than allowed. `meanwhile` is entered while its bytes come.
+    """Read a JSON body and return the result of `takes`. Raises what `takes` raises, and ApiError: 400 for invalid JSON
+    or deep nesting, 413 above `largest` bytes. `meanwhile` is entered while the bytes arrive.
 
-    A large one is read beside the event loop, one at a time, and each project has its turn. The interpreter lets the
-    loop go on meanwhile (Python library reference, sys.setswitchinterval).
+    A large body is decoded in a thread, one at a time, fair by project. The interpreter switches between this thread
+    and the event loop (Python library reference, sys.setswitchinterval).
     """
     async with meanwhile or contextlib.nullcontext():
         body = await _read_bytes(request, largest)
@@ -335,7 +337,7 @@ def json_response(body: object, status: int = 200) -> Response:
 
 
 def pieces_response(pieces: Sequence[bytes]) -> Response:
-    """JSON that may be tens of megabytes, of pieces that it has many times: it is never in one place."""
+    """Stream a JSON response of tens of megabytes from pieces that repeat, without joining them."""
 
     async def all_in_turn() -> AsyncIterator[bytes]:
         rests = Rests()
@@ -353,6 +355,6 @@ def identity(request: HTTPConnection) -> Identity:
 
 
 def base_url(request: Request) -> str:
-    """The door's own root as the client wrote it, without a slash at the end."""
+    """Return the root URL of the front end as the client wrote it, without a trailing slash."""
     url = request.url
     return f"{url.scheme}://{url.netloc}{request.scope.get('door_path', '')}"

@@ -1,4 +1,4 @@
-"""How nodes become known: the deployment's authority, and the token that an operator carries to a node."""
+"""Enrolment of nodes: certificate authority of the deployment, and the token that an operator carries to a node."""
 
 import base64
 import binascii
@@ -11,11 +11,11 @@ import msgspec
 
 LONGEST_TOKEN = 4096
 REMEDY = "give the node another one by `fairlead chassis enroll {}`, and there `fairlead agent --enroll FILE`"
-"""For a certificate that has expired: it renews none any more."""
+"""Remedy for an expired certificate, which cannot be renewed."""
 
 
 class BadRequest(Exception):
-    """A certificate request that cannot be signed; the message says why."""
+    """Certificate request that cannot be signed; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +28,22 @@ class Signed:
 class Authority(Protocol):
     @property
     def pem(self) -> str:
-        """Its own certificate."""
+        """Return the authority's certificate."""
 
     @property
     def fingerprint(self) -> str: ...
 
     def sign(self, request: str, chassis: str, now: datetime) -> Signed:
-        """Raises BadRequest."""
+        """Sign a certificate request for a chassis. Raises BadRequest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
-    """How nodes become known here."""
+    """Enrolment settings of this server."""
 
     authority: Authority
     addresses: tuple[str, ...]
-    """URLs at which agents reach servers, as tokens say them."""
+    """URLs of the servers for agents, as written into tokens."""
     token_seconds: int
 
 
@@ -52,7 +52,7 @@ def digest(secret: str) -> str:
 
 
 def write_token(chassis: str, secret: str, enrolment: Enrolment) -> str:
-    """As an operator carries it to the node: for whom it is, how the deployment is known, where it is."""
+    """Encode a token: chassis, fingerprint of the authority, server URLs and secret."""
     told = {
         "chassis": chassis,
         "authority": enrolment.authority.fingerprint,
@@ -71,10 +71,10 @@ class CarriedToken:
 
 
 def read_token(text: str) -> CarriedToken:
-    """Raises ValueError."""
+    """Decode a token. Raises ValueError."""
     try:
         if len(text) > LONGEST_TOKEN:
             raise ValueError
         return msgspec.convert(msgspec.json.decode(base64.urlsafe_b64decode(text.strip())), CarriedToken)
-    except (ValueError, binascii.Error, RecursionError):  # msgspec's are ValueErrors
+    except (ValueError, binascii.Error, RecursionError):  # msgspec's errors are ValueErrors
         raise ValueError("this is no token of `fairlead chassis enroll`") from None

@@ -1,8 +1,8 @@
-"""Request bodies, declared: each attribute with its parser, read in one pass that refuses what it does not know.
+"""Declarative parsers of request bodies: each attribute has a parser, and one pass rejects unknown attributes.
 
-A parser takes a JSON value and returns a value of the model, or raises ValueError with a sentence that says what would
-be right. The door puts its own words around the sentence. A parser's schema says the same to clients: the OpenAPI
-document of a door is made of what the door reads with, so a limit is written down once.
+A parser takes a JSON value and returns a value of the model, or raises ValueError with a sentence that names the valid
+form. The front end adds its own error format. The parser's schema is also the source of the OpenAPI document, so each
+limit is declared once.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 
 Schema: TypeAlias = Mapping[str, object]
-"""JSON Schema, as OpenAPI 3.1 has it."""
+"""JSON Schema in the dialect of OpenAPI 3.1."""
 Values: TypeAlias = Mapping[str, Any]
 UUID = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 NULL: Schema = {"type": "null"}
@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Parser(Generic[_T]):
-    """`schema` is the form that a value should have; `read` may take more: the texts that OpenStack's clients write for
-    a number or a boolean. What the schema allows is read, unless attributes do not fit together."""
+    """Parser with its schema. `read` accepts every value of the schema, unless attributes conflict, and may accept
+    more: the strings that OpenStack clients send for numbers and booleans."""
 
     schema: Schema
     read: Callable[[object], _T]
@@ -35,14 +35,14 @@ class Parser(Generic[_T]):
 
 
 def reads(schema: Schema) -> Callable[[Callable[[object], _T]], Parser[_T]]:
-    """Makes a function that reads a value of this schema a parser."""
+    """Decorator: make a parser of a function that reads a value of this schema."""
     return lambda read: Parser(schema, read)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An attribute with its parser. One that is `required` may be neither missing nor null; but a null in one that
-    `names_parent` is read, since the parent is looked up next, and nothing has that id."""
+    """Attribute with its parser. A `required` attribute must be present and not null, except that `names_parent`
+    accepts null: the lookup of the parent that follows then fails."""
 
     parse: Parser[Any]
     required: bool = False
@@ -62,7 +62,7 @@ def or_null(schema: Schema) -> Schema:
 
 
 def object_schema(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
-    """Of an object with no other attributes than these."""
+    """Return the schema of an object that has only these attributes."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -72,13 +72,13 @@ def object_schema(properties: Mapping[str, Schema], required: Iterable[str] = ()
 
 
 def fields_schema(spec: Spec) -> Schema:
-    """What `read_fields` takes."""
+    """Return the schema of a body for `read_fields`."""
     required = (name for name, field in spec.items() if field.required)
     return object_schema({name: field.schema for name, field in spec.items()}, required)
 
 
 class UnknownField(Exception):
-    """`path` is the attributes that lead to the object which has them."""
+    """Unknown attributes; `path` has the attributes that lead to their object."""
 
     def __init__(self, names: list[str], path: tuple[str, ...] = ()) -> None:
         super().__init__(", ".join(names))
@@ -101,9 +101,9 @@ class BadField(Exception):
 
 
 def read_fields(spec: Spec, body: Mapping[str, object]) -> Values:
-    """The attributes that the body has, parsed. Raises UnknownField, MissingField, BadField.
+    """Parse the attributes of a body. Raises UnknownField, MissingField, BadField.
 
-    A null stays None: what it means ("the default", "take it away") is the resource's to say.
+    A null is returned as None; the resource defines its meaning (default, or removal).
     """
     unknown = sorted(name for name in body if name not in spec)
     if unknown:
@@ -128,7 +128,7 @@ def read_fields(spec: Spec, body: Mapping[str, object]) -> Values:
 
 
 def text(longest: int = 255) -> Parser[str]:
-    """`longest` in characters, not in bytes."""
+    """Make a parser of a string of at most `longest` characters."""
 
     @reads({"type": "string", "maxLength": longest, "pattern": "^[^\\u0000]*$"})
     def parse(value: object) -> str:
@@ -145,7 +145,7 @@ def text(longest: int = 255) -> Parser[str]:
 
 @reads({"type": "boolean"})
 def boolean(value: object) -> bool:
-    """true and false, and the texts and numbers that OpenStack's clients write for them."""
+    """Parse a boolean, or one of the strings and numbers that OpenStack clients send for it."""
     match value:
         case bool():
             return value
@@ -175,7 +175,8 @@ def integer(least: int, most: int) -> Parser[int]:
 
 
 def whole(value: object) -> int | None:
-    """The number that a JSON value is: 80.0 is 80 (JSON Schema, "Numeric types"), and clients write "80" as well."""
+    """Return the integer of a JSON value: 80.0 is 80 (JSON Schema, "Numeric types"), and "80" is accepted, too. None
+    for anything else."""
     match value:
         case bool():
             return None
@@ -191,7 +192,8 @@ def whole(value: object) -> int | None:
 
 @reads({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]})
 def address(value: object) -> IPAddress:
-    """An IPv4 address inside an IPv6 one (RFC 4291, 2.5.5.2) is refused: no packet ever carries it."""
+    """Parse an IP address. IPv4-mapped IPv6 addresses (RFC 4291, 2.5.5.2) are rejected, because no packet carries
+    them."""
     found = parse_address(value if isinstance(value, str) else repr(value))
     if found.version == 6 and found.ipv4_mapped is not None:
         raise ValueError(f"'{value}' is not a valid IP address: it is IPv4, and has to be written so.")
@@ -200,7 +202,7 @@ def address(value: object) -> IPAddress:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An address, and the text that was written for it; no text where that is the canonical one."""
+    """Address with the client's spelling; `text` is empty if that is the canonical one."""
 
     address: IPAddress
     text: str = ""
@@ -219,7 +221,7 @@ def cidr(value: object) -> IPNetwork:
 
 @reads({"type": "string", "format": "uuid"})
 def uuid(value: object) -> str:
-    """Kept as it was written: ids are compared as text."""
+    """Parse a UUID without normalising it, because ids are compared as text."""
     if not isinstance(value, str) or not UUID.fullmatch(value):
         raise ValueError("Value should be UUID format")
     return value
@@ -230,7 +232,7 @@ def words_schema(words: type[StrEnum]) -> Schema:
 
 
 def word_of(words: type[_E], but: Collection[_E] = ()) -> Parser[_E]:
-    """One of these words, `but` those that this API does not have."""
+    """Make a parser of an enum, without the members in `but`, which this API lacks."""
     known = {word.value: word for word in words if word not in but}
 
     @reads({"type": "string", "enum": list(known)})

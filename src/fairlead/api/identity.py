@@ -1,7 +1,7 @@
-"""What clients ask Keystone, as far as they cannot do without (Identity API v3). There is no Keystone here.
+"""Minimal Identity API v3, for deployments without Keystone.
 
-Before the stock client says anything about a project's quota it looks for the project, and it finds the Identity API
-below the one endpoint that it has been given. A project is whatever is called so, and its name is its id.
+Before the OpenStack client changes a project's quota it looks up the project, and it finds the Identity API below its
+one configured endpoint. Every name is a valid project, and the id equals the name.
 """
 
 from collections.abc import Iterable
@@ -18,19 +18,19 @@ VERSION = "/v3"
 
 
 def version_document(root: str) -> JsonObject:
-    """Where the API is, in the list of versions that clients look for below an endpoint."""
+    """Return the version list that clients look for at an endpoint."""
     version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": f"{root}{VERSION}/"}]}
     return {"versions": {"values": [version]}}
 
 
 def identity_routes(services: Services) -> list[BaseRoute]:
-    """`/projects` without a version is what older clients ask for."""
+    """Return the routes. Older clients request `/projects` without a version."""
 
     async def show(request: Request) -> Response:
         return json_response({"project": _encode(request.path_params["name"])})
 
     async def list_all(request: Request) -> Response:
-        """A name that nobody has used yet is a project too."""
+        """List projects; a requested name exists even if it has no objects."""
         wanted = request.query_params.getlist("name")
         listed = wanted or known_projects(services.model.snapshot, identity(request))
         return json_response({"projects": [_encode(name) for name in listed], "links": {"next": None}})
@@ -43,7 +43,7 @@ def identity_routes(services: Services) -> list[BaseRoute]:
 
 
 def known_projects(snapshot: Snapshot, caller: Identity) -> list[str]:
-    """Those that have anything, or a quota of their own, and that the caller may see; and the caller's own."""
+    """Return the caller's project, and those with objects or a quota that the caller may see."""
     names: Iterable[str] = {project for project, _ in snapshot.usage} | set(snapshot.quotas) | {caller.project_id}
     return sorted(name for name in names if name and caller.may_see(name))
 

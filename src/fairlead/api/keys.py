@@ -1,10 +1,11 @@
-"""Keys and certificates: tried before a change is written that names them, and lent to the nodes that need them.
+"""Keys and certificates: checked before a change that references them is written, and delivered to the nodes that need
+them.
 
-They pass through, and are kept nowhere. What can no longer be read is remembered by name, for the log and `/metrics`;
-and of what was lent that it was good, by digests under a key that only this process knows, so that it is opened once.
+The server does not store keys. It remembers only the names of unreadable ones, for the log and `/metrics`, and HMACs of
+valid ones under a key of this process, so that each is decrypted once.
 
-A key-store may be slow, or away. So nobody reads one in their turn to write: a change that needs keys which have not
-been tried gives its turn up, has them tried, and is decided again.
+A key store may be slow or unavailable, so no key is read while the write lock is held. A change with unchecked
+references releases the lock, the keys are read, and the change is decided again.
 """
 
 import asyncio
@@ -32,14 +33,14 @@ from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
-"""Seconds for all that a request asks for; and for one reference that a node asks for."""
+"""Timeout in seconds for all keys of a request, and for each key that a node requests."""
 OPENING = 100
-"""Files of one project that wait until they are opened."""
+"""Maximum queued key files of one project that wait for decryption."""
 REMEMBERED = 10_000
-"""Contents that were good."""
+"""Maximum remembered valid contents."""
 NO_STORE = "a key-store gives them: keys.directory or keys.barbican in the configuration"
 ASKER: ContextVar[Asker] = ContextVar("ASKER", default=Asker())  # noqa: B039 - it is frozen
-"""Who sends the request."""
+"""Credentials of the current request for the key store."""
 
 
 def digest_of(pem: str) -> str:
@@ -47,7 +48,7 @@ def digest_of(pem: str) -> str:
 
 
 class NotTried(Exception):
-    """A change names these, of these projects, and nobody has looked at them yet."""
+    """The change references keys that have not been checked; `wanted` has (project, secret) pairs."""
 
     def __init__(self, wanted: Iterable[tuple[str, Secret]]) -> None:
         super().__init__()
@@ -56,35 +57,35 @@ class NotTried(Exception):
 
 class Keys:
     def __init__(self, store: KeyStore | None = None, patience: float = PATIENCE) -> None:
-        """None where the deployment has no key-store."""
+        """`store` is None in a deployment without a key store."""
         self._store = store
         self._patience = patience
         self._opener = Opener()
         self._opening = FairSemaphore(at_once=1, of_one=1, waiting=OPENING)
         self._unreadable: dict[str, dict[Secret, str]] = {}
-        """Load balancer -> its secrets that cannot be read -> why."""
+        """Load balancer -> unreadable secrets -> reason."""
         self._weak: dict[str, dict[Secret, str]] = {}
-        """Load balancer -> its secrets that no other one may use now -> why."""
+        """Load balancer -> secrets in use that a new load balancer would be refused -> reason."""
         self._good = OrderedDict[bytes, str]()
-        """Digest of a role and a content -> SHA-256 of its PEM."""
+        """HMAC of role and content -> SHA-256 of the PEM."""
         self._key = secrets.token_bytes(32)
 
     def trial(self) -> "Trial":
-        """For one request."""
+        """Return a new trial for one request."""
         return Trial(self, self._store is not None, self._patience)
 
     async def close(self) -> None:
         await self._opener.close()
 
     async def try_out(self, project_id: str, secret: Secret, end: float) -> None:
-        """Whether who asks may name it, and it can be served. Raises Unreadable."""
+        """Check that the caller may use the secret and that it can be served. Raises Unreadable."""
         content = await self._content(project_id, secret, end, ASKER.get())
         pem = await self._pem(project_id, secret, content, end)
         if why := weakness_of(secret.role, pem, datetime.now(UTC)):
             raise Unreadable(why)
 
     async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
-        """PEM, for a chassis that needs it; None if that has it already, by its SHA-256. Raises Unreadable."""
+        """Return the PEM for a chassis; None if `has` is its SHA-256. Raises Unreadable."""
         balancer_id, end = balancer.id, asyncio.get_running_loop().time() + self._patience
         try:
             found = await self._lend(balancer, secret, has, end)
@@ -112,7 +113,7 @@ class Keys:
         return None if found == has else pem
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
-        """Logs once a certificate that is in use and that no new load balancer may use."""
+        """Log once a certificate in use that a new load balancer would be refused."""
         known = self._weak.setdefault(balancer_id, {}) if why else self._weak.get(balancer_id, {})
         if not why:
             known.pop(secret, None)
@@ -144,15 +145,15 @@ class Keys:
         return checked(secret.role, material)
 
     def unreadable(self, snapshot: Snapshot) -> int:
-        """How many there are of those that load balancers still need."""
+        """Count the unreadable secrets that load balancers still need."""
         return _count_needed(self._unreadable, snapshot)
 
     def weak(self, snapshot: Snapshot) -> int:
-        """How many load balancers use what no other one may use now."""
+        """Count the secrets in use that a new load balancer would be refused."""
         return _count_needed(self._weak, snapshot)
 
     def forget_deleted(self, snapshot: Snapshot, owners: Iterable[Owner]) -> None:
-        """Drops what is remembered of those of these that the snapshot has no more."""
+        """Forget secrets of load balancers that are not in the snapshot."""
         for owner in owners:
             if owner.kind is Kind.LOAD_BALANCER and owner.id not in snapshot.load_balancers:
                 self._unreadable.pop(owner.id, None)
@@ -160,7 +161,7 @@ class Keys:
 
 
 def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) -> int:
-    """How many of these secrets their load balancers still need; the others are forgotten."""
+    """Count the remembered secrets that are still needed, and forget the others."""
     for balancer_id, known in list(remembered.items()):
         balancer = snapshot.load_balancers.get(balancer_id)
         needed = frozenset(needed_secrets(balancer)) if balancer is not None else frozenset()
@@ -171,18 +172,18 @@ def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) 
 
 
 class Trial:
-    """What one request was told of the keys that it names."""
+    """Results of checking the keys that one request references."""
 
     def __init__(self, keys: Keys, has_store: bool, patience: float) -> None:
         self._keys = keys
         self._has_store = has_store
         self._left = patience
-        """Seconds for all that is still to be tried."""
+        """Seconds left for further checks."""
         self._known = dict[tuple[str, Secret], str]()
-        """Project and secret -> why not; empty if it can be served."""
+        """(Project, secret) -> reason of failure; empty if valid."""
 
     def check(self, snapshot: Snapshot, changes: Changes) -> None:
-        """Raises NotTried, Refused and Unsupported."""
+        """Check all keys that the changes reference for the first time. Raises NotTried, Refused and Unsupported."""
         needed = dict[tuple[str, Secret], None]()
         for balancer, secret in new_secrets(snapshot, changes):
             if not self._has_store:
@@ -195,7 +196,8 @@ class Trial:
             raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
 
     async def read(self, wanted: Iterable[tuple[str, Secret]]) -> None:
-        """Of what is not answered in time it is known afterwards that it was not."""
+        """Read and check the keys, and record the results. After a timeout the remaining keys are recorded as
+        unanswered."""
         clock = asyncio.get_running_loop().time
         began, silent = clock(), ""
         for project_id, secret in wanted:

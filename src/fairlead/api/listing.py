@@ -1,6 +1,6 @@
-"""Lists: filtered by any attribute, by tags, sorted, paged, and cut to some fields; the same for every door.
+"""Lists for every API front end: filters by attribute and tags, sorting, pagination and field selection.
 
-Items are encoded resources. A filter compares texts, as a query string has nothing else.
+Items are encoded resources. Filters compare strings, because query strings have no other type.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ from fairlead.model.steps import Steps, at_once, in_order
 Item: TypeAlias = Mapping[str, Any]
 LARGEST_PAGE = 1000
 MOST_SORT_KEYS = 16
-"""Each orders the whole list once more."""
+"""Maximum sort keys; each sorts the whole list again."""
 
 
 class BadQuery(Exception):
-    """The message says which part of the query string and what would be right."""
+    """Invalid query string; the message names the part and the valid form."""
 
 
 class Lazy(Item):
-    """An item that is encoded when somebody asks for more than its `plain` attributes: of ten thousand in a list most
-    are only sorted, and not shown. `omitted` has the values of attributes that the encoded item leaves out."""
+    """Item that is encoded on the first access to an attribute outside `plain`: of ten thousand items most are only
+    sorted. `omitted` has values of attributes that the encoded item leaves out."""
 
     __slots__ = ("_encode", "_item", "_omitted", "_plain", "_resource")
 
@@ -63,7 +63,7 @@ class Lazy(Item):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagFilter:
-    """Octavia's and Neutron's four: `tags`, `tags-any`, `not-tags`, `not-tags-any`."""
+    """Tag filters of Octavia and Neutron: `tags`, `tags-any`, `not-tags`, `not-tags-any`."""
 
     all_of: frozenset[str] = frozenset()
     any_of: frozenset[str] = frozenset()
@@ -83,16 +83,16 @@ class TagFilter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     filters: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Attribute -> the texts that match; several mean any of them."""
+    """Attribute -> accepted strings; any of them matches."""
     tags: TagFilter = TagFilter()
     sort: tuple[tuple[str, bool], ...] = ()
-    """(attribute, descending), the first one first."""
+    """(attribute, descending) pairs, most significant first."""
     limit: int | None = None
     marker: str | None = None
     reverse: bool = False
-    """The page before the marker instead of the one after it."""
+    """Return the page before the marker instead of the one after it."""
     key: str = "id"
-    """The attribute that a marker is a value of."""
+    """Attribute that markers refer to."""
     fields: frozenset[str] = frozenset()
 
 
@@ -100,7 +100,7 @@ class Query:
 class Page:
     items: Sequence[Item]
     last: str | None = None
-    """What names the last item."""
+    """Value of `key` of the last item."""
     next_marker: str | None = None
     previous_marker: str | None = None
 
@@ -109,16 +109,16 @@ Matchers: TypeAlias = Mapping[str, Callable[[Item], Iterable[object]]]
 
 
 def select(items: Iterable[Item], query: Query, matchers: Matchers) -> Page:
-    """The page of items that the query asks for.
+    """Return the requested page of items.
 
-    `matchers` answer for attributes that a filter may name and that are not one plain value: they give all values that
-    count as a match. Raises BadQuery for a filter or a sort key that no item has, and for an unknown marker.
+    `matchers` compute the values of filterable attributes that are not a single plain value. Raises BadQuery for an
+    unknown filter, sort key or marker.
     """
     return at_once(selecting(items, query, matchers))
 
 
 def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[Page]:
-    """`select`, with a rest after each item and each sort key."""
+    """Run `select` with a cooperative yield after each item and each sort key."""
     if len(query.sort) > MOST_SORT_KEYS:
         raise BadQuery(f"A list is sorted by at most {MOST_SORT_KEYS} keys.")
     found = []
@@ -177,10 +177,8 @@ def _page(found: list[Item], query: Query) -> Page:
 
 
 def _matches(value: object, wanted: frozenset[str]) -> bool:
-    """A query string has texts only: what a text means depends on what it is compared with.
-
-    A list matches by any of its values, an object by any of its names.
-    """
+    """Compare a value with strings of a query; the value's type determines how a string is read. A list matches by any
+    of its values, an object by any of its names."""
     match value:
         case bool():
             return any(text.lower() in (("true", "1") if value else ("false", "0")) for text in wanted)
@@ -193,7 +191,7 @@ def _matches(value: object, wanted: frozenset[str]) -> bool:
 
 
 def filter_text(value: str) -> str:
-    """A text of a query string in the form that `select` compares with."""
+    """Normalise a query string value to the form that `select` compares."""
     return value.lower() if value in ("True", "False") else "" if value in ("None", "null") else value
 
 

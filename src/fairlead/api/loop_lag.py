@@ -1,7 +1,7 @@
-"""The lag of the event loop: for how long nobody could be served, because one piece of work held it.
+"""Event-loop lag: the longest time for which one piece of work blocked the event loop.
 
-A task wakes up at short intervals. It wakes up late when the loop was held. That counts only if this thread was at work
-meanwhile: on a shared machine a late wake-up alone says nothing of this process.
+A task wakes up at short intervals; a late wake-up indicates a blocked loop. It counts only up to the CPU time that this
+thread used meanwhile, because on a shared machine other processes delay wake-ups, too.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ import time
 from fairlead.logs import RateLimit
 
 BEAT = 0.02
-"""Seconds."""
+"""Wake-up interval in seconds."""
 LONG = 0.05
-"""Seconds for which no piece of work should hold the loop."""
+"""Target maximum of one piece of work, in seconds."""
 WORTH_A_LINE = 0.5
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
@@ -22,12 +22,12 @@ LOG.addFilter(RateLimit(10))
 class LoopLag:
     def __init__(self) -> None:
         self.longest = 0.0
-        """Seconds, since the start."""
+        """Longest lag since the start, in seconds."""
         self.long = 0
-        """How often it was held longer than LONG."""
+        """Number of times that the loop was blocked for longer than LONG."""
 
     async def beat(self) -> None:
-        """Until it is cancelled."""
+        """Measure the lag until cancelled."""
         while True:
             due, worked = time.monotonic() + BEAT, time.thread_time()
             await asyncio.sleep(BEAT)

@@ -1,19 +1,19 @@
-"""Costly work that many want at once, as when a thousand agents come back together: one of them has each turn of the
-event loop, so that nobody else waits for all of them."""
+"""Scheduler that spreads expensive work of many tasks over event-loop turns, one task per turn, so that other tasks run
+between them, as when a thousand agents reconnect together."""
 
 import asyncio
 from collections import deque
 
 
 class LoopTurns:
-    """One does its work in a turn of the event loop, and then the next one."""
+    """Queue of tasks that each receive one event-loop turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
     async def take(self) -> None:
-        """Until it is the caller's turn: it works until it waits for something."""
+        """Wait for a turn; it lasts until the caller next awaits."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._schedule()
@@ -28,7 +28,7 @@ class LoopTurns:
         self._is_scheduled = False
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():  # who has hung up is not waited for
+            if not turn.done():  # skip a cancelled task
                 turn.set_result(None)
                 break
         self._schedule()
