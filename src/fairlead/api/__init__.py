@@ -1,1 +1,2 @@
-"""The doors. Each decodes its own requests into the one model, encodes answers, and says errors in its own words."""
+"""API front ends. Each decodes its requests into the common model, encodes responses, and formats errors in its own
+style."""

@@ -1,7 +1,7 @@
-"""The agents of nodes as this server hears them: who lives, what they see, and who looks after whose places.
+"""State of the node agents as seen by this server: heartbeats, probe results, and delegated probing for stale nodes.
 
-Each server judges for itself, by what it hears: agents tell every server. What is kept here are facts, and they are
-told again after a start. What was seen last of somebody holds until somebody has seen something newer.
+Agents report to every server, and each server decides from its own observations. All state here is facts, which agents
+send again after a restart. The last probe result of an endpoint stays valid until there is a newer one.
 """
 
 import logging
@@ -40,17 +40,16 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 MOST_OF_AGENT = 20_000
-"""Endpoints of which an agent tells."""
+"""Maximum endpoints that an agent may report."""
 MEMORY = 86_400.0
-"""Seconds of silence after which an agent is forgotten, with what it saw."""
+"""Seconds without a heartbeat after which an agent and its probe results are forgotten."""
 UNHEARD = 15.0
-"""Seconds after the start in which every agent has spoken that lives: as long as one with the usual heartbeat may be
-silent."""
+"""Seconds after the start in which each live agent must have reported: the stale timeout of the default heartbeat."""
 COMES_BACK = 0.25
-"""Seconds in which one that has hung up may speak again, as one does that has a new certificate."""
+"""Seconds in which an agent may reconnect after it disconnects, for instance with a new certificate."""
 MISTAKEN = 300.0
-"""Seconds for which nothing is concluded from who hangs up, after an agent did that lives: something between it and
-this server ends connections."""
+"""Seconds for which disconnects of an agent are ignored after a disconnect turned out to be wrong, because something
+between the agent and this server closes connections."""
 NOT_GIVEN = "it is not for this chassis to probe"
 UNKNOWN = "nobody asks for it to be probed"
 OTHERS_PROBE, OTHERS_SERVE = "others probe what is there", "clients are led to proxies of others"
@@ -61,22 +60,23 @@ TOO_MANY = f"an agent tells of {MOST_OF_AGENT} endpoints at most"
 @dataclass(slots=True)
 class _Heard:
     at: float
-    """By the server's clock."""
+    """Time of the last report, by the monotonic clock."""
     told_at: float | None = None
-    """By the wall's; None for what is known of it from before this server began."""
+    """Time of the last report, by the wall clock; None if the agent has not reported since this server started."""
     is_told: bool = False
-    """Whether it has begun to tell all that it sees: its first word may be but what is new to a server of before."""
+    """Whether the agent has begun its full report; its first report may have only changes relative to an earlier server
+    process."""
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0
-    """How often it was heard again after it had been silent: what it told before has been overtaken then."""
+    """Number of times that the agent reconnected after it was stale, which invalidates its earlier reports."""
     connection: object = None
-    """Over which it spoke last."""
+    """Connection of the last report."""
     hung_up: float | None = None
-    """Since when that has ended, by the server's clock."""
+    """Time at which `connection` was closed, by the monotonic clock."""
     believed_from: float = 0.0
-    """When it may be concluded again from one that ends that the agent is gone."""
+    """Time from which a closed connection counts as a disconnect again."""
     proxies: set[str] = field(default_factory=set)
-    """The ports of its proxies that run."""
+    """Port ids of the agent's running proxies."""
 
 
 class NodeAgents:
@@ -87,19 +87,19 @@ class NodeAgents:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`near`: the chassis that reach a network."""
+        """`near` returns the chassis that reach a network."""
         self._model = model
         self._near = near
         self._clock, self._wall = clock, wall
         self._heard: dict[str, _Heard] = {}
         self._began = self._clock()
         self._orphans = set[Endpoint]()
-        """What was seen of them holds though nobody probes them any more, for as long as somebody asks."""
-        for endpoint, seen in model.snapshot.sightings.items():  # those of before the start
+        """Endpoints that no agent probes any more; their last results stay valid while a monitor needs them."""
+        for endpoint, seen in model.snapshot.sightings.items():  # restored from the file of the previous process
             self._remember(seen.chassis).endpoints.add(endpoint)
 
     async def recall(self, seen: Sightings) -> None:
-        """What a node had seen that has fallen silent, of whomever nobody has told this server anything."""
+        """Restore stored results of stale nodes, for endpoints of which this server has none."""
         snapshot = self._model.snapshot
         news = {
             endpoint: each
@@ -112,12 +112,13 @@ class NodeAgents:
             await in_steps(self._model.observe(SIGHTINGS, news))
 
     def last_heard(self, chassis: str) -> float | None:
-        """By the wall's clock; None for never."""
+        """Return the wall-clock time of the agent's last report; None if there is none."""
         heard = self._heard.get(chassis)
         return None if heard is None else heard.told_at
 
     def returns(self, chassis: str) -> int:
-        """How often it was silent: it is told so, and then tells all that it sees."""
+        """Return how often the agent returned after it was stale. The number is part of the epoch it receives, so it
+        sends a full report."""
         heard = self._heard.get(chassis)
         return 0 if heard is None else heard.returns
 
@@ -125,18 +126,18 @@ class NodeAgents:
         return self._heard.setdefault(chassis, _Heard(self._clock()))
 
     def probed_by(self, chassis: str) -> int:
-        """Endpoints of which it tells."""
+        """Return the number of endpoints that the agent reports."""
         heard = self._heard.get(chassis)
         return 0 if heard is None else len(heard.endpoints)
 
     def hang_up(self, chassis: str, connection: object) -> None:
-        """Whoever spoke over it has ended it. An agent keeps its own for as long as it lives."""
+        """Record that a connection was closed. An agent keeps its connection open for its lifetime."""
         heard, now = self._heard.get(chassis), self._clock()
         if heard is not None and heard.connection is connection and now >= heard.believed_from:
             heard.hung_up = now
 
     async def hear(self, report: Report, connection: object = None) -> list[tuple[Endpoint, str]]:
-        """Answers what is not believed, and why: it changes nothing."""
+        """Take a report, and return the rejected endpoints with the reason; they change nothing."""
         name, now, wall = report.agent.name, self._clock(), self._wall()
         heard = self._remember(name)
         heard.at, heard.told_at = now, wall
@@ -145,7 +146,9 @@ class NodeAgents:
             heard.believed_from = now + MISTAKEN
         heard.connection, heard.hung_up = connection, None
         agent = replace(report.agent, told=before is not None and before.told)
-        await in_steps(self._take_proxies(name, report.serving, heard))  # first: who is heard has said which these are
+        await in_steps(
+            self._take_proxies(name, report.serving, heard)
+        )  # first, so that a responsive agent has known proxies
         await in_steps(self._take_addresses(report))
         if before != agent:
             await in_steps(self._model.observe(AGENTS, {name: agent}))
@@ -161,7 +164,7 @@ class NodeAgents:
         return refused
 
     def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _Heard) -> Steps[None]:
-        """Those that were given to this chassis, and no other's; what it says no more of does not run."""
+        """Record the proxies of this chassis; proxies missing from the report are not running."""
         snapshot = self._model.snapshot
         named = ((_proxy_of(snapshot, chassis, each), ports) for each, ports in serving.items())
         own = {name: ports for name, ports in named if name is not None}
@@ -173,7 +176,7 @@ class NodeAgents:
             yield from self._model.observe(PROXIES, changed)
 
     def _take_addresses(self, report: Report) -> Steps[None]:
-        """A host speaks of what is behind itself alone."""
+        """Record the own addresses of a host among those routed to it."""
         snapshot, name = self._model.snapshot, report.agent.name
         if report.addresses is not None and name in snapshot.hosts:
             own = own_among(snapshot, name, report.addresses)
@@ -181,7 +184,8 @@ class NodeAgents:
                 yield from self._model.observe(OWN_ADDRESSES, {name: own})
 
     def _see(self, report: Report, heard: _Heard) -> Steps[list[tuple[Endpoint, str]]]:
-        """An agent that begins anew knows nothing yet of what it has to probe: what was seen last holds until then."""
+        """Record the probe results of a report. A restarted agent does not know its endpoints yet, so earlier results
+        stay valid until then."""
         refused: list[tuple[Endpoint, str]] = []
         news: dict[Endpoint, Sighting | None] = {}
         snapshot, known = self._model.snapshot, self._model.snapshot.sightings
@@ -210,7 +214,7 @@ class NodeAgents:
         return "" if is_wanted(snapshot, endpoint) else UNKNOWN
 
     def _take(self, heard: _Heard, chassis: str, news: dict[Endpoint, Sighting | None]) -> Steps[None]:
-        """What somebody else has seen meanwhile is theirs to take back."""
+        """Publish new results and withdrawals. A result that another agent has replaced is not withdrawn."""
         known, asked = self._model.snapshot.sightings, dict[str, frozenset[Endpoint]]()
         for endpoint, sighting in list(news.items()):
             if sighting is not None:
@@ -227,7 +231,7 @@ class NodeAgents:
             yield from self._model.observe(SIGHTINGS, news)
 
     def _is_asked_for(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> bool:
-        """`asked` is what is to be probed for each who asks, as far as it was looked up."""
+        """Return whether a monitor still needs the endpoint. `asked` caches the endpoints of each monitor."""
         snapshot = self._model.snapshot
         if endpoint.asker not in asked:
             balancer_id = snapshot.monitor_owner.get(endpoint.asker, "")
@@ -236,8 +240,8 @@ class NodeAgents:
         return endpoint in asked[endpoint.asker]
 
     def _inherited(self, endpoint: Endpoint, last: Sighting) -> Sighting:
-        """Somebody does not probe it any more: what was seen of it holds until somebody has seen something else. It is
-        whose who probes it now, or nobody's: its machine has left the node, or OVN says nothing of it for a moment."""
+        """Return the last result under its next prober, because it stays valid until there is a newer one. Without a
+        prober it becomes an orphan: its machine has left the node, or OVN has no location for a moment."""
         snapshot = self._model.snapshot
         hosts = (name for name in self._heard if is_heard(snapshot, name) and probes_here(snapshot, name, endpoint))
         heir = snapshot.covered.get(place_of(endpoint)) or next(hosts, None)
@@ -248,7 +252,7 @@ class NodeAgents:
         return replace(last, chassis=heir)
 
     async def _forget_orphans(self) -> None:
-        """Those for which nobody can ask any more, and those that somebody probes again are none."""
+        """Drop orphans that are probed again, and results that no monitor can need any more."""
         snapshot = self._model.snapshot
         gone = [each for each in self._orphans if not _can_be_asked_for(snapshot, each)]
         self._orphans -= {each for each in self._orphans if self._probes_it(each)}.union(gone)
@@ -256,13 +260,13 @@ class NodeAgents:
             await in_steps(self._model.observe(SIGHTINGS, dict.fromkeys(gone)))
 
     def _probes_it(self, endpoint: Endpoint) -> bool:
-        """Whether who saw it last says when it is no more to be probed."""
+        """Return whether the agent of the last result will withdraw it when it stops probing."""
         seen = self._model.snapshot.sightings.get(endpoint)
         heard = self._heard.get(seen.chassis) if seen is not None else None
         return seen is None or (heard is not None and endpoint in heard.endpoints)
 
     async def look(self) -> None:
-        """Who has fallen silent, and who covers their places now."""
+        """Find agents that became stale or disconnected, and assign their places to other agents."""
         agents, now = self._model.snapshot.agents, self._clock()
         silences = {name: now - heard.at for name, heard in self._heard.items() if name in agents}
         beats = {name: agents[name].heartbeat for name in silences}
@@ -280,17 +284,17 @@ class NodeAgents:
             await in_steps(self._model.observe(AGENTS, news))
         snapshot = self._model.snapshot
         gone = [each for each in snapshot.own_addresses if each not in snapshot.hosts]
-        if gone:  # what a host has said that is silent by now holds
+        if gone:  # own addresses of a stale host stay valid
             await in_steps(self._model.observe(OWN_ADDRESSES, dict.fromkeys(gone)))
         await self._forget_orphans()
         await in_steps(self._cover())
 
     def _meanwhile(self, name: str, elsewhere: str) -> str:
-        """What becomes of its node while nobody speaks for it. Nobody does anything in the place of a plain host."""
+        """Return the log text for the effect of a missing agent; a plain host has no substitute."""
         return HOST_STANDS if name in self._model.snapshot.hosts else elsewhere
 
     def _away(self, now: float) -> set[str]:
-        """Who has hung up and did not come again."""
+        """Return the agents that disconnected and did not reconnect in time."""
         agents, gone = self._model.snapshot.agents, set[str]()
         for name, heard in self._heard.items():
             if heard.hung_up is not None and now - heard.hung_up > COMES_BACK:
@@ -298,7 +302,7 @@ class NodeAgents:
         return {name for name in gone if name in agents and agents[name].heard and not agents[name].away}
 
     async def forget(self, chassis: str) -> None:
-        """With all that it saw."""
+        """Forget an agent and its probe results."""
         heard = self._heard.pop(chassis, None)
         if heard is not None:
             await in_steps(self._take(heard, chassis, dict.fromkeys(heard.endpoints)))
@@ -307,7 +311,8 @@ class NodeAgents:
             await in_steps(self._model.observe(AGENTS, {chassis: None}))
 
     def _cover(self) -> Steps[None]:
-        """A chassis hears of its places after the network's port has been asked for."""
+        """Assign delegated probing. The port on the network (`COVERING`) is published before the places, so that a
+        chassis can probe when it receives them."""
         snapshot = self._model.snapshot
         covers, found = dict[str, str | None](), dict[str, str]()
         for place, network_id in islice(self._places(snapshot), MOST_COVERED):
@@ -328,7 +333,8 @@ class NodeAgents:
                 yield from self._model.observe(fact, news)
 
     def _places(self, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-        """Where agents are silent, or were never heard though there was time enough; and where nobody has a port."""
+        """Yield the places of stale agents, of agents that have not reported since the start, and those without a
+        port."""
         for name in stale_nodes(snapshot):
             yield from watched_places(snapshot, name)
         if self._clock() - self._began > UNHEARD:
@@ -338,8 +344,8 @@ class NodeAgents:
 
 
 def _proxy_of(snapshot: Snapshot, chassis: str, named: str) -> str | None:
-    """What the chassis has behind a port of its own, or as a plain host for load balancers that there are; None for
-    what is not its own."""
+    """Return the key of a proxy by the name its agent uses: a proxy port of the chassis, or a load balancer place on a
+    plain host. None if the chassis has no such proxy."""
     port = snapshot.ports.get(named)
     if port is not None:
         return named if proxy_chassis(port) == chassis and place_of_port(port) is not None else None
@@ -351,13 +357,14 @@ def _proxy_of(snapshot: Snapshot, chassis: str, named: str) -> str | None:
 
 
 def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sighting:
-    """What an agent remembers from before it looked takes nothing away that somebody has seen since."""
+    """Merge a result with the known one. A result that the agent restored from before its start does not replace a
+    newer one."""
     if last is not None and seen.health is not Health.UNPROBED and seen.since < looks_since and last.since > seen.since:
         return last
     return after(last, seen)
 
 
 def _can_be_asked_for(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Whether its machine is still there, and whoever asked."""
+    """Return whether the endpoint's machine and its monitor still exist."""
     has_asker = endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips
     return has_asker and (not endpoint.port_id or endpoint.port_id in snapshot.ports) and is_wanted(snapshot, endpoint)

@@ -1,7 +1,7 @@
-"""Who an agent is: by a certificate that this deployment made for its chassis, or by the socket of its machine.
+"""Authentication of agents: by a client certificate of this deployment, or by the Unix socket of the machine.
 
-A node gets its certificate for a token, once. It makes its own key, which never leaves it. A certificate is looked up
-at each request, so one that is revoked lets nobody in any more; and whoever listens by it is shown out at once.
+A node exchanges a token for a certificate once; its private key never leaves it. The certificate is looked up for each
+request, so a revocation takes effect immediately, and also closes the node's open stream.
 """
 
 import hashlib
@@ -39,17 +39,17 @@ from fairlead.model.enrolment import MOST_NODES, IssuedCertificate, NodeToken
 
 LOG = logging.getLogger(__name__)
 TRIES, TRY_SECONDS = 5, 2.0
-"""Wrong tokens of one address at once, and seconds after which one is forgiven."""
+"""Rate limit of wrong tokens per address: burst size, and seconds until one unit is available again."""
 PUBLIC = ("authority", "enrol")
-"""Paths of the door that are for everybody who comes by the agents' own listeners."""
+"""Paths on the agents' listening sockets that need no authentication."""
 LONGEST_SECRET = 128
 LONGEST_REQUEST = 8192
-"""Characters of a certificate request."""
+"""Maximum characters of a certificate request."""
 
 
 def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
-    """Who comes by the agents' own listeners. `of_socket` are the chassis for which whoever may open the unix socket
-    speaks."""
+    """Make the authentication of the agents' listening sockets. `of_socket` are the chassis represented by any process
+    that can open the Unix socket."""
 
     expired = _ExpiredCertificates()
 
@@ -69,14 +69,14 @@ def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
 
 
 class _ExpiredCertificates:
-    """Of agents that come by one all the same: the log names each certificate once."""
+    """Rejection of expired agent certificates; each is logged once."""
 
     def __init__(self) -> None:
         self._logged = dict[str, datetime]()
-        """By chassis: until when the certificate was valid."""
+        """Chassis -> end of validity of the logged certificate."""
 
     def check(self, certificate: bytes, now: datetime) -> None:
-        """Of this deployment's authority. Raises NotValidNow."""
+        """Check the validity period of a certificate of this deployment. Raises NotValidNow."""
         shown, chassis = x509.load_der_x509_certificate(certificate), common_name(certificate)
         begin, end = shown.not_valid_before_utc, shown.not_valid_after_utc
         if begin <= now < end:
@@ -101,7 +101,7 @@ def _agent_of(user: str, *chassis: str) -> Identity:
 
 
 async def issue(services: Services, enrolment: Enrolment, chassis: str) -> tuple[str, datetime]:
-    """A token for a chassis, as text, and when its time is over. Raises ApiError."""
+    """Issue a token for a chassis; return its text and its expiry. Raises ApiError."""
     secret, now = secrets.token_urlsafe(32), services.now()
     until = now + timedelta(seconds=enrolment.token_seconds)
     token = NodeToken(chassis=chassis, digest=digest(secret), created_at=now, expires_at=until)
@@ -110,7 +110,7 @@ async def issue(services: Services, enrolment: Enrolment, chassis: str) -> tuple
 
 
 def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
-    """`takes` gives the parser of a body, by the name of its text beside the request for a certificate."""
+    """`takes` makes the parser of a body, given the name of its text attribute beside the certificate request."""
     pace = Pace(TRIES, TRY_SECONDS)
 
     async def authority(_: Request) -> Response:
@@ -124,7 +124,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
             raise ApiError(429, "too many wrong tokens; try again in some seconds")
         asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
         secret = digest(asked["token"])
-        await services.model.refresh()  # it may have been issued at another server
+        await services.model.refresh()  # another server may have issued it
         try:
             chassis = find_node_token(services.model.snapshot, secret, now).chassis
             signed = _sign(enrolment, asked["request"], chassis, now)

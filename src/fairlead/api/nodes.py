@@ -1,4 +1,4 @@
-"""What a server has for the agents of nodes: the channel on which they are told, and what they tell."""
+"""Server side of the node agents: the push channel, and the agents' reports."""
 
 import asyncio
 import secrets
@@ -10,17 +10,17 @@ from fairlead.model.owner import Kind
 from fairlead.store.model import Model, Published
 
 LOOK = 0.5
-"""Seconds between two looks for agents that have fallen silent."""
+"""Seconds between two searches for stale agents."""
 
 
 @dataclass(slots=True)
 class NeighbourFigures:
-    """Of nodes that ask by which MACs their machines have to know their neighbours, to announce them."""
+    """Counters of the neighbour long polls."""
 
     waiting: int = 0
-    """Nodes whose question waits for news."""
+    """Pending long polls."""
     told: int = 0
-    """Answers that were news."""
+    """Answers with changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Nodes:
     agents: NodeAgents
     neighbours: NeighbourFigures = field(default_factory=NeighbourFigures)
     revoked: set[str] = field(default_factory=set)
-    """Whose agents are to be forgotten."""
+    """Chassis with revoked certificates, whose agents are to be forgotten."""
 
     @classmethod
     def of(cls, model: Model) -> "Nodes":
@@ -39,7 +39,7 @@ class Nodes:
         return nodes
 
     def revoke(self, news: Published) -> None:
-        """Who is known no more, or by other certificates, listens no more, from this moment."""
+        """Close the streams of nodes that were revoked or enrolled again."""
         for owner in news.documents:
             if owner.kind is Kind.NODE and owner.id in news.before.nodes:
                 if owner.id not in news.after.nodes:
@@ -49,7 +49,7 @@ class Nodes:
                     self.channel.end(owner.id)
 
     async def look(self) -> None:
-        """Until it is cancelled: who has fallen silent."""
+        """Search for stale agents until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
             while self.revoked:

@@ -1,7 +1,7 @@
-"""A door's OpenAPI 3.1 document, made of what the door works by: its routes, and the parsers that read its bodies.
+"""OpenAPI 3.1 document of an API front end, generated from its routes and body parsers.
 
-Nothing is described twice. A view reads the body that its route declares (`read_body`), so what the document says of a
-body is what is enforced; what it says of answers is held against every answer in the tests of the API.
+A view reads the body that its route declares (`read_body`), so the documented body is the enforced one. The documented
+responses are compared with every response in the API tests.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ LIMITS = (
     f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
 )
 _ELSEWHERE = object_schema({"error": TEXT}, ["error"])
-"""A caller who is refused before any door (because of their Origin) is told so in this form."""
+"""Error schema of requests rejected before any front end, for instance because of their Origin."""
 _WORDS = {
     200: "What is true now.",
     201: "It is made.",
@@ -78,22 +78,22 @@ _WORDS = {
 
 
 class Newest(Enum):
-    """Whether who asks is to know what was stored by then at other servers too."""
+    """Read consistency of an operation with respect to changes that other servers have stored."""
 
     NEEDED = auto()
-    """Or they are told that it cannot be known now."""
+    """Current, or 503 if the store is unavailable."""
     WANTED = auto()
-    """Or they are told what this server knows, with a warning: for who looks after the server itself."""
+    """Current if possible, otherwise this server's state with a warning; for operators who debug the server."""
     LEFT = auto()
-    """To what this server knows by itself."""
+    """This server's state, without a read of the store."""
 
 
 STALE = (b"warning", b'110 fairlead "Response is Stale"')
-"""RFC 7234, section 5.5.1: the store does not answer."""
+"""Warning header of a response when the store is unavailable (RFC 7234, section 5.5.1)."""
 
 
 class Operation(Route):
-    """A route of one method that says what it takes and what it gives."""
+    """Route of one method that declares its request and response bodies."""
 
     def __init__(  # noqa: PLR0913 - a declaration: all but the first three have names
         self,
@@ -110,10 +110,10 @@ class Operation(Route):
         waits: bool = False,
         newest: Newest | None = None,
     ) -> None:
-        """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
-        operations of this method do not have; `admits` is for one that others may use than the door's other ones;
-        `largest` is a body's size in bytes. One that `waits` for news takes its turns itself (`in_turn`): while it
-        waits it keeps nobody from theirs. `newest` is as its door says, if it is None."""
+        """`gives` maps status to response schema, None for an empty body. `fails` are error statuses that other
+        operations of the method lack. `admits` replaces the front end's check. `largest` is the maximum body in bytes.
+        An operation that `waits` is a long poll and takes its concurrency slots itself (`in_turn`), so that it holds
+        none while it waits. `newest` None means the front end's default."""
         super().__init__(path, view, methods=[method])
         self.method = method
         self.gives = gives
@@ -124,9 +124,10 @@ class Operation(Route):
         self.waits = waits
         self.newest = newest
         self.allowed = frozenset(self.methods or ())
-        """The methods of all operations at its path."""
+        """Methods of all operations at this path."""
         self.admits = admits
-        """Raises ApiError for who may not use it, whatever they ask: before anything is read. None: as its door."""
+        """Raise ApiError for a caller that may not use the operation, before anything is read. None means the front
+        end's check."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
@@ -153,8 +154,7 @@ class Operation(Route):
 
 
 async def _knows_newest(scope: Scope, newest: Newest | None) -> bool:
-    """Whether what is answered now is what is stored; where servers share a store, they are asked for it. Raises
-    NotKnown."""
+    """Read the store's revision and return whether the snapshot is current. Raises NotKnown."""
     refresh: Callable[[], Awaitable[None]] | None = scope.get("refresh")
     if refresh is None or newest is Newest.LEFT:
         return True
@@ -177,7 +177,7 @@ def _warning(send: Send) -> Send:
 
 
 def _check_size(scope: Scope, largest: int) -> None:
-    """Before any of the body is read. Raises ApiError 413."""
+    """Check Content-Length before any of the body is read. Raises ApiError 413."""
     declared = dict(scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > largest):
         raise too_large(largest)
@@ -185,7 +185,7 @@ def _check_size(scope: Scope, largest: int) -> None:
 
 @contextlib.asynccontextmanager
 async def in_turn(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
-    """Among the requests of the caller's project, where somebody counts these. Raises ApiError 429."""
+    """Hold a concurrency slot of the caller's project, where requests are limited. Raises ApiError 429."""
     async with contextlib.AsyncExitStack() as held:
         await _take_turn(held, scope, "turn", "project")
         yield held
@@ -193,10 +193,8 @@ async def in_turn(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
 
 @contextlib.asynccontextmanager
 async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
-    """While a body is on its way, which takes as long as its sender likes, others of the project have their turn.
-
-    Its sender has a bounded number of bodies all the same: those are counted by user (`own_turn`). Raises ApiError 429.
-    """
+    """Release the project's slot while a body arrives, because the client determines how long that takes. Bodies in
+    transit are limited by user (`own_turn`). Raises ApiError 429."""
     held: contextlib.AsyncExitStack | None = scope.get("held")
     if held is None:
         yield
@@ -207,7 +205,7 @@ async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
 
 
 async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, whose: str) -> None:
-    """Raises ApiError 429."""
+    """Enter a concurrency slot. Raises ApiError 429."""
     try:
         if turn in scope:
             await held.enter_async_context(scope[turn]())
@@ -219,14 +217,14 @@ async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, w
 
 
 async def read_body(request: Request) -> Any:
-    """The body, read as the route declares it. Raises ApiError."""
+    """Read the body as the route declares it. Raises ApiError."""
     operation: Operation = request.scope["operation"]
     assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
     return await read_json(request, operation.takes, operation.largest, _out_of_turn(request.scope))
 
 
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
-    """The routes, and the one that describes them. `error` is the door's format of errors."""
+    """Return the routes and the route of their OpenAPI document. `error` is the schema of errors."""
 
     @cache
     def described() -> JsonObject:
@@ -260,7 +258,7 @@ def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObje
 
 
 def operations(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, Operation]]:
-    """Each with its path as OpenAPI writes it."""
+    """Yield each operation with its OpenAPI path."""
     for route in routes:
         match route:
             case Mount():

@@ -1,6 +1,6 @@
-"""The operator's door: what Fairlead would do, what it has done, and the order to look at everything again.
+"""Operator API: planned changes, applied state, probe results, and resync.
 
-`fairlead plan`, `show` and `resync` are its clients. Administrators only. Errors: {"error": sentence}.
+Its clients are `fairlead plan`, `show` and `resync`. Administrators only. Errors: {"error": sentence}.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +41,7 @@ from fairlead.store.interface import StoreError
 
 
 def _each(schema: Schema) -> Schema:
-    """By the text of an owner, or of a row's key."""
+    """Return the schema of an object keyed by the text of an owner or row key."""
     return {"type": "object", "additionalProperties": schema}
 
 
@@ -52,7 +52,7 @@ BY_DATAPLANE: Mapping[str, Schema] = {
     **ROWS,
     **NODES,
 }
-"""A central dataplane has rows; one of nodes has nodes with the rows that they have to have."""
+"""Schema of a dataplane: a central one has rows, one of nodes has nodes with their desired rows."""
 SHOWN: Mapping[str, Schema] = {
     "owner": TEXT,
     "name": TEXT,
@@ -72,8 +72,8 @@ FOLLOWED: Mapping[str, Schema] = {
     "documents": _each(_each(NUMBER)),
     "hindrances": TEXTS,
 }
-"""Of what others wrote: whether it is heard, how many rows are left out, and by writer and kind how much there is;
-and what they have set that keeps load balancers from being reached."""
+"""Schema of unmanaged networks: whether they are followed, the number of unreadable rows, the number of objects by
+writer and kind, and settings of other writers that block load balancers."""
 _PARTS: Mapping[str, Schema] = {**_FIGURES, "followed": object_schema(FOLLOWED, FOLLOWED)}
 STATISTICS = object_schema({**_FIGURES, "dataplanes": _each(object_schema(_PARTS, _PARTS))}, [*_FIGURES, "dataplanes"])
 
@@ -102,7 +102,7 @@ HEALTH = object_schema({"health": {"type": "array", "items": object_schema(_PROB
 
 
 MOST_NAMED = 3
-"""Parts of load balancers in one sentence."""
+"""Maximum parts of load balancers named in one error."""
 
 
 def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
@@ -197,7 +197,7 @@ class _Handlers:
         return json_response({**total, "dataplanes": dataplanes})
 
     async def _rows(self, owner: Owner) -> dict[str, JsonObject]:
-        """By dataplane, where it has or should have some."""
+        """Return desired and actual rows by dataplane, without empty ones."""
         rows: dict[str, JsonObject] = {}
         for each in self._dataplanes.central:
             with _asking(each):
@@ -213,7 +213,7 @@ class _Handlers:
 
 @contextmanager
 def _asking(central: Central) -> Iterator[None]:
-    """Raises ApiError for a dataplane that does not answer."""
+    """Convert an error of a central dataplane to ApiError 503."""
     try:
         yield
     except DriverError as error:
@@ -221,7 +221,7 @@ def _asking(central: Central) -> Iterator[None]:
 
 
 def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
-    """`kind/id`, or the name or id of a load balancer, Local IP, network, router or port. Raises ApiError."""
+    """Find an owner by `kind/id`, or by the name or id of an object that has rows. Raises ApiError."""
     try:
         owner = Owner.parse(text)
     except ValueError:
@@ -243,7 +243,7 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
 
 
 def _why_none(snapshot: Snapshot, text: str) -> Steps[str]:
-    """What has this name or id instead of an owner: a part of a load balancer, which is shown with it."""
+    """Explain why no owner has this name or id; it may be a part of a load balancer, which is shown with it."""
     found, others = list[str](), 0
     for balancer in snapshot.load_balancers.values():
         for part in parts_called(balancer, text):
@@ -277,19 +277,19 @@ def _arrived(applied: Applied) -> JsonObject:
 def _by_dataplane(
     dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonObject], nodes: Mapping[str, JsonObject]
 ) -> JsonObject:
-    """What has arrived in each, and the rows of those that are here, and that nodes have to have."""
+    """Return applied state and rows by dataplane, for central dataplanes and nodes."""
     found: dict[str, JsonObject] = {}
     for name, applied in sorted(dataplanes.known(owner).items()):
         found[name] = {**_arrived(applied), "desired": {}, "actual": {}}
     for each in dataplanes.central:
         name = each.dataplane.name
-        if name in rows:  # which may be left from another provider
+        if name in rows:  # rows may be left over from another provider
             found[name] = {**found.get(name, _arrived(each.applied(owner))), **rows[name]}
     return {name: {**found.get(name, {}), **nodes.get(name, {})} for name in {**found, **nodes}}
 
 
 def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
-    """Of all dataplanes; which one it is stands before the key where there are several."""
+    """Merge the rows of all dataplanes; with several, the key is prefixed by the dataplane's name."""
     return {
         f"{name} {key}" if len(rows) > 1 else key: text
         for name, each in rows.items()
@@ -298,12 +298,12 @@ def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
 
 
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
-    """The members of a load balancer, or replicas of a Local IP, that their health monitor calls down, and why."""
+    """Return the members of a load balancer or replicas of a Local IP that are down, with the reason."""
     return _probed(snapshot, owner, reasons)
 
 
 def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
-    """Those that have a health monitor, and of which nobody knows whether they answer, and why not."""
+    """Return the monitored members or replicas whose health is unknown, with the reason."""
     return _probed(snapshot, owner, _why_unknown)
 
 

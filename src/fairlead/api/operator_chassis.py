@@ -1,4 +1,4 @@
-"""The part of the operator's door that shows nodes: each chassis as OVN has it, its agent, and how it is known."""
+"""Operator API of nodes: each chassis as in OVN, its agent, and its enrolment."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
@@ -36,10 +36,10 @@ _AGENT = object_schema(
     ["version", "host", "since", "last_heard", "heard", "listens", "probes", "unapplied"],
 )
 _SERVING: Mapping[str, Schema] = {"at": TEXT, "project_id": TEXT, "serving": NUMBER, "wanted": NUMBER}
-"""Of the listeners of a project on a network, or on the gateway of a router."""
+"""Schema of the proxies for a project's listeners on a network, or on a router's gateway."""
 _PROXY = object_schema(_SERVING, _SERVING)
 _DECLARED = object_schema({"number": NUMBER, "draining": FLAG}, ["number", "draining"])
-"""As a plain host."""
+"""Schema of the declaration as a plain host."""
 _ENROLLED = object_schema({"since": TEXT, "until": TEXT, "expired": FLAG}, ["since", "until", "expired"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
@@ -105,7 +105,7 @@ def _known(snapshot: Snapshot) -> tuple[Collection[str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _OfEach:
-    """What is found by looking at everything once, by chassis."""
+    """Values computed in one pass over the snapshot, by chassis."""
 
     covered: Mapping[str, int]
     proxies: Mapping[str, list[JsonObject]]

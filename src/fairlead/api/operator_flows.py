@@ -1,4 +1,4 @@
-"""The part of the operator's door that says where a flow goes, where that follows from the model."""
+"""Operator API that explains to which member a flow is balanced, for dataplanes where the model determines it."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
 
 
 def _flow(said: Mapping[str, str]) -> Flow:
-    """Raises ApiError."""
+    """Read a flow from the query. Raises ApiError."""
     client, to = (_endpoint(said, name) for name in ("client", "to"))
     protocol = said.get("protocol", Transport.TCP.value)
     if protocol not in _PORTED:
@@ -62,7 +62,7 @@ def _flow(said: Mapping[str, str]) -> Flow:
 
 
 def _endpoint(said: Mapping[str, str], name: str) -> tuple[IPAddress, int]:
-    """Raises ApiError."""
+    """Read ADDRESS:PORT from the query. Raises ApiError."""
     host, _, port = said.get(name, "").rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     try:
@@ -94,7 +94,7 @@ def _row(snapshot: Snapshot, led: Led) -> JsonObject:
 
 
 def _member(balancer: LoadBalancer, led: Led) -> Member | None:
-    """One that has the address: several may, at several ports."""
+    """Return the first member with the flow's address; several may have it at different ports."""
     address = led.member[0] if led.member is not None else None
     listener = find_listener(balancer, led.listener_id)
     pools = (pool for pool in balancer.pools if listener is not None and pool.id == listener.default_pool_id)

@@ -1,4 +1,4 @@
-"""The part of the operator's door that declares plain hosts: where each is, and which members are behind it."""
+"""Operator API that declares plain hosts: their addresses, and the prefixes routed by each."""
 
 from collections.abc import Mapping
 
@@ -37,7 +37,7 @@ from fairlead.model.hosts import LARGEST_NUMBER, MOST_HOSTS, MOST_PREFIXES, Host
 from fairlead.resting import in_steps
 
 LONGEST_PROJECT = 255
-"""Characters of a project's id."""
+"""Maximum characters of a project id."""
 _PREFIX = object_schema({"cidr": TEXT, "project_id": or_null(TEXT)}, ["cidr", "project_id"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
@@ -50,7 +50,7 @@ ROW = object_schema(_ROW, _ROW)
 
 
 def _object(spec: Spec) -> Parser[Values]:
-    """One with no other attributes than these. Raises ValueError that names what is wrong."""
+    """Make a parser of an object without other attributes. Raises ValueError that names the attribute."""
 
     @reads(fields_schema(spec))
     def parse(value: object) -> Values:
@@ -93,7 +93,7 @@ _READ_HOST = _object(
 
 @reads(_READ_HOST.schema)
 def _host(value: object) -> Values:
-    """Raises ApiError."""
+    """Read the body of a host. Raises ApiError."""
     try:
         return _READ_HOST(value)
     except ValueError as error:
@@ -162,7 +162,7 @@ def _row(host: Host) -> JsonObject:
 
 
 def refusal_of(request: Request, refused: Refused) -> ApiError:
-    """Of all that the operator's door asks for."""
+    """Format the rejections of all operations of the operator API."""
     match refused.why:
         case hosts.BadHostName(name=name):
             return ApiError(

@@ -1,6 +1,6 @@
-"""The part of the operator's door that says which rows nodes have to have, where that follows from the model.
+"""Operator API of the desired rows of nodes, where the model determines them.
 
-What a node has, the node alone can say: `fairlead agent --plan` compares.
+The actual rows are known only to the node: `fairlead agent --plan` compares the two.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,17 +24,17 @@ from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.resting import in_steps
 
 MOST_NODES = 32
-"""With rows in one answer: who wants another one's names it."""
+"""Maximum nodes with rows in one response; a request can name a further one."""
 MOST_ROWS = 100_000
-"""Of one node in one answer."""
+"""Maximum rows of one node in a response."""
 AGENT: Schema = {"type": "string", "enum": ["heard", "silent", "none"]}
 _NODE: Mapping[str, Schema] = {"rows": BY_KEY, "agent": AGENT, "error": or_null(TEXT)}
 NODES: Mapping[str, Schema] = {
     "nodes": {"type": "object", "additionalProperties": object_schema(_NODE, _NODE)},
     "left_out": NUMBER,
 }
-"""By chassis, the rows that it has to have of an owner, whether its agent lives, and why it could not apply them; and
-how many chassis more there are."""
+"""Schema: chassis -> desired rows of an owner, state of the agent, and error of the last apply; and the number of
+omitted chassis."""
 _BY_OWNER: Schema = {"type": "object", "additionalProperties": BY_KEY}
 _OF_NODE = object_schema({"dataplanes": {"type": "object", "additionalProperties": _BY_OWNER}}, ["dataplanes"])
 
@@ -51,8 +51,8 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
 def nodes_of(
     snapshot: Snapshot, dataplanes: Dataplanes, owner: Owner, only: str | None
 ) -> Steps[dict[str, JsonObject]]:
-    """By dataplane: what the nodes have to have of an owner, or the one of them that is named. Raises ApiError for one
-    that has no rows."""
+    """Return the desired rows of an owner by dataplane and node, or only for node `only`. Raises ApiError for a node
+    without rows."""
     found: dict[str, JsonObject] = {}
     for each in dataplanes.nodes:
         views = dict(_views(each, snapshot))
@@ -70,7 +70,7 @@ def nodes_of(
 
 
 def _rows_of_node(snapshot: Snapshot, dataplanes: Dataplanes, name: str) -> Steps[JsonObject]:
-    """Raises ApiError."""
+    """Return all desired rows of a node. Raises ApiError."""
     views = {each: dict(_views(each, snapshot)).get(name) for each in dataplanes.nodes}
     found: dict[str, JsonObject] = {}
     left = MOST_ROWS
@@ -102,7 +102,7 @@ def _views(dataplane: Dataplane, snapshot: Snapshot) -> Iterator[tuple[str, Snap
 
 
 def _compile(dataplane: Dataplane, view: Snapshot, owner: Owner) -> Steps[Rows]:
-    """What is refused has no rows: the load balancer says so itself."""
+    """Compile an owner; an unsupported one has no rows here, because its load balancer reports the error."""
     try:
         return (yield from dataplane.compile_in_steps(view, owner))
     except Unsupported:
@@ -117,7 +117,7 @@ def _node(snapshot: Snapshot, dataplane: Dataplane, owner: Owner, name: str, row
 
 
 def _error(agent: Agent | None, dataplane: Dataplane, owner: Owner) -> str | None:
-    """Why the node could not apply it."""
+    """Return the node's error of its last attempt to apply the owner."""
     asked = dataplane.name, str(owner)
     unapplied = () if agent is None else agent.unapplied
     return next((each.error for each in unapplied if (each.dataplane, each.owner) == asked), None)

@@ -1,4 +1,4 @@
-"""How the operator's door says rows, and what would change of them."""
+"""JSON form of rows and of planned changes in the operator API."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ PLANNED = object_schema({**CHANGED, "dataplanes": _BY_DATAPLANE}, [*CHANGED, "da
 
 
 def texts(snapshot: Snapshot, rows: Rows) -> JsonObject:
-    """By the text of the key."""
+    """Return the text of each row by the text of its key."""
     return {" ".join(key): name_rows(snapshot, str(rows[key])) for key in sorted(rows)}
 
 
@@ -38,7 +38,7 @@ def changed(snapshot: Snapshot, change: Diff) -> JsonObject:
 
 
 def plans(snapshot: Snapshot, changes: Mapping[str, Mapping[Owner, Diff]]) -> Steps[dict[str, JsonObject]]:
-    """By owner, of what each dataplane is to change of its own. Where nothing is there yet that is all of the model."""
+    """Return the planned changes by owner, for all dataplanes. For an empty dataplane that is the whole model."""
     found: dict[str, dict[str, JsonObject]] = {}
     for dataplane, its in changes.items():
         for owner, change in its.items():
@@ -52,6 +52,6 @@ def plans(snapshot: Snapshot, changes: Mapping[str, Mapping[Owner, Diff]]) -> St
 
 
 def _planned(changes: Mapping[str, JsonObject]) -> JsonObject:
-    """Of all dataplanes together, and of each."""
+    """Return the changes of all dataplanes merged, and by dataplane."""
     together = {word: [row for change in changes.values() for row in change[word]] for word in CHANGED}
     return {**together, "dataplanes": changes}

@@ -1,4 +1,4 @@
-"""What was seen of endpoints, in a file: of an agent what it saw itself, of a server what it was told."""
+"""File of probe results: an agent writes its own, a server those that it received."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
-    """What an earlier process left; nothing when there is no file, or none that can be read."""
+    """Read the results of an earlier process; empty if the file is missing or invalid."""
     try:
         return {
             read_endpoint(endpoint): read_value(seen, Sighting)
@@ -30,5 +30,5 @@ def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
 
 
 def write_sightings(path: Path, seen: Sequence[tuple[Endpoint, Sighting]]) -> None:
-    """Raises OSError."""
+    """Write the results. Raises OSError."""
     write_whole(path, encode_value(seen))

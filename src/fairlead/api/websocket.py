@@ -1,7 +1,7 @@
-"""Websockets of callers, bounded: they are there to be told something, and send nothing themselves.
+"""WebSocket connections for events to clients, with bounded resources; clients send no messages.
 
-A connection that was accepted as HTTP stays counted as it was (`acceptor`), and is dropped when its client takes
-nothing, answers no ping, or speaks. What is sent waits for the client to take what was sent before.
+A connection stays counted as it was as HTTP (`acceptor`). It is closed if the client stops reading, does not answer a
+ping, or sends a message. A message is sent after the client has received the ones before.
 """
 
 import logging
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from fairlead.api.wire import BoundedHttp
 
 LARGEST_MESSAGE = 2**12
-"""Bytes that a client may send at once, to be told that it may not."""
+"""Maximum bytes of a client's message; every message is rejected with a close frame."""
 PING_SECONDS, PONG_SECONDS = 20.0, 20.0
-"""Between two pings, and for the answer to one."""
+"""Seconds between two pings, and timeout of a pong."""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     def __init__(self, http: "BoundedHttp", logger: logging.Logger) -> None:
-        """Takes over the connection of `http`."""
+        """Take over the connection of `http`."""
         super().__init__(http.config, http.server_state, http.app_state)
-        self.logger = self.conn.logger = logger  # which writes so many lines: any stranger causes some
+        self.logger = self.conn.logger = logger  # rate-limited, as any client can cause lines
         self._http = http
         self._stuck = False
 
@@ -39,7 +39,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        if self.response.status_code == 101:  # nobody has looked at the scope yet: that is a task
+        if self.response.status_code == 101:  # the scope is not in use yet: its task starts later
             extensions: dict[str, dict[object, object]] = {**(self.scope["extensions"] or {}), **self._http.seen}
             self.scope["extensions"] = extensions
 
@@ -54,7 +54,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._http.stuck_since = None
 
     def handle_ping(self) -> None:
-        """A client that asks and does not listen would fill our memory with answers."""
+        """Abort the connection of a client that sends pings without reading the pongs, because these would fill
+        memory."""
         if self._stuck:
             self.transport.abort()
         else:

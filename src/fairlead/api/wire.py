@@ -1,7 +1,7 @@
-"""HTTP from strangers is bounded, in bytes and in time: httptools and uvicorn keep whatever a client sends, for ever.
+"""HTTP server protocol with limits in bytes and time; httptools and uvicorn buffer input without limits.
 
-What is not body counts, wherever it comes: request line, header fields, sizes and extensions of chunks, fields behind
-the last chunk. While a client owes us bytes, of a head or of a body, or takes none of ours, its time runs.
+All bytes outside a body count: request line, header fields, chunk sizes and extensions, trailer fields. A timeout runs
+while the server waits for a head or body, or for the client to read.
 """
 
 import asyncio
@@ -15,68 +15,68 @@ from fairlead.api.websocket import BoundedWebSocket
 from fairlead.logs import RateLimit
 
 LARGEST_HEAD = 2**16
-"""Bytes of a request that are not body, and what one read of the socket brings on top of it. A query has at most half
-of it."""
+"""Maximum bytes of a request outside its body, plus those of one socket read. A query string has at most half of it."""
 MOST_FIELDS = 200
-"""Header fields of a request; Apache's httpd allows 100 (LimitRequestFields). Those behind a body are dropped."""
+"""Maximum header fields of a request; Apache httpd allows 100 (LimitRequestFields). Trailer fields are dropped."""
 MOST_PIPELINED = 16
-"""Requests that wait while an earlier one of their connection is served: no client of ours sends any."""
+"""Maximum pipelined requests of a connection that wait while an earlier one is served; known clients send none."""
 HEAD_PATIENCE = 10.0
-"""Seconds from the connection, or from the last answer, to the end of a head: so long a connection may be idle too."""
+"""Timeout in seconds for a request head, from the connection or the last response; also the idle timeout."""
 BODY_PATIENCE = 60.0
-"""Seconds for a body, of which the largest has 4 MiB."""
+"""Timeout in seconds for a body of at most 4 MiB."""
 WRITE_PATIENCE = 60.0
-"""Seconds for which a client takes nothing of an answer."""
+"""Timeout in seconds while a client reads nothing of a response."""
 LINGER = 2.0
-"""Seconds for which the rest of a body is thrown away after the answer: a connection that is closed with bytes unread
-is reset, and the answer may be lost (RFC 9112, section 9.6)."""
+"""Seconds for which the rest of a body is discarded after the response. Closing a connection with unread bytes resets
+it, and the response may be lost (RFC 9112, section 9.6)."""
 MOST_LINGERING = 2**24
-"""Bytes of such a rest."""
+"""Maximum discarded bytes of a body."""
 NEVER = float("inf")
 LINES_A_MINUTE = 60
-"""In the log, about bytes that are no request: their sender has shown nothing."""
+"""Maximum log lines per minute about invalid requests, which any client can cause."""
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(LINES_A_MINUTE))
 
 
 class _Refused(Exception):
-    """Ends the parsing: httptools tells `data_received`."""
+    """Stop parsing: httptools raises it from `data_received`."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """`overdue` and `waits_since` are for the code that closes connections; the protocol closes what is malformed."""
+    """HTTP protocol with limits. It closes invalid connections itself; the acceptor closes overdue ones, by `overdue`
+    and `waits_since`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.logger = LOG
         self.gone = asyncio.Event()
-        """The client has hung up: nobody waits for what is done for it."""
+        """Set when the client has disconnected, so the request can be abandoned."""
         self.over = asyncio.Event()
-        """Nobody waits for news any longer: the client has hung up, or the server ends."""
+        """Set when a long poll or stream must end: the client has disconnected, or the server shuts down."""
         self.on_gone: Callable[[], None] = lambda: None
         self._on_hung_up: Callable[[], None] = lambda: None
         self._ended_here = False
-        """Whether it was this server that has ended the connection. That the client has, no event loop says alike: over
-        TLS uvloop tells nobody that the last byte was read."""
+        """Whether this server closed the connection. No event loop reports reliably that the client did: uvloop reports
+        no EOF over TLS."""
         self.peer = ""
-        """Who has connected, for callers without an address: a user of this machine, on a unix socket."""
+        """Client identity in place of an address: the uid of a client on a Unix socket."""
         self.certificate_of: Callable[[asyncio.BaseTransport], bytes | None] = lambda _: None
         self._certificate: bytes | None = None
         self.waits_since: float | None = self.loop.time()
-        """Since when nothing can be done but to wait for the client; None while it is served."""
+        """Time since which the server waits for the client; None while a request is served."""
         self._until = self.waits_since + HEAD_PATIENCE
         self.stuck_since: float | None = None
-        """Since when the client takes nothing."""
+        """Time since which the client reads nothing."""
         self._rest = 0
-        """Bytes of the request that is being read that are not body."""
+        """Bytes of the current request outside its body."""
         self._lingering = 0
         self._in_body = False
         self._websocket: asyncio.Protocol | None = None
-        """What has taken over the connection."""
+        """WebSocket protocol that has taken over the connection."""
 
     @property
     def seen(self) -> dict[str, dict[object, object]]:
-        """What is known of the connection, for the extensions of an ASGI scope."""
+        """Return the connection's state for the extensions of an ASGI scope."""
         return {
             "fairlead.gone": {"event": self.gone},
             "fairlead.over": {"event": self.over},
@@ -92,26 +92,26 @@ class BoundedHttp(HttpToolsProtocol):
 
     def overdue(self, now: float) -> bool:
         if self._websocket is not None and self._until == NEVER and self.transport.is_closing():
-            self._until = now + LINGER  # what is left to be sent may never be taken
+            self._until = now + LINGER  # the client may never read the rest
         return now > self._until or (self.stuck_since is not None and now > self.stuck_since + WRITE_PATIENCE)
 
     def close(self) -> None:
-        """At once: what was not sent yet is not worth another wait."""
+        """Abort the connection immediately, dropping unsent data."""
         self._ended_here = True
         if self.transport is not None:
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """The server ends when it has answered what it is serving."""
+        """Close the connection after the current request, for a server shutdown."""
         self._ended_here = True
         self.over.set()
         super().shutdown()
 
     def _follow_hung_up(self, tell: Callable[[], None]) -> None:
-        """Told once, when it is the client who has ended the connection; nobody else is told any more."""
+        """Register the callback for a disconnect by the client; it replaces an earlier one and is called once."""
         self._on_hung_up = tell
 
-    # what the transport says
+    # transport callbacks
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -128,8 +128,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of what refers to this again: what was frozen (`server/process.py`) while it lived is not looked through for
-        circles any more, and each agent that came again left 100 KB."""
+        """Break reference cycles. Objects frozen by `gc.freeze` (`server/process.py`) while the connection was open are
+        not collected as cycles later; each reconnect of an agent leaked 100 KB."""
         self.on_gone = self._on_hung_up = lambda: None
         self.cycle = self.scope = None  # type: ignore[assignment]
         self.pipeline.clear()
@@ -148,7 +148,8 @@ class BoundedHttp(HttpToolsProtocol):
                 self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Without a word when an earlier request is being served: it would be taken for the answer to that one."""
+        """Send 400, or close the connection silently while an earlier request is served, because the client would take
+        the 400 for its response."""
         served = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
         if self.pipeline or served:
             self.transport.close()
@@ -156,7 +157,7 @@ class BoundedHttp(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over; while an earlier request of it is served there is nothing to hand over."""
+        """Hand the connection over to the WebSocket protocol, or close it while an earlier request is served."""
         if self.pipeline or (self.cycle is not None and not self.cycle.response_complete):
             self.transport.close()
             return
@@ -168,7 +169,7 @@ class BoundedHttp(HttpToolsProtocol):
         websocket.connection_made(self.transport)
         self.transport.set_protocol(websocket)
         websocket.data_received(head)
-        if not websocket.handshake_initiated:  # it can be read as HTTP, but not as a request for a websocket
+        if not websocket.handshake_initiated:  # valid HTTP, but no valid WebSocket handshake
             self.send_400_response("A request for a websocket has no body, and no long fields.")
 
     def pause_writing(self) -> None:
@@ -179,7 +180,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.stuck_since = None
         super().resume_writing()
 
-    # what the parser says
+    # parser callbacks
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -188,13 +189,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
-            return  # behind the last chunk: nobody asks for these
+            return  # trailer field
         if len(self.headers) >= MOST_FIELDS:
             raise _Refused
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        super().on_headers_complete()  # raises for a target that is none: then there is no body to read
+        super().on_headers_complete()  # raises for an invalid target, before any body is read
         if self._should_upgrade():
             return
         self._in_body = True
@@ -227,6 +228,6 @@ class BoundedHttp(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
 
     def _wait(self, seconds: float) -> None:
-        """For the client, from now on."""
+        """Start the timeout for the client."""
         self.waits_since = self.loop.time()
         self._until = self.waits_since + seconds
