@@ -76,7 +76,7 @@ class _Heard:
     believed_from: float = 0.0
     """Time from which a closed connection counts as a disconnect again."""
     proxies: set[str] = field(default_factory=set)
-    """Port ids of the agent's running proxies."""
+    """Keys of the agent's running proxies (`Snapshot.proxies`)."""
 
 
 class NodeAgents:
@@ -146,9 +146,7 @@ class NodeAgents:
             heard.believed_from = now + MISTAKEN
         heard.connection, heard.hung_up = connection, None
         agent = replace(report.agent, told=before is not None and before.told)
-        await in_steps(
-            self._take_proxies(name, report.serving, heard)
-        )  # first, so that a responsive agent has known proxies
+        await in_steps(self._take_proxies(name, report.serving, heard))  # first: a responsive agent has known proxies
         await in_steps(self._take_addresses(report))
         if before != agent:
             await in_steps(self._model.observe(AGENTS, {name: agent}))

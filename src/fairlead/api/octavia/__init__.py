@@ -1,4 +1,4 @@
-"""The load-balancer door: Octavia v2, under each prefix that its clients use."""
+"""Octavia v2 API front end, served under each path prefix that clients use."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,9 +19,9 @@ from fairlead.compilers.unsupported import Unsupported
 
 PREFIX = "/v2.0/lbaas"
 ALIASES = ("/v2/lbaas", "/v2", "/v2.0")
-"""Where clients look too; the document shows the resources once."""
+"""Further prefixes that clients use; the OpenAPI document lists the resources once."""
 MACHINES, MACHINES_ALIAS = "/v2.0/octavia", "/v2/octavia"
-"""Where Octavia has its amphorae, and nothing else."""
+"""Octavia's prefix of the amphora API."""
 
 
 def make_door(services: Services) -> Starlette:

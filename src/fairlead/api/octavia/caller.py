@@ -1,4 +1,4 @@
-"""Who asks for a change, what a new object gets that no body says, and what a null means, once for every way in."""
+"""Caller of a change, common attributes of a new object, and the meaning of null in bodies."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ class Origin:
     new_id: Callable[[], str]
 
     def resource(self, values: Values) -> dict[str, Any]:
-        """What every new object begins with. Only a body of the door for plug-ins has an id."""
+        """Return the common attributes of a new object. Only a body of the plug-in API has an id."""
         return {"id": values.get("id") or self.new_id(), "project_id": self.project_id, "created_at": self.now}
 
     def on(self, balancer: LoadBalancer) -> "Origin":
-        """What is made on a load balancer belongs to its project, whoever makes it."""
+        """Return this origin with the load balancer's project, which owns every part created in it."""
         return replace(self, project_id=balancer.project_id)
 
 
@@ -33,7 +33,7 @@ class Caller:
 
 
 def common(values: Values) -> dict[str, Any]:
-    """The attributes that every resource has; a null is the default."""
+    """Return the attributes that every resource has; null means the default."""
     return {
         name: default if values[name] is None else values[name]
         for name, default in specs.DEFAULTS.items()
@@ -42,6 +42,7 @@ def common(values: Values) -> dict[str, Any]:
 
 
 def given(values: Values) -> Values:
-    """In a POST a null is as good as nothing said; but `admin_state_up` it switches off, as in a PUT."""
+    """Drop nulls from the body of a POST, where they mean the default. A null `admin_state_up` means False, as in a
+    PUT."""
     said = {name: value for name, value in values.items() if value is not None}
     return {**said, "admin_state_up": False} if values.get("admin_state_up", True) is None else said

@@ -1,6 +1,7 @@
-"""Flavors and availability zones, and the profiles behind them: what an operator offers and a load balancer may name.
+"""Flavors, availability zones and their profiles, which operators offer to load balancers.
 
-Both follow the same rules under two sets of names, so there is one code for both, and a Family says the names.
+Flavors and availability zones have the same rules with different names, so they share one implementation; a Family has
+the names.
 """
 
 from abc import ABC, abstractmethod
@@ -34,13 +35,13 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 NIL = "00000000-0000-0000-0000-000000000000"
-"""Octavia keeps rows of its own under this id, and answers for them before it looks anything up."""
+"""Reserved id of Octavia's internal rows, for which it returns 404 with different text."""
 _NAME = text(limits.LONGEST_TEXT)
 
 
 @reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": r"^(?!\.{1,2}$)[^/\u0000]+$"})
 def zone_name(value: object) -> str:
-    """It is a part of its path."""
+    """Parse the name of an availability zone, which is a path segment."""
     name = _NAME(value)
     if "/" in name or name in ("", ".", ".."):
         raise ValueError("Value should be a text without slashes, and not empty: it is a part of a path.")
@@ -49,22 +50,23 @@ def zone_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """`root` is the element of a body, from which most names follow."""
+    """Names of flavors, or of availability zones. `root` is the element of a body, from which most other names
+    follow."""
 
     root: str
     profile_root: str
     words: str
-    """In errors; Octavia is not of one mind about capital letters."""
+    """Name in error texts; Octavia's capitalisation is inconsistent."""
     profile_words: str
     nil_profile_words: str
-    """Of the profile with the id `NIL`."""
+    """Name in error texts of the profile with the id `NIL`."""
     key: str
-    """The attribute that is in the path."""
+    """Attribute that is the path parameter."""
     name: Field
     kind: Kind
     profile_kind: Kind
     make: Callable[[str, Values, str], Flavor | AvailabilityZone]
-    """(new id, attributes, profile)"""
+    """Constructor with the arguments (new id, attributes, profile id)."""
     make_profile: Callable[..., FlavorProfile | AvailabilityZoneProfile]
     capabilities: Callable[[Provider], Mapping[str, str]]
 
@@ -184,7 +186,7 @@ def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], k
 
 
 class _Views(ABC):
-    """One method a request."""
+    """Handlers, one method for each request."""
 
     def __init__(self, services: Services, family: Family) -> None:
         self._services = services
@@ -211,7 +213,7 @@ class _Views(ABC):
 
 
 class _Offers(_Views):
-    """Flavors, or availability zones."""
+    """Handlers for flavors or availability zones."""
 
     async def list(self, request: Request) -> Response:
         offers = self._family.offers(self._snapshot).values()
@@ -272,7 +274,7 @@ class _Offers(_Views):
 
 
 class _Profiles(_Views):
-    """Of flavors, or of availability zones."""
+    """Handlers for profiles of flavors or availability zones."""
 
     async def list(self, request: Request) -> Response:
         profiles = self._family.profiles(self._snapshot).values()

@@ -1,6 +1,6 @@
-"""Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in.
+"""Decoder of Octavia API bodies into values of the model, including the meaning of null.
 
-Whether the values fit together is for the rules to say (`fairlead.changes`); here is refused what no value can hold.
+Only bodies that no value can represent are rejected here; `fairlead.changes` checks consistency.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _TIMEOUTS = {
 }
 _NO_TIMEOUTS = Timeouts()
 _HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "expected_codes": "200"}
-"""What monitors of other types may not have, not even as a null in a PUT."""
+"""Defaults of attributes that only HTTP monitors may have; other monitors reject even a null in a PUT."""
 
 
 def decode_vip(values: Values, origin: Origin, balancer_id: str) -> AskedVip:
@@ -162,7 +162,7 @@ def decode_monitor(values: Values, origin: Origin) -> HealthMonitor:
 
 
 def edit_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
-    """A null is the default, where there is one."""
+    """Apply a body to a health monitor; null means the default, where there is one."""
     changes: dict[str, Any] = common(values)
     for name in ("delay", "timeout", "max_retries"):
         if name in values:
@@ -181,7 +181,7 @@ def edit_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
 
 
 def _persistence(values: Values, pool: Pool) -> SessionPersistence:
-    """What a pool keeps clients by from now on; a type that is not said stays as it is. Raises ApiError."""
+    """Return the session persistence of a pool after a PUT or POST; an omitted type is unchanged. Raises ApiError."""
     old = pool.persistence
     kind: PersistenceType | None = values.get("type") or (old.type if old else None)
     cookie, timeout, granularity = (

@@ -1,7 +1,7 @@
-"""Version discovery: what `GET /` and `GET /v2.0` say.
+"""Version discovery: responses to `GET /` and `GET /v2.0`.
 
-The API is one tree; the minor versions are only advertised, and clients switch features on by the highest one. They are
-advertised as far as the attributes of that version are understood (an option that cannot be done is refused by name).
+The API is one tree. Minor versions are only advertised, and clients enable features by the highest one. Each advertised
+version's attributes are parsed; an unsupported option is rejected by name.
 """
 
 from fairlead.api.door import JsonObject
@@ -46,7 +46,8 @@ def versions_document(root: str) -> JsonObject:
 
 
 def version_document(root: str) -> JsonObject:
-    """What a client that was given an endpoint ending in /v2.0 gets; Octavia's own answer there breaks keystoneauth."""
+    """Return the version document for clients whose endpoint ends in /v2.0. Octavia's own response there breaks
+    keystoneauth."""
     return {"version": _version(list(_UPDATED)[-1], root)}
 
 

@@ -1,4 +1,4 @@
-"""Values of the model to bodies of the Octavia API. Every status is derived here, at the moment it is asked for."""
+"""Encoder of the model into Octavia API bodies. Each status is derived at the time of the request."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
@@ -47,7 +47,7 @@ STATISTICS: Mapping[str, Schema] = dict.fromkeys(
 _NO_TARGET = dict.fromkeys(("redirect_pool_id", "redirect_url", "redirect_prefix", "redirect_http_code"))
 _V = TypeVar("_V")
 Shown: TypeAlias = Mapping[str, Schema]
-"""The attributes of an answer: those that a body may have, and those that are only ever read."""
+"""Schema of the attributes of a response: writable and read-only ones."""
 BY_AGENTS, BY_DATAPLANE = "agents", "dataplane"
 OMITTED: Mapping[str, object] = {
     "healthmonitor_id": None,
@@ -57,12 +57,12 @@ OMITTED: Mapping[str, object] = {
     "delay_ms": None,
     "probed_by": BY_DATAPLANE,
 }
-"""Attribute -> the value with which answers omit it: that of a pool without a monitor, as in Octavia, and the defaults
-of what Octavia does not have. Lists filter and sort by it all the same."""
+"""Attribute -> the value for which responses omit it: no monitor on a pool, as in Octavia, and the defaults of
+attributes that Octavia lacks. Filters and sort keys can still name it."""
 
 
 def omitted_of(shown: Shown) -> Mapping[str, object]:
-    """Those that answers with these attributes may omit."""
+    """Return the attributes of this schema that responses may omit, with the omitted value."""
     return {name: value for name, value in OMITTED.items() if name in shown}
 
 
@@ -71,7 +71,7 @@ def _unless_omitted(**values: object) -> JsonObject:
 
 
 def _shown(spec: Spec, *hidden: str, **only_read: Schema) -> Shown:
-    """An attribute that answers may omit is never null."""
+    """Return the schema of a resource. An attribute that responses may omit is never null."""
     given = {
         name: field.parse.schema if name in OMITTED else or_null(field.parse.schema)
         for name, field in spec.items()
@@ -121,8 +121,8 @@ LOAD_BALANCER = _shown(
     pools=_ids_of(sizes.POOLS),
 )
 _NAMED_BY_PLACE = frozenset({"healthmonitor_id", "loadbalancers"})
-"""Attributes that listeners and pools do not have inside the answer to a single-call create: their place tells it. The
-same holds for `pools` of a health monitor."""
+"""Attributes that nested listeners and pools lack in the response of a single-call create, because the nesting implies
+them; likewise `pools` of a health monitor."""
 
 
 def _without(shown: Mapping[str, _V], names: Set[str]) -> dict[str, _V]:
@@ -130,7 +130,7 @@ def _without(shown: Mapping[str, _V], names: Set[str]) -> dict[str, _V]:
 
 
 def whole(shown: Shown, **nested: Schema) -> Schema:
-    """An answer with all of these attributes but what it may omit."""
+    """Return the schema of a full response; only attributes in `OMITTED` may be missing."""
     attributes = {**shown, **nested}
     return object_schema(attributes, attributes.keys() - OMITTED.keys())
 
@@ -181,7 +181,7 @@ def encode_load_balancer(where: BalancerStatus) -> JsonObject:
 
 
 def encode_tree(where: BalancerStatus) -> Steps[JsonObject]:
-    """A load balancer with all that it holds: what the single-call create answers."""
+    """Encode a load balancer with all its parts, as the response of a single-call create."""
     balancer = where.balancer
     listeners, pools = list[JsonObject](), list[JsonObject]()
     for listener in balancer.listeners:
@@ -276,7 +276,7 @@ def encode_member(where: BalancerStatus, pool: Pool, member: Member) -> JsonObje
 
 
 def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) -> JsonObject:
-    """`http_version` is a number here, as in Octavia."""
+    """Encode a health monitor. `http_version` is a number, as in Octavia."""
     http = monitor if isinstance(monitor, HttpMonitor) else None
     body = {
         **_resource(where, monitor, where.of_monitor(pool, monitor)),
@@ -299,7 +299,7 @@ def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) ->
 
 
 def encode_policy(where: BalancerStatus, listener: Listener, policy: L7Policy) -> JsonObject:
-    """Positions are counted from 1 without gaps, as Octavia counts them again after each change."""
+    """Encode an L7 policy. Positions are consecutive and start at 1, as Octavia renumbers them after each change."""
     return {
         **_resource(where, policy, where.of_policy(listener, policy)),
         "admin_state_up": policy.admin_state_up,
@@ -339,10 +339,11 @@ def encode_rule(where: BalancerStatus, listener: Listener, policy: L7Policy, rul
 
 
 def encode_statuses(where: BalancerStatus) -> Steps[list[bytes]]:
-    """The status tree, in pieces. A pool stands under each listener that leads to it; one without a listener is not
-    shown.
+    """Encode the status tree in pieces. A pool is listed under each listener that references it; a pool without a
+    listener is omitted.
 
-    Two hundred listeners may lead to one pool of a thousand members: it is encoded once, and all show the same piece.
+    Two hundred listeners may reference one pool of a thousand members, so each pool is encoded once and its piece is
+    reused.
     """
     pools = dict[str, bytes]()
     whole: JsonObject = {**_brief(encode_load_balancer(where)), "listeners": []}
@@ -362,7 +363,7 @@ def encode_statuses(where: BalancerStatus) -> Steps[list[bytes]]:
 
 
 def _around(body: JsonObject) -> tuple[bytes, bytes]:
-    """What is written before and after the items of a list that comes last in it, and is empty here."""
+    """Encode a body whose last attribute is an empty list; return the bytes before and after the list's items."""
     before, bracket, after = msgspec.json.encode(body).rpartition(b"]")
     return before, bracket + after
 
@@ -394,7 +395,8 @@ def _resource(where: BalancerStatus, resource: Resource, operating: OperatingSta
 
 
 def _first_update(resource: Resource, status: ProvisioningStatus) -> datetime | None:
-    """To Octavia the end of a creation is an update: what is ACTIVE has a time of one."""
+    """Return the creation time as `updated_at` of an ACTIVE resource, because Octavia records the end of the creation
+    as an update."""
     return None if status is ProvisioningStatus.PENDING_CREATE else resource.created_at
 
 
@@ -421,7 +423,7 @@ PLAIN: Mapping[str, Callable[[Resource], Any]] = {
     "created_at": lambda resource: _time(resource.created_at),
     "tags": attrgetter("tags"),
 }
-"""Attributes that an answer has as the resource has them."""
+"""Attributes copied from the resource."""
 
 
 def _ids(identities: Iterable[str]) -> list[dict[str, Any]]:
@@ -429,12 +431,12 @@ def _ids(identities: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _time(moment: datetime | None) -> str | None:
-    """ISO 8601 without a zone; it is UTC."""
+    """Format a UTC time as ISO 8601 without a zone."""
     return None if moment is None else moment.replace(tzinfo=None).isoformat()
 
 
 def encode_statistics(figures: Figures) -> JsonObject:
-    """The API's "Load Balancer Statistics"."""
+    """Encode counters as "Load Balancer Statistics" of the API."""
     return {
         "active_connections": figures.active,
         "bytes_in": figures.bytes_in,

@@ -1,7 +1,7 @@
-"""Octavia's errors: its words, its codes, and the one body (WSME's) that all its clients read.
+"""Errors of the Octavia API: its texts, its status codes and WSME's body format.
 
-Octavia itself answers some errors in a second form (pecan's); clients look for `faultstring` first, so this door always
-gives that one.
+Octavia itself formats some errors differently (pecan's format). Clients look for `faultstring` first, so this front end
+always uses the WSME format.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ NAMES: Mapping[Counted, str] = {
     Counted.L7RULE: "L7 Rule",
     Counted.PORT: "Port",
 }
-"""Octavia's (common/data_models.py, `_name`); and of what Neutron counts, the port of a VIP."""
+"""Octavia's resource names (common/data_models.py, `_name`), and the port of a VIP, which Neutron counts."""
 COOKIES_OF_DATAGRAMS = "Session persistence of type {} is not supported for UDP/SCTP protocol pools."
 
 
@@ -45,7 +45,7 @@ def bad_request(detail: str) -> ApiError:
 
 
 def missing_subresource(resource: str, identity: str) -> ApiError:
-    """Something that the request refers to is not there: 400, though it says not found."""
+    """Return 400 for a reference to a missing object, as Octavia does, although the text is "not found"."""
     return ApiError(400, f"{resource} {identity} not found.")
 
 
@@ -58,7 +58,7 @@ def forbidden() -> ApiError:
 
 
 def missing_project() -> ApiError:
-    """Of who speaks for the whole deployment, and has to say whose the new object shall be."""
+    """Return the error for a caller with system scope who creates an object without a project."""
     return bad_request(
         "Missing project ID in request where one is required. An administrator should check the keystone settings in"
         " the Octavia configuration."
@@ -66,7 +66,7 @@ def missing_project() -> ApiError:
 
 
 def disallowed(rule: str) -> ApiError:
-    """What Neutron says where Octavia asks it for something that the caller may not have."""
+    """Return Neutron's error for a port attribute that the caller may not set, as Octavia passes it on."""
     return ApiError(403, f"{rule} is disallowed by policy")
 
 

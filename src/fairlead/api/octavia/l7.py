@@ -1,4 +1,4 @@
-"""Bodies of L7 policies and rules to values of the model."""
+"""Decoder of L7 policies and rules."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,17 +19,17 @@ from fairlead.model.l7 import (
 )
 
 FOUND = 302
-"""The code of a redirection for which nothing else is asked (RFC 9110, section 15.4.3)."""
+"""Default status code of a redirect (RFC 9110, section 15.4.3)."""
 _TARGETS = {
     L7ActionType.REDIRECT_TO_URL: "redirect_url",
     L7ActionType.REDIRECT_TO_POOL: "redirect_pool_id",
     L7ActionType.REDIRECT_PREFIX: "redirect_prefix",
 }
-"""Action -> the one attribute that says where to."""
+"""Action -> its target attribute."""
 
 
 def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) -> L7Policy:
-    """Raises ApiError."""
+    """Decode a policy. Raises ApiError."""
     policy = L7Policy(**origin.resource(values), action=Reject())
     policy = edit_policy(policy, {**given(values), "redirect_pool_id": redirect_pool_id})
     rules = tuple(decode_rule(body, origin) for body in values.get("rules") or ())
@@ -37,7 +37,8 @@ def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) 
 
 
 def edit_policy(policy: L7Policy, values: Values) -> L7Policy:
-    """Exactly the target that its action needs; a target alone names its action, as in Octavia. Raises ApiError."""
+    """Apply a body to a policy. The policy has only the target of its action; a target without an action selects the
+    action, as in Octavia. Raises ApiError."""
     named = {action: name for action, name in _TARGETS.items() if values.get(name)}
     kind: L7ActionType = values.get("action") or next(iter(named), policy.action.type)
     if "action" in values and kind is not values["action"]:
@@ -49,7 +50,7 @@ def edit_policy(policy: L7Policy, values: Values) -> L7Policy:
 
 
 def _action(kind: L7ActionType, old: L7Action | None, values: Values) -> L7Action:
-    """`old` is what was of this kind before. Raises ApiError."""
+    """Return the new action; `old` is the previous action if it has the same type. Raises ApiError."""
     match kind:
         case L7ActionType.REJECT:
             return Reject()
@@ -74,7 +75,8 @@ def _target(name: str, known: str | None, values: Values) -> str:
 
 
 def _code(target: str, known: int | None, values: Values) -> int | None:
-    """A target that is named without a code gets the default one; a code alone may be taken away, as in Octavia."""
+    """Return the status code of a redirect. A new target without a code gets the default; a null code removes it, as in
+    Octavia."""
     if values.get(target):
         return values.get("redirect_http_code") or FOUND
     code: int | None = values.get("redirect_http_code", known)
@@ -102,7 +104,7 @@ def decode_rule(values: Values, origin: Origin) -> L7Rule:
 
 
 def edit_rule(rule: L7Rule, values: Values) -> L7Rule:
-    """A null takes a key away; what a rule cannot be without stays as it is."""
+    """Apply a body to a rule. A null removes the key, and leaves required attributes unchanged."""
     changes: dict[str, Any] = common(values)
     changes |= {name: values[name] for name in ("type", "compare_type", "value") if values.get(name) is not None}
     if "key" in values:

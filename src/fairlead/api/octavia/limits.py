@@ -1,25 +1,25 @@
-"""Limits of this door, and where they come from. How large a load balancer may be is in `model/sizes.py`.
+"""Limits of the Octavia API front end with their sources. Limits of load balancers are in `model/sizes.py`.
 
-What has no limit is bounded by the size of a document or a body.
+Everything else is limited by the size of a body or document.
 """
 
 from fairlead.model import sizes
 
 TAGS = 100
-"""Of one resource. Ours: a tag is read with every document."""
+"""Maximum tags of a resource; Fairlead's own, because tags are read with every document."""
 REFERENCES = 100
-"""Ours: to certificates, from one listener; security groups of one load balancer."""
+"""Maximum certificate references of a listener, and security groups of a load balancer; Fairlead's own."""
 IN_ALL = {"members": sizes.MEMBERS, "l7policies": 1_000, "rules": 2_000, "allowed_cidrs": 4_000}
-"""Of these one request may make so many, in all lists that it has. Ours: they are decoded one by one."""
+"""Maximum items in all lists of one request; Fairlead's own, because each item is decoded separately."""
 LONGEST_TEXT = 255
-"""Characters of a name, a description or a tag (octavia, common/constants.py and api/v2/types)."""
+"""Maximum characters of a name, description or tag (octavia, common/constants.py and api/v2/types)."""
 LONGEST_METADATA = 4096
-"""Characters of a profile's flavor_data or availability_zone_data (octavia, api/v2/types)."""
+"""Maximum characters of a profile's flavor_data or availability_zone_data (octavia, api/v2/types)."""
 LONGEST_PROVIDER = 64
 LONGEST_CIPHERS = 2048
 LONGEST_WORD = 32
-"""Characters (octavia, db/models.py): of a provider, TLS ciphers, the name of a protocol or version."""
+"""Maximum characters (octavia, db/models.py) of a provider, of TLS ciphers, and of a protocol or version name."""
 LONGEST_TIMEOUT = 2_073_600_000
-"""Milliseconds, 24 days (octavia, common/constants.py, MAX_TIMEOUT)."""
+"""Maximum timeout in milliseconds, 24 days (octavia, common/constants.py, MAX_TIMEOUT)."""
 LARGEST_NUMBER = 2**31 - 1
-"""Of connections and of seconds: a column of Octavia's database."""
+"""Maximum number of connections or seconds: an integer column in Octavia's database."""

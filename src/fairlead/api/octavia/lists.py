@@ -1,4 +1,4 @@
-"""The list operations of the Octavia API: filters, tags, fields, sorting, paging, and the links to the next page."""
+"""List requests of the Octavia API: filters, tags, fields, sorting, pagination and page links."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,11 +37,12 @@ _WORDS: Mapping[str, Schema] = {
     "sort_dir": array_schema({"enum": ["asc", "desc"]}, MOST_SORT_KEYS),
     **dict.fromkeys(_TAG_WORDS, TEXT),
 }
-"""What a query string may hold beside filters."""
+"""Reserved query parameters; all others are filters."""
 
 
 def _nested_ids(attribute: str, plain: str = "") -> Callable[[Item], Iterable[object]]:
-    """The ids below the attribute; or the one id of the `plain` attribute, for what belongs to one thing only."""
+    """Make a matcher for the ids in a list attribute, or for the id in the `plain` attribute of an item with one
+    parent."""
     return lambda item: [item[plain]] if plain in item else [entry["id"] for entry in item.get(attribute) or ()]
 
 
@@ -56,22 +57,22 @@ _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
     "member_id": _nested_ids("members"),
     "rule_value": lambda item: [item.get("value")],
 }
-"""`health_monitor_id` and `rule_value` are openstacksdk's names."""
+"""Matchers of filters; `health_monitor_id` and `rule_value` are openstacksdk's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
-    """A list of what has no parts, no tags and no time at which it was made."""
+    """List of resources without parts, tags and creation time."""
 
     plural: str
     links: str
     key: str = "id"
-    """The attribute that names an item: lists are in its order, and a marker is one of its values."""
+    """Attribute that identifies an item: the sort order, and the value of a marker."""
     attributes: Mapping[str, Schema]
 
     @property
     def query(self) -> Mapping[str, Schema]:
-        """The parameters: each attribute can be filtered by."""
+        """Query parameters; every attribute is a filter."""
         words = {name: schema for name, schema in _WORDS.items() if name not in _TAG_WORDS}
         return {**dict.fromkeys(self.attributes, TEXTS), **words, "marker": TEXT}
 
@@ -84,19 +85,19 @@ class Plain:
         query = replace(_query(request, self.key), key=self.key)
         page = _select(items, query, {})
         if query.limit and self.key != "id":
-            # openstacksdk goes on from the last id where there is no link. Where items have none it would begin anew,
-            # for ever: so there is a link, to a page that is empty.
+            # Without a next link, openstacksdk continues from the last id. Items without an id would make it start
+            # again forever, so there is always a link, finally to an empty page.
             page = replace(page, next_marker=page.last)
         return json_response({self.plural: page.items, self.links: _links(request, page)})
 
 
 def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
-    """The parameters of a list whose items have these attributes: each can be filtered by."""
+    """Return the query parameters of a list; every attribute is a filter."""
     return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
 
 
 async def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
-    """In steps: of ten thousand items a page takes a tenth of a second, in which others are served."""
+    """Encode a page with cooperative yields, because a page of ten thousand items takes a tenth of a second."""
     try:
         matchers = {**_MATCHERS, **_parents(request)}
         page = await in_steps(selecting(items, _query(request, "created_at", "id"), matchers))
@@ -106,7 +107,7 @@ async def list_response(request: Request, plural: str, items: Iterable[Item]) ->
 
 
 def _parents(request: Request) -> Mapping[str, Callable[[Item], Iterable[object]]]:
-    """What the path says holds for every item: openstacksdk says it once more in the query."""
+    """Return matchers for the path parameters, which openstacksdk repeats in the query."""
 
     def of(value: object) -> Callable[[Item], Iterable[object]]:
         return lambda _: (value,)
@@ -115,7 +116,7 @@ def _parents(request: Request) -> Mapping[str, Callable[[Item], Iterable[object]
 
 
 def with_fields(view: Handler) -> Handler:
-    """A view of one object, cut to the fields that are asked for."""
+    """Decorator of a view of one object: keep only the attributes in `fields`."""
 
     @wraps(view)
     async def cut(request: Request) -> Response:
@@ -130,13 +131,13 @@ def with_fields(view: Handler) -> Handler:
 
 
 def show_one(path: str, view: Handler, root: str, shown: Mapping[str, Schema]) -> Operation:
-    """All attributes, or the fields that are asked for."""
+    """Return the operation that shows one object, or the attributes in `fields`."""
     gives = {200: object_schema({root: object_schema(shown)}, [root])}
     return Operation("GET", path, with_fields(view), gives=gives, query={"fields": TEXTS})
 
 
 def unpaged(request: Request, items: Iterable[Item]) -> Sequence[Item]:
-    """All of a short list, filtered and cut to the fields that are asked for."""
+    """Return all items of a short list after filters and `fields`."""
     return _select(items, replace(_query(request), limit=None, marker=None), {}).items
 
 
@@ -148,7 +149,7 @@ def _select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable
 
 
 def _query(request: Request, *order: str) -> Query:
-    """`order` is what a list is sorted by at the end, and the first of it where nothing else is asked for."""
+    """Parse the query. `order` is the sort order without sort keys; its last key makes every order total."""
     given = request.query_params
     filters = {name: frozenset(given.getlist(name)) for name in given if name not in _WORDS}
     return Query(
@@ -186,7 +187,7 @@ def _sort(request: Request, order: tuple[str, ...]) -> tuple[tuple[str, bool], .
 
 
 def _words(values: Iterable[str]) -> list[str]:
-    """Repeated, or with commas between them."""
+    """Split repeated and comma-separated values."""
     return [word for value in values for word in value.split(",")]
 
 

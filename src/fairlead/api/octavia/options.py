@@ -1,7 +1,5 @@
-"""Options of listeners and pools about TLS and HTTP, each declared once: Octavia's name, the model's, and its form.
-
-And what Octavia's clients call an attribute of the model that a compiler refuses.
-"""
+"""TLS and HTTP options of listeners and pools, each declared once: Octavia's name, the model's name and the parser.
+Also Octavia's names of model attributes in "unsupported" errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from fairlead.model.loadbalancer import ClientAuthentication
 @dataclass(frozen=True, slots=True)
 class Option:
     attribute: str
-    """Of the model."""
+    """Attribute of the model."""
     form: Field
 
 
@@ -50,7 +48,8 @@ POOL_TLS: Mapping[str, Option] = {
 
 
 def forms(*options: Mapping[str, Option], rest: Spec) -> Spec:
-    """The attributes that a body may have. Of several wrong ones the first is told: what all TLS has, then by name."""
+    """Return the spec of a body. Fields are ordered (shared TLS options, then by name), because the first invalid one
+    is reported."""
     found = {name: option.form for each in options for name, option in each.items()}
     shared = {name: found[name] for name in sorted(_ANY_TLS)}
     return {**shared, **dict(sorted({**found, **rest}.items()))}
@@ -76,7 +75,7 @@ _SAID: Mapping[str, str] = {
 
 
 def say_feature(asked: Feature | str) -> str:
-    """What a provider does not have, as Octavia's clients know it."""
+    """Return Octavia's name of an unsupported feature."""
     if isinstance(asked, str):
         return asked
     return f"{_SAID[asked.attribute]} {asked.value}".rstrip()

@@ -1,4 +1,4 @@
-"""The parts of a load balancer that have a resource of their own: one shape, so one set of requests for all of them."""
+"""Parts of a load balancer that are API resources, described uniformly so that one set of handlers serves all."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 Names: TypeAlias = Mapping[str, str]
-"""What the path names: `id`, and the parent's id where the path has one."""
+"""Path parameters: `id`, and the parent's id in nested paths."""
 Chain: TypeAlias = tuple[Any, ...]
-"""What leads from the load balancer to the part, the part being the last."""
+"""Objects on the path from the load balancer to the part, with the part last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """`find` and `siblings` raise ApiError. `siblings` are all that a list shows: those below the parent that the path
-    names or, in the load balancers that a caller may see, all of a kind; then `index` knows which has which."""
+    """Resource description of a part. A list has the parts of the parent in the path, or else all parts of the kind in
+    visible load balancers; then `index` maps a part's id to its load balancer. `find` and `parent` raise ApiError."""
 
     root: str
     plural: str
@@ -36,10 +36,10 @@ class Part:
     index: Callable[[Snapshot], Mapping[str, str]] | None
     within: Callable[[LoadBalancer], Iterable[Chain]] = lambda _: ()
     parent: Callable[[Snapshot, Names, Identity], Chain] = lambda *_: ()
-    """The load balancer and what leads to the parent."""
+    """Return the load balancer and the objects down to the parent."""
     below: Callable[[Chain], Iterable[Chain]] = lambda _: ()
     find: Callable[[Snapshot, Names, Identity], Chain]
-    """The load balancer, and what leads to the part."""
+    """Return the load balancer and the objects down to the part."""
     encode: Callable[..., JsonObject]
     create: Callable[[Snapshot, Values, Caller, Names], Steps[requests.Made]]
     update: Callable[[Snapshot, Values, Caller, Names], Steps[Changes]]

@@ -1,12 +1,11 @@
-"""Who may do what: Octavia's default rules (octavia.policies), in one table: role, rule, operation.
+"""Authorization by Octavia's default rules (octavia.policies), as a table of role, rule and operation.
 
-`guard` puts the rule of its operation before every view. Inside, the caller is a Permit: whatever a view or a change
-asks about a project is answered by that rule, so nothing else has to know the table. Octavia's older role names
-(etc/policy/octavia-advanced-rbac-policy.yaml) are accepted beside those of Keystone and mean the same; with them there
-is somebody who sees everything and changes nothing, and somebody who cares for quotas only.
+`guard` checks the operation's rule before each view. Inside the view the caller is a Permit, whose project checks apply
+that rule, so no other code needs the table. Octavia's older role names (etc/policy/octavia-advanced-rbac-policy.yaml)
+are accepted with the same meaning as Keystone's; they add a global observer and a quota administrator.
 
-One rule of Octavia's is not here: its role `service`, which another service of the cloud has there, may list the
-members of every pool. Here it is the role of the agents on compute nodes, who have no business with these.
+One rule of Octavia is left out: there the role `service` of other cloud services may list the members of every pool.
+Here `service` is the role of the agents on compute nodes, which need no members.
 """
 
 import re
@@ -31,7 +30,7 @@ ADMIN = frozenset({"admin", "load-balancer_admin"})
 
 
 class Rule(StrEnum):
-    """Octavia's names of its rules."""
+    """Octavia's rule names."""
 
     READ = "load-balancer:read"
     WRITE = "load-balancer:write"
@@ -42,7 +41,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The roles that fulfil a rule: for what is in the caller's own project, and for everybody's."""
+    """Roles that satisfy a rule: for objects of the caller's project, and for all projects."""
 
     own: frozenset[str] = frozenset()
     everywhere: frozenset[str]
@@ -110,12 +109,12 @@ _OPERATIONS: Mapping[Rule, list[str]] = {
     Rule.WRITE_QUOTA: _each("/quotas/{}", "PUT DELETE"),
 }
 RULES: Mapping[str, Rule] = {operation: rule for rule, operations in _OPERATIONS.items() for operation in operations}
-"""By method and path; a path's parameters have no names here."""
+""""METHOD path" -> rule; path parameters are written `{}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permit(Identity):
-    """A caller as one operation has him."""
+    """Caller with the grant of the current operation."""
 
     grant: Grant
 
@@ -129,7 +128,7 @@ class Permit(Identity):
 
     @property
     def is_for_all(self) -> bool:
-        """Whether it holds for everybody's."""
+        """Whether the grant covers all projects."""
         return bool(self.roles & self.grant.everywhere)
 
     @property
@@ -144,7 +143,8 @@ class Permit(Identity):
 
 
 def guard(operation: Operation) -> Operation:
-    """The operation, for those only whom its rule allows. One that the table does not name is for administrators."""
+    """Return the operation restricted to callers that its rule allows. An operation outside the table is for
+    administrators."""
     grant = GRANTS[RULES.get(operation_name(operation), Rule.ADMIN)]
     view = operation.endpoint
     lists_projects = operation.method == "GET" and not operation.param_convertors
@@ -172,10 +172,10 @@ def guard(operation: Operation) -> Operation:
 
 
 def _roles_of(who: Identity) -> frozenset[str]:
-    """Who reads for the whole deployment sees what everybody has."""
+    """Return the caller's roles; a reader with system scope is also a global observer."""
     return who.roles | GLOBAL_OBSERVER if who.system and "reader" in who.roles else who.roles
 
 
 def operation_name(operation: Operation) -> str:
-    """As the table has it."""
+    """Return the operation's key in the table."""
     return f"{operation.method} {re.sub('{[^}]*}', '{}', operation.path)}"

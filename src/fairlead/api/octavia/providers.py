@@ -1,4 +1,4 @@
-"""Providers, what their flavors and availability zones may say, and amphorae: machines of which no provider has any."""
+"""Providers and their capabilities, and the amphora API, which is always empty."""
 
 from collections.abc import Iterable, Mapping
 
@@ -71,8 +71,7 @@ def _list(services: Services) -> Handler:
 
 
 def _can(name: str, abilities: Abilities) -> str:
-    """What a provider does, for the document: a line for each attribute that has values, and one of those that have
-    none."""
+    """Format a provider's abilities for the OpenAPI document, one line for each attribute."""
     values: Mapping[str, Iterable[str]] = {
         "protocol of listeners": abilities.listener_protocols - {ListenerProtocol.ANY},
         "protocol of pools": abilities.pool_protocols - {PoolProtocol.ANY},
@@ -99,7 +98,7 @@ def _capabilities(names: Names, root: str, family: Family) -> Operation:
 
 
 def _described(root: str) -> Schema:
-    """`fields` may leave attributes out."""
+    """Return the schema of a list of names; `fields` may omit attributes."""
     return object_schema({root: array_schema(object_schema(_DESCRIBED), LARGEST_PAGE)}, [root])
 
 

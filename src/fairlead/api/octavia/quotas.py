@@ -1,4 +1,4 @@
-"""Quotas: how many load balancers, and how many of each of their parts, a project may have (`changes/quotas.py`)."""
+"""Quotas of a project: maximum number of load balancers and of each kind of part (`changes/quotas.py`)."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ from fairlead.model.quota import (
 from fairlead.model.snapshot import Snapshot
 
 _ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
-"""Older names that are given and taken beside the others."""
+"""Older names, accepted and returned in addition."""
 ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in BALANCING}, **_ALSO}
 QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, LARGEST_QUOTA)))
 _SHOWN = {"project_id": TEXT, "tenant_id": TEXT, **{name: field.parse.schema for name, field in QUOTA_PUT.items()}}
@@ -105,7 +105,8 @@ class _Views:
 
 
 def _project(request: Request) -> str:
-    """Raises ApiError 403 for a project whose quota is not the caller's to see; and Refused for what can be none."""
+    """Return the project in the path. Raises ApiError 403 if the caller may not see its quota, and Refused for an
+    invalid id."""
     project: str = request.path_params["project_id"]
     if not identity(request).may_see(project):
         raise forbidden()
@@ -114,5 +115,5 @@ def _project(request: Request) -> str:
 
 
 def _named(values: Values) -> Mapping[Counted, int | None]:
-    """Of two names for the same the longer one counts."""
+    """Return limits by resource; if both names are given, the longer one applies."""
     return {ATTRIBUTES[name]: value for name, value in sorted(values.items(), key=lambda item: item[0] not in _ALSO)}

@@ -1,6 +1,6 @@
-"""`raw` of a listener, which Octavia does not have: what the first bytes of a connection have to be. Read, and shown.
+"""Attribute `raw` of a listener, which Octavia lacks: required first bytes of a connection.
 
-Bytes are hexadecimal digits: they need be no text in any encoding.
+The bytes are hexadecimal, because they may not be text in any encoding.
 """
 
 import re

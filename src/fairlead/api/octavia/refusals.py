@@ -1,4 +1,4 @@
-"""What the rules refuse, in Octavia's words and with its codes: one entry for each class of refusal."""
+"""Octavia's error text and status code of each rejection by the rules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,9 +63,9 @@ _IN_CATALOG = {
     Kind.AVAILABILITY_ZONE: "Availability Zone",
     Kind.AVAILABILITY_ZONE_PROFILE: "Availability Zone Profile",
 }
-"""Where one is in use, or goes. Octavia is not of one mind about capital letters."""
+"""Names in texts about use and removal; Octavia's capitalisation is inconsistent."""
 _PROFILES = {**_IN_CATALOG, Kind.FLAVOR_PROFILE: "Flavor Profile"}
-"""Where one is referred to."""
+"""Names in texts about references."""
 _MANY = {
     Counted.LISTENER: "listeners",
     Counted.POOL: "pools",
@@ -73,7 +73,7 @@ _MANY = {
     Counted.MEMBER: "members in all",
 }
 _PARTS = {Counted.LOAD_BALANCER: "Load Balancer", Counted.POOL: "Pool", Counted.L7POLICY: "L7Policy"}
-"""As Octavia calls what is immutable."""
+"""Names in "immutable" errors."""
 _RULE: Mapping[RuleProblem, str] = {
     RuleProblem.NO_VALUE: "Invalid L7 Rule: L7 rule type requires a value",
     RuleProblem.NO_KEY: "Invalid L7 Rule: L7 rule type requires a key",
@@ -98,7 +98,7 @@ _NO_MEMBER_CA: Mapping[bool | None, str] = {
 
 
 def say(why: Refusal) -> ApiError:
-    """Raises TypeError for a refusal without words."""
+    """Return the error of a rejection. Raises TypeError for a class without a text."""
     words = WORDS.get(type(why))
     if words is None:
         raise TypeError(f"there are no words for {why}")
@@ -154,7 +154,7 @@ def _too_many_servers(why: proxy_limits.TooManyServers) -> ApiError:
 
 
 def _data(profile: Profile) -> str:
-    """The attribute in which a profile says what it says."""
+    """Return the name of the profile's metadata attribute."""
     return "flavor_data" if isinstance(profile, FlavorProfile) else "availability_zone_data"
 
 

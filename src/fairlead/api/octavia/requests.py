@@ -1,6 +1,6 @@
-"""What each request asks of the rules: bodies become values of the model, on what the snapshot has by now.
+"""Requests as functions of a snapshot: each decodes a body and calls the rules, without writing.
 
-Each is a function of a snapshot. They write nothing. All raise ApiError for what no value can hold, and Refused.
+All raise ApiError for a body that no value can represent, and Refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 Made: TypeAlias = tuple[Changes, str]
-"""And the id of the part that is new."""
+"""Changes, and the id of the new part."""
 
 
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
@@ -100,7 +100,8 @@ def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 def replace_members(
     snapshot: Snapshot, bodies: Sequence[Values], caller: Caller, pool_id: str, *, additive: bool
 ) -> Steps[Changes]:
-    """The batch update: known by address and port, changed where given, made where new, gone where not named."""
+    """Replace the members of a pool (batch update). Members are matched by address and port: updated if known, created
+    if new, and removed if missing unless `additive`."""
     balancer, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
     wanted = yield from _merged(pool, bodies, caller.origin.on(balancer), additive=additive)
     return (yield from members.replace_members(snapshot, caller.asker, pool_id, wanted))
@@ -143,7 +144,7 @@ def create_policy(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[M
 
 
 def update_policy(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Changes]:
-    """A null as a position is the last one."""
+    """Update an L7 policy; a null position means the last."""
     _, listener, policy = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
     position = values.get("position") or (len(listener.l7policies) if "position" in values else None)
     changed = l7.edit_policy(policy, values)
@@ -162,11 +163,11 @@ def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: s
     return policies.update_rule(snapshot, caller.asker, policy_id, changed)
 
 
-# Trees
+# nested bodies
 
 
 def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[LoadBalancer]:
-    """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
+    """Add the listeners and pools of a single-call create. A pool with only a name refers to a fully described one."""
     bodies = _list(values, "listeners")
     named = yield from _pools_of(bodies, origin, _list(values, "pools"))
     for body in bodies:
@@ -179,7 +180,7 @@ def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[
 
 
 def _pools_of(bodies: Iterable[Values], origin: Origin, more: Iterable[Values] = ()) -> Steps[dict[str, Pool]]:
-    """By name, the pools that are spelled out: in a list of their own, for a listener, or for a policy."""
+    """Return the fully described pools by name, from the pool list, listeners and policies."""
     nested = []
     for body in bodies:
         nested.append(body.get("default_pool"))

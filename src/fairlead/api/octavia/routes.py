@@ -1,4 +1,4 @@
-"""Every resource of the Octavia API: its routes, and with them what each takes and what it gives."""
+"""Routes of the Octavia API with the schemas of their requests and responses."""
 
 from fairlead.api.door import Services
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
@@ -18,7 +18,7 @@ _STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.S
 
 
 def resource_routes(services: Services) -> list[Operation]:
-    """Every resource, below whatever prefix they are mounted at."""
+    """Return the routes of all resources, relative to a prefix."""
     views = Views(services)
     routes = [
         *_load_balancer_routes(views),
@@ -33,7 +33,7 @@ def resource_routes(services: Services) -> list[Operation]:
 
 
 def machine_routes() -> list[Operation]:
-    """What Octavia has at a prefix of its own, beside what is a tenant's."""
+    """Return the routes of the amphora API."""
     return [guard(route) for route in amphora_routes()]
 
 
@@ -83,6 +83,6 @@ def _one(root: str, shown: encode.Shown) -> Schema:
 
 
 def _list(path: str, plural: str, view: Handler, shown: encode.Shown) -> Operation:
-    """A list shows the attributes that `fields` asks for, so none of them has to be there."""
+    """Return the operation of a list. Its attributes are optional, because `fields` selects them."""
     gives = {plural: array_schema(object_schema(shown), LARGEST_PAGE), f"{plural}_links": LINKS}
     return Operation("GET", path, view, gives={200: object_schema(gives, gives)}, query=list_query(shown))

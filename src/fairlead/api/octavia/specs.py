@@ -1,6 +1,6 @@
-"""The attributes of each resource, as the Octavia v2 API reference has them: which may be given, and of what form.
+"""Attributes of each resource and their parsers, as in the Octavia v2 API reference.
 
-What a provider cannot do is its compiler's to refuse; `LOAD_BALANCER_NOT_YET` names what the model cannot even hold.
+Compilers reject the options their provider lacks; `LOAD_BALANCER_NOT_YET` are the options that the model lacks.
 """
 
 import re
@@ -50,7 +50,7 @@ from fairlead.model.loadbalancer import (
 COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")
 _T = TypeVar("_T")
 DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
-"""What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
+"""Meaning of null in a PUT, for attributes of every resource; `admin_state_up` becomes False, as in Octavia."""
 
 
 @reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": r"^[^\s,;\\\u0000]+$"})
@@ -62,7 +62,7 @@ def cookie_name(value: object) -> str:
 
 
 def nested(spec: Spec) -> Parser[Values]:
-    """An object inside a body."""
+    """Make a parser of an object inside a body."""
 
     @reads(fields_schema(spec))
     def parse(value: object) -> Values:
@@ -72,7 +72,7 @@ def nested(spec: Spec) -> Parser[Values]:
 
 
 def body(root: str, spec: Spec, *, argument: str) -> Parser[Values]:
-    """A whole body: the attributes under the root element. `argument` is what Octavia calls it in its errors. Raises
+    """Make a parser of a whole body with its root element. `argument` is Octavia's name of it in errors. Raises
     ApiError."""
     return under(root, nested(spec), "an object", argument=argument)
 
@@ -94,8 +94,8 @@ def under(root: str, parser: Parser[_T], form: str, *, argument: str) -> Parser[
 
 
 def refuse_too_many(value: object) -> None:
-    """Counts what a tree has in all, before any of it is decoded: each of its lists may be within its own limit. Raises
-    ApiError 400."""
+    """Check the total number of items in nested lists before decoding, because each list may be within its own limit.
+    Raises ApiError 400."""
     counted, level = Counter[str](), [value]
     while level:
         objects = [each for each in level if isinstance(each, dict)]
@@ -110,7 +110,7 @@ def refuse_too_many(value: object) -> None:
 
 
 def _read(values: Mapping[str, object], spec: Spec) -> Values:
-    """Raises UnknownField, ApiError."""
+    """Read an object. Raises UnknownField, ApiError."""
     try:
         return read_fields(spec, values)
     except MissingField as error:
@@ -146,7 +146,7 @@ MEMBER_POST: Spec = {
 HEALTH_MONITOR_PUT: Spec = {
     **_EVERYWHERE,
     "delay": Field(integer(0, limits.LARGEST_NUMBER)),
-    "delay_ms": Field(integer(sizes.LEAST_DELAY_MS, sizes.LARGEST_DELAY_MS)),  # Octavia has no such attribute
+    "delay_ms": Field(integer(sizes.LEAST_DELAY_MS, sizes.LARGEST_DELAY_MS)),  # not in Octavia
     "domain_name": Field(texts.domain_name),
     "expected_codes": Field(texts.expected_codes),
     "http_method": Field(texts.one_of(*texts.HTTP_METHODS)),
@@ -180,7 +180,7 @@ POOL_PUT: Spec = {
         POOL_TLS,
         rest={
             "lb_algorithm": Field(word_of(Algorithm)),
-            "locality": Field(word_of(Locality)),  # Octavia has neither this attribute nor the next
+            "locality": Field(word_of(Locality)),  # this attribute and the next are not in Octavia
             "down_member": Field(word_of(DownMember)),
             "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
         },
@@ -246,7 +246,7 @@ LISTENER_PUT: Spec = {
             "allowed_cidrs": Field(list_of(texts.cidr, sizes.CIDRS)),
             "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
             "default_pool_id": Field(uuid),
-            "raw": Field(raw_match),  # Octavia has no such attribute
+            "raw": Field(raw_match),  # not in Octavia
             "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
             "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
             "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
@@ -294,7 +294,7 @@ _MEANS_NO: tuple[object, ...] = (None, ())
 
 
 def refuse_not_yet(values: Mapping[str, Any], provider: str) -> None:
-    """Raises Unsupported for the first option of a load balancer that no provider has."""
+    """Raise Unsupported for the first option of a load balancer that no provider supports."""
     for name in LOAD_BALANCER_NOT_YET:
         if values.get(name) not in _MEANS_NO:
             raise Unsupported(name, provider)

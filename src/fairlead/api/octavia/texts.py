@@ -1,6 +1,6 @@
-"""Texts of a form of their own in bodies: URLs, domain names, codes and headers, with the patterns that documents show.
+"""Parsers of formatted strings: URLs, domain names, codes and headers, with the patterns for the OpenAPI document.
 
-A document's patterns are ECMA-262 (JSON Schema, "Regular Expressions"); what is read is exactly what they match.
+Patterns are in ECMA-262 syntax (JSON Schema, "Regular Expressions"), and the parsers accept exactly what these match.
 """
 
 import re
@@ -26,7 +26,7 @@ URL = (
     rf"^https?://{_USER}({_NAME}|\[[0-9A-Fa-f:.]+\]){_PORT}(/{_PATH_CHARACTERS}*)?{_QUERY}(#({_PATH_CHARACTERS}|\?)*)?$"
 )
 URL_PATH = rf"^/{_PATH_CHARACTERS}*{_QUERY}$"
-"""RFC 3986, section 3: the characters that each component may have."""
+"""Patterns of URL components by RFC 3986, section 3."""
 HTTP_METHODS = ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 HTTP_VERSIONS = ("1.0", "1.1")
 REDIRECT_CODES = (301, 302, 303, 307, 308)
@@ -58,7 +58,7 @@ url_path = matching(URL_PATH, "Value must be a valid URL Path string")
 
 
 def _in_words(parser: Parser[_T], words: str) -> Parser[_T]:
-    """The same, refusing in words of Octavia."""
+    """Return the parser with Octavia's error text."""
 
     @reads(parser.schema)
     def parse(value: object) -> _T:
@@ -76,7 +76,7 @@ written_address = _in_words(fields.written_address, "Value should be IPv4 or IPv
 
 @reads(fields.cidr.schema)
 def _network(value: object) -> IPNetwork:
-    """An address alone is the network of this one, as in Octavia."""
+    """Parse a CIDR; an address without a length means a host prefix, as in Octavia."""
     if isinstance(value, str) and "/" not in value:
         return fields.cidr(f"{value}/{fields.address(value).max_prefixlen}")
     return fields.cidr(value)
@@ -97,7 +97,7 @@ def one_of(*words: str) -> Parser[str]:
 
 @reads({"type": "string", "enum": list(HTTP_VERSIONS)})
 def http_version(value: object) -> str:
-    """Clients write it as a number as well as a text."""
+    """Parse an HTTP version, which clients send as a string or a number."""
     if isinstance(value, float):
         value = str(value)
     elif value == 1 and not isinstance(value, bool):
@@ -114,7 +114,8 @@ def redirect_code(value: object) -> int:
 
 
 def some_of(*words: str) -> Parser[tuple[str, ...]]:
-    """A list of texts. Which words there are is said by the check of the whole, in words of its own."""
+    """Make a parser of a list of strings. The check of the whole listener or pool rejects unknown ones with its own
+    text."""
 
     @reads(array_schema({"type": "string", "enum": list(words)}, len(words)))
     def parse(value: object) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ def alpn_protocols(value: object) -> tuple[str, ...]:
 
 @reads(object_schema({name: {"enum": ["true", "false"]} for name in (*FORWARDED_HEADERS, *CLIENT_HEADERS)}))
 def headers(value: object) -> tuple[tuple[str, str], ...]:
-    """Sorted, so that equal means equal."""
+    """Parse header insertion; sorted, so that equal values compare equal."""
     if not isinstance(value, dict) or not all(isinstance(word, str) for pair in value.items() for word in pair):
         raise ValueError("Value should be an object of texts.")
     if len(value) > limits.REFERENCES:

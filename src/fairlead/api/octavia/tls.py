@@ -1,4 +1,4 @@
-"""What a listener or a pool says about TLS and HTTP: read, and shown again."""
+"""Decoder and encoder of the TLS and HTTP options of listeners and pools."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
 
 def decode_listener_tls(listener: Listener, values: Values) -> dict[str, Any]:
-    """The attributes of the model that change. Raises ApiError."""
+    """Return the changed attributes of the model. Raises ApiError."""
     return {
         **_changed("tls", listener.tls, _NO_LISTENER_TLS, values, LISTENER_TLS),
         **_changed("http", listener.http, _NO_HTTP, values, LISTENER_HTTP),
@@ -23,7 +23,7 @@ def decode_listener_tls(listener: Listener, values: Values) -> dict[str, Any]:
 
 
 def decode_pool_tls(pool: Pool, values: Values) -> dict[str, Any]:
-    """The attributes of the model that change. Raises ApiError."""
+    """Return the changed attributes of the model. Raises ApiError."""
     return _changed("tls", pool.tls, _NO_POOL_TLS, values, POOL_TLS)
 
 
@@ -49,7 +49,7 @@ def encode_pool_tls(pool: Pool) -> JsonObject:
 
 
 def _changed(field: str, old: Any, nothing: Any, values: Values, options: Mapping[str, Option]) -> dict[str, Any]:
-    """What is said about TLS, or about HTTP; nothing but defaults is nothing."""
+    """Return the changed TLS or HTTP options; None if all are defaults."""
     changes = {
         option.attribute: getattr(nothing, option.attribute) if values[name] is None else values[name]
         for name, option in options.items()

@@ -1,4 +1,4 @@
-"""The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
+"""Handlers of the Octavia API: read the body, write the change to the model, and encode the result."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -35,10 +35,10 @@ ACCEPTED = 202
 
 
 class Views:
-    """One method a request; what they share is the services."""
+    """Handlers of load balancers and their parts, one method for each request."""
 
     def __init__(self, services: Services, moment: Snapshot | None = None) -> None:
-        """Of what is true at this moment; without one, of what is true now."""
+        """`moment` is a fixed snapshot to answer from; None means the current one of each access."""
         self._services = services
         self._moment = moment
 
@@ -47,11 +47,12 @@ class Views:
         return self._moment or self._services.model.snapshot
 
     def _now(self) -> "Views":
-        """The same views of one moment: what is looked at in steps may not change between two of them."""
+        """Return the handlers with a fixed snapshot, for work with cooperative yields."""
         return Views(self._services, self._snapshot)
 
     def caller(self, request: Request, project_id: str | None = None) -> Caller:
-        """Who asks, and what what they make will get. Raises Refused when they ask for another project."""
+        """Return the caller and the attributes of objects that it creates. Raises Refused if it may not change the
+        project."""
         who, services = identity(request), self._services
         project, now = project_id or who.project_id, services.now()
         if not who.may_change(project):
@@ -60,7 +61,7 @@ class Views:
         return Caller(asker=asker, origin=Origin(project_id=project, now=now, new_id=services.new_id))
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
-        """Those that the caller may see; of these ids only, where the query names some."""
+        """Yield the load balancers that the caller may see, limited to the ids in `narrowed`."""
         balancers = self._snapshot.load_balancers
         found = (
             balancers.values() if narrowed is None else (balancers[each] for each in set(narrowed) if each in balancers)
@@ -68,7 +69,7 @@ class Views:
         return (item for item in found if who.may_see(item.project_id) and not is_forward(item))
 
     def _narrowed(self, request: Request, index: Mapping[str, str] | None = None) -> Iterable[str] | None:
-        """The load balancers that a query by id can be about; None when it is about all."""
+        """Return the load balancer ids to which a query is limited; None if it is not."""
         query = request.query_params
         for name in ("loadbalancer_id", "load_balancer_id"):
             if name in query:
@@ -89,9 +90,8 @@ class Views:
         encoder: Callable[[], JsonObject],
         omitted: Mapping[str, object] = MappingProxyType({}),
     ) -> Item:
-        """The load balancer, or a part of it, for a list: encoded when it is shown.
-
-        There are few objects for each: the collector looks at those of twenty thousand."""
+        """Return a list item that is encoded when it is shown. Each has few objects, because the garbage collector
+        traverses those of twenty thousand items."""
         return Lazy(resource, encode.PLAIN, encoder, omitted)
 
     # load balancers
@@ -150,7 +150,7 @@ class Views:
         return self._statistics(balancer, [listener])
 
     def _statistics(self, balancer: LoadBalancer, listeners: Iterable[Listener]) -> Response:
-        """Raises Unsupported while no node counts."""
+        """Sum the counters of listeners. Raises Unsupported until a node has reported counters."""
         figures = self._services.node_counts.total(listener.id for listener in listeners)
         if figures is None:
             raise Unsupported("statistics (no compute node tells any: `fairlead agent` does)", balancer.provider)
