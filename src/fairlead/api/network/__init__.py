@@ -1,4 +1,4 @@
-"""The network door: Neutron's names, at /v2.0 as its clients expect them."""
+"""Neutron API front end, at /v2.0 as its clients expect."""
 
 from collections.abc import Mapping
 

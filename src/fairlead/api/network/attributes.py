@@ -1,4 +1,4 @@
-"""Request bodies: declared attributes, refused in Neutron's words (neutron-lib, api/attributes.py)."""
+"""Request bodies as declared attributes, rejected with Neutron's texts (neutron-lib, api/attributes.py)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ POST, PUT = "POST", "PUT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """`post` and `put` say who may give it; `sifts` says whether a list can be filtered by it, `shows` whether answers
-    have it."""
+    """Attribute of a resource. `post` and `put`: allowed in these bodies. `sifts`: usable as a filter. `shows`: present
+    in responses."""
 
     parse: Parser[Any] = parsers.name
     post: bool = True
@@ -46,20 +46,20 @@ Attributes = Mapping[str, Attribute]
 
 
 class Asked(NamedTuple):
-    """What a body asks to be made: one resource, or several in a list."""
+    """Resources of a POST: one, or several in a list."""
 
     resources: list[Values]
     several: bool
 
 
 def refused(*values: object, because: str, put: bool = True) -> Attribute:
-    """One that Neutron has, with an extension that is not here: no other than these values may be given."""
+    """Declare an attribute of a Neutron extension that is not implemented; only `values` are accepted."""
     parse = parsers.only(*values, because=because)
     return Attribute(parse=parse, put=put, nullable=True, sifts=False, shows=False)
 
 
 def read_only(schema: Schema, *, sifts: bool = True) -> Attribute:
-    """An attribute that answers have and bodies do not."""
+    """Declare an attribute of responses only."""
     return Attribute(parse=Parser(schema, parsers.name.read), post=False, put=False, sifts=sifts)
 
 
@@ -75,11 +75,11 @@ STANDARD: Attributes = {
     "updated_at": read_only(TIME),
     "revision_number": read_only(NUMBER),
 }
-"""What every resource has."""
+"""Attributes of every resource."""
 
 
 def shown(attributes: Attributes) -> Mapping[str, Schema]:
-    """The attributes of an answer."""
+    """Return the schema of the attributes in a response."""
     return {
         name: or_null(attribute.parse.schema) if attribute.nullable else attribute.parse.schema
         for name, attribute in attributes.items()
@@ -88,7 +88,7 @@ def shown(attributes: Attributes) -> Mapping[str, Schema]:
 
 
 def one(singular: str, attributes: Attributes, verb: str) -> Parser[Values]:
-    """`{"<singular>": {...}}`. Raises ApiError 400."""
+    """Make a parser of `{"<singular>": {...}}`. Raises ApiError 400."""
 
     @reads(object_schema({singular: fields_schema(_spec(attributes, verb))}, [singular]))
     def parse(body: object) -> Values:
@@ -102,7 +102,7 @@ def one(singular: str, attributes: Attributes, verb: str) -> Parser[Values]:
 
 
 def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser[Asked]:
-    """`{"<singular>": {...}}` or `{"<plural>": [{...}, ...]}`, to be made. Raises ApiError 400."""
+    """Make a parser of `{"<singular>": {...}}` or `{"<plural>": [{...}, ...]}` in a POST. Raises ApiError 400."""
     single = one(singular, attributes, POST)
     item = fields_schema(_spec(attributes, POST))
     several = object_schema({plural: {**array_schema(item, BULK), "minItems": 1}}, [plural])
@@ -116,7 +116,7 @@ def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser
             raise bad_request("Resources required")
         if len(items) > BULK:
             raise invalid_input(f"one request creates at most {BULK} {plural}")
-        # Neutron takes both forms of an item
+        # Neutron accepts items with and without the inner root element
         bodies = [item.get(singular, item) if isinstance(item, dict) else item for item in items]
         return Asked([_values(body, attributes, POST) for body in bodies], several=True)
 
@@ -143,7 +143,7 @@ def _values(body: object, attributes: Attributes, verb: str) -> Values:
 
 
 def _spec(attributes: Attributes, verb: str) -> Spec:
-    """The attributes that a body may have."""
+    """Return the spec of the attributes that a body may have."""
     return {
         name: Field(parse=item.parse, required=item.required and verb == POST, nullable=item.nullable)
         for name, item in attributes.items()
@@ -152,7 +152,7 @@ def _spec(attributes: Attributes, verb: str) -> Spec:
 
 
 def project_of(caller: Identity, values: Values) -> str:
-    """Whose the new resource shall be. Raises ApiError 400."""
+    """Return the project of the new resource. Raises ApiError 400."""
     project, tenant = values.get("project_id"), values.get("tenant_id")
     if project and tenant and project != tenant:
         raise bad_request("'project_id' and 'tenant_id' do not match")

@@ -1,4 +1,4 @@
-"""How many addresses of a network are given out (Neutron API reference, "Network IP availability")."""
+"""Used and total addresses of networks (Neutron API reference, "Network IP availability")."""
 
 from collections import Counter
 from collections.abc import Container
@@ -53,7 +53,7 @@ def availability_routes(services: Services) -> list[Operation]:
 
 
 def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) -> Steps[list[JsonObject]]:
-    """Of the networks that are wanted, or of all that the caller uses."""
+    """Encode the networks in `wanted`, or if it is empty all that the caller may use."""
     found = []
     for network in snapshot.networks.values():
         if _sees(caller, network) and (not wanted or network.id in wanted):
@@ -63,7 +63,8 @@ def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) ->
 
 
 def _sees(caller: Identity, network: Network) -> bool:
-    """What others wrote has an API of its own, which knows more of its addresses."""
+    """Return whether the caller may see the network here. Unmanaged networks are excluded, because their own API knows
+    all their addresses."""
     return not is_foreign(network) and access.uses_network(caller, network)
 
 
@@ -83,7 +84,7 @@ def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:
 
 
 def _encode_subnet(subnet: Subnet, used: int) -> JsonObject:
-    """The total is what the pools hold."""
+    """Encode a subnet; the total is the size of its allocation pools."""
     return {
         "subnet_id": subnet.id,
         "subnet_name": subnet.name,

@@ -1,4 +1,4 @@
-"""What the four resources have in common: a collection is the values and pure functions that one consists of."""
+"""Description of a resource collection, as values and pure functions, common to all Neutron resources."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ Filters = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who writes, and when; and what a new resource is born with."""
+    """Caller and time of a write, and defaults of a new resource."""
 
     caller: Identity
     now: datetime
     new_id: str
     mtu: int
-    """Of a network that says none, in bytes."""
+    """MTU of a network whose body has none, in bytes."""
     external_mtu: int
-    """The same, of an external one."""
+    """MTU of an external network whose body has none, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewpoint:
-    """What an encoder may look at."""
+    """Inputs of an encoder."""
 
     snapshot: Snapshot
     applied: Callable[[Owner], Applied]
@@ -71,37 +71,38 @@ def sift_nothing(filters: Filters) -> tuple[Callable[[Any], bool], Filters]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(Generic[R]):
-    """Changes are decided on a snapshot, raise ApiError, and name in `Changes.reads` what else they rest on."""
+    """Collection of one resource type. Changes are decided on a snapshot, raise ApiError, and list the other documents
+    they depend on in `Changes.reads`."""
 
     singular: str
     plural: str
     attributes: Attributes
     find: Callable[[Snapshot, str], R | None]
     candidates: Callable[[Snapshot, Filters], Iterable[R]]
-    """At least those that the filters admit; never a scan where an index knows them."""
+    """Return a superset of the resources that match the filters; from an index where there is one."""
     owner: Callable[[Snapshot, R], Owner] = own_document
-    """The document that the resource is in."""
+    """Return the document that contains the resource."""
     sees: Callable[[Snapshot, Identity, R], bool] = seen_by_project
     may_change: Callable[[Snapshot, Identity, R], bool] = changed_by_project
     encode: Callable[[Viewpoint, R], Item]
     sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]] = sift_nothing
-    """Answers the filters that look at more than one value of an item, and gives the others back."""
+    """Return a predicate for filters that need more than one attribute, and the remaining filters."""
     create: Callable[[Snapshot, RequestContext, Values], Changes]
     update: Callable[[Snapshot, RequestContext, R, Values], Changes]
     delete: Callable[[Snapshot, Identity, R], Changes]
     put: Callable[[Snapshot, R], Changes] = put_document
-    """Stores what is the same resource with other values."""
+    """Store a resource with changed values."""
 
 
 def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:
-    """The resources with the ids that the filters name, or all."""
+    """Return the resources with the ids in the filters, or all."""
     if "id" in filters:
         return [found[identity] for identity in filters["id"] if identity in found]
     return found.values()
 
 
 def indexed(found: Mapping[str, R], indexes: Mapping[str, Map[str, Ids]], filters: Filters) -> Iterable[R]:
-    """Those that the first index with a filter has for it; else those with the ids that the filters name, or all."""
+    """Return the resources of the first index with a filter; otherwise those with the ids in the filters, or all."""
     by = next((name for name in indexes if name in filters), None)
     if by is None or "id" in filters:
         return named(found, filters)
@@ -109,7 +110,7 @@ def indexed(found: Mapping[str, R], indexes: Mapping[str, Map[str, Ids]], filter
 
 
 def standard_values(context: RequestContext, values: Values) -> dict[str, Any]:
-    """The standard attributes of a new resource. Raises ApiError 400."""
+    """Return the standard attributes of a new resource. Raises ApiError 400."""
     return {
         "id": context.new_id,
         "project_id": project_of(context.caller, values),
@@ -121,7 +122,7 @@ def standard_values(context: RequestContext, values: Values) -> dict[str, Any]:
 
 
 def given(values: Values, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the named attributes that the request has, for fields of the same name."""
+    """Return those of the named attributes that the body has."""
     return {name: values[name] for name in names if name in values}
 
 
@@ -145,7 +146,7 @@ BUILD_STATUS: Mapping[ProvisioningStatus, str] = {
     ProvisioningStatus.PENDING_CREATE: "BUILD",
     ProvisioningStatus.PENDING_UPDATE: "BUILD",
 }
-"""Of networks and routers (neutron-lib, constants.py)."""
+"""Neutron's status of networks and routers (neutron-lib, constants.py)."""
 
 
 def _time(when: datetime) -> str:

@@ -1,6 +1,6 @@
-"""What clients ask before they ask for something: versions, extensions, and lists of what is not here.
+"""Discovery: versions, extensions, and empty lists of resources that are not implemented.
 
-An extension is listed if this door does what it promises; a stock client then shows the option or sends the attribute.
+An extension is listed if it is implemented; clients then show its options and send its attributes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -43,7 +43,7 @@ EXTENSIONS: Mapping[str, str] = {
     "tag-ports-during-bulk-creation": "Tag Ports During Bulk Creation",
 }
 _UPDATED: Mapping[str, str] = {"local_ip": "2021-07-26T10:00:00-00:00"}
-"""Where it is known (neutron-lib, api/definitions)."""
+"""Dates of extensions that clients check (neutron-lib, api/definitions)."""
 _GROUPS = "security groups; allowed_cidrs of a listener says who may connect"
 NOTHING: Mapping[str, tuple[str, str]] = {
     "address-groups": ("address_groups", "address groups"),
@@ -69,7 +69,8 @@ NOTHING: Mapping[str, tuple[str, str]] = {
     "subnetpools": ("subnetpools", "subnet pools; give a subnet its cidr"),
     "trunks": ("trunks", "trunks"),
 }
-"""Path -> key of what there is none of (a list is empty, an item is not found), and what is said to who makes one."""
+"""Path -> (list key, name in the 501 text) of resources that are not implemented. Lists are empty, items return 404,
+and creation returns 501."""
 _RESOURCES = ("network", "subnet", "port", "router", "floatingip", "local_ip")
 _EXTENSION: Schema = object_schema(
     {**dict.fromkeys(("alias", "name", "description", "updated"), TEXT), "links": array_schema({}, 0)}
@@ -82,7 +83,8 @@ def versions_document(root: str) -> JsonObject:
 
 
 def version_document(root: str) -> JsonObject:
-    """Neutron lists the resources; the version lets a client begin with an endpoint that ends in /v2.0."""
+    """Return the version document. The resource list is Neutron's; the version supports clients whose endpoint ends in
+    /v2.0."""
     resources = [
         {"name": name, "collection": f"{name}s", "links": [{"rel": "self", "href": f"{root}/v2.0/{name}s"}]}
         for name in _RESOURCES
@@ -91,7 +93,7 @@ def version_document(root: str) -> JsonObject:
 
 
 def discovery_routes() -> list[Operation]:
-    """Below /v2.0."""
+    """Return the routes below /v2.0."""
     routes = [
         Operation("GET", "/extensions", _extensions, gives={200: object_schema({"extensions": _EXTENSIONS})}),
         Operation("GET", "/extensions/{alias}", _extension, gives={200: object_schema({"extension": _EXTENSION})}),

@@ -1,8 +1,8 @@
-"""Neutron's errors: its classes, its codes and its sentences, which the stock clients print as they are.
+"""Errors of the Neutron API: its exception classes, status codes and texts, which clients print unchanged.
 
 Names and texts are those of neutron-lib (exceptions/__init__.py, l3.py, extraroute.py) and neutron (ipam/exceptions.py,
-extensions/tagging.py). Neutron ends some sentences with a full stop and some without; so does this file, and so does
-`refusals.py`, which has those of the rules.
+extensions/tagging.py). Full stops follow Neutron, which is inconsistent; the same holds for `refusals.py`, which has
+the errors of the rules.
 """
 
 from starlette.responses import Response
@@ -11,7 +11,7 @@ from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 
 _NAMES = {"floatingip": "Floating IP", "local_ip": "Local IP"}
-"""Of resources, where it is not the singular."""
+"""Names of resources in texts, where they differ from the singular."""
 _TEXT: Schema = {"type": "string"}
 _ERROR = object_schema({"type": _TEXT, "message": _TEXT, "detail": _TEXT}, ["type", "message", "detail"])
 FAULT: Schema = object_schema({"NeutronError": _ERROR}, ["NeutronError"])
@@ -42,7 +42,7 @@ def forbidden(rule: str) -> ApiError:
 
 
 def not_found(resource: str, identity: str) -> ApiError:
-    """`resource` is Neutron's singular."""
+    """Return 404; `resource` is Neutron's singular."""
     name = _NAMES.get(resource, resource.capitalize())
     stop = "" if resource in ("router", "floatingip") else "."
     return ApiError(404, f"{name} {identity} could not be found{stop}", f"{name.replace(' ', '')}NotFound")

@@ -1,4 +1,5 @@
-"""Floating IPs, as Neutron has them. Not here, and refused: port forwardings, QoS policies, DNS names."""
+"""Floating IPs of the Neutron API. Port forwardings, QoS policies and DNS names are not implemented and are
+rejected."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -90,7 +91,7 @@ def create_floating_ip(snapshot: Snapshot, context: RequestContext, values: Valu
 
 
 def update_floating_ip(snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP, values: Values) -> Changes:
-    """A body that names no port leaves it where it is; null frees it."""
+    """Update a floating IP. A body without `port_id` keeps the association; null removes it."""
     fixed, destination = values.get("fixed_ip_address"), None
     if "port_id" in values or fixed is not None:
         destination = Destination(port_id=values.get("port_id", floating_ip.port_id), fixed_address=fixed)

@@ -1,4 +1,4 @@
-"""`external_gateway_info`: the way out of a router, as a body asks for it and as an answer shows it."""
+"""Parser and encoder of `external_gateway_info`, the external gateway of a router."""
 
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import object_schema, reads
@@ -20,7 +20,7 @@ _KEYS = ("network_id", "enable_snat", "external_fixed_ips")
     )
 )
 def read_gateway(value: object) -> GatewayRequest:
-    """Of `external_gateway_info`. An empty one takes the gateway away, as in Neutron."""
+    """Parse `external_gateway_info`. An empty object removes the gateway, as in Neutron."""
     if not isinstance(value, dict):
         raise ValueError(f"'{value}' is not a dictionary")
     unknown = sorted(str(key) for key in value if key not in _KEYS)

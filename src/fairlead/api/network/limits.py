@@ -1,32 +1,34 @@
-"""Every limit of this door, and where it comes from. What has no limit is bounded by the size of a request body."""
+"""Limits of the Neutron API front end with their sources. Everything else is limited by the size of a body."""
 
 LONGEST_NAME = 255
-"""Characters of a name, a project id, a device id or a host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
+"""Maximum characters of a name, project id, device id or host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
 LONGEST_DESCRIPTION = 255
-"""Characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
+"""Maximum characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
 LONGEST_DESCRIPTION_OF_LOCAL_IP = 1024
-"""Characters (neutron-lib, db/constants.py, LONG_DESCRIPTION_FIELD_SIZE)."""
+"""Maximum characters (neutron-lib, db/constants.py, LONG_DESCRIPTION_FIELD_SIZE)."""
 LONGEST_TAG = 255
-"""Characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
+"""Maximum characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
 TAGS = 100
-"""Of one resource. Ours: a tag is read with every document."""
+"""Maximum tags of a resource; Fairlead's own, because tags are read with every document."""
 ALLOCATION_POOLS = 64
-"""Of one subnet. Ours."""
+"""Maximum allocation pools of a subnet; Fairlead's own."""
 FIXED_IPS = 16
-"""Of one port. Ours, and as many as the port of a load balancer's VIPs has; an OVN port names them in one column."""
+"""Maximum fixed IPs of a port; Fairlead's own, equal to the maximum VIPs of a load balancer. OVN stores them in one
+column."""
 DNS_NAMESERVERS = 5
-"""Of one subnet (neutron.conf, max_dns_nameservers)."""
+"""Maximum name servers of a subnet (neutron.conf, max_dns_nameservers)."""
 HOST_ROUTES = 20
-"""Of one subnet (neutron.conf, max_subnet_host_routes)."""
+"""Maximum host routes of a subnet (neutron.conf, max_subnet_host_routes)."""
 LONGEST_DELAY = 3600
-"""Seconds between two probes, and that one waits for an answer. Ours."""
+"""Maximum interval and timeout of probes, in seconds; Fairlead's own."""
 BULK = 100
-"""Resources in one request. Ours: they are decided one by one, but written in one transaction."""
+"""Maximum resources in one request; Fairlead's own. They are decided one by one, and written in one transaction."""
 EXTRA_ROUTES = 100
-"""In one request. Ours; a router has fewer (`changes/routers.py`), and the sentence about that is Neutron's own."""
+"""Maximum routes in one request; Fairlead's own. The limit of a router is lower (`changes/routers.py`) and has
+Neutron's error text."""
 LEAST_MTU = 68
-"""Bytes (RFC 791, "Fragmentation and Reassembly")."""
+"""Minimum MTU in bytes (RFC 791, "Fragmentation and Reassembly")."""
 LARGEST_MTU = 65535
-"""Bytes: the length field of an IPv4 header."""
+"""Maximum MTU in bytes: the length field of an IPv4 header."""
 LARGEST_VLAN = 4094
-"""IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved."""
+"""Maximum VLAN id (IEEE 802.1Q): 0 means untagged, and 4095 is reserved."""

@@ -1,6 +1,6 @@
-"""What the rules of Local IPs refuse, in Neutron's words (neutron-lib, exceptions/local_ip.py).
+"""Error texts of rejections by the rules of Local IPs (neutron-lib, exceptions/local_ip.py).
 
-Where Neutron has none, because it takes anything there or ends in an error of its own, they are ours.
+The texts are Fairlead's own where Neutron accepts the value or fails with an internal error.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Local IPs and their associations, below both of the spellings that Neutron takes."""
+"""Routes of Local IPs and their port associations, under both path spellings that Neutron accepts."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,7 +35,7 @@ class LocalIPViews(Views[LocalIP]):
 
 
 def _read_force(request: Request) -> bool:
-    """Raises ApiError 400."""
+    """Read the query parameter `force`. Raises ApiError 400."""
     try:
         return parsers.boolean(request.query_params.get("force", "false"))
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""Local IPs, as Neutron has them (neutron-lib, api/definitions/local_ip.py), and what it left out: the fallback, health
-of replicas, IPv6, and a mode that may change (extension `local-ip-fairlead`)."""
+"""Local IPs of the Neutron API (neutron-lib, api/definitions/local_ip.py), and the extension `local-ip-fairlead`:
+fallback, health of replicas, IPv6, and a mutable mode."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,9 +1,8 @@
-"""Networks. A network with its subnets is one document: deleting it deletes them.
+"""Networks of the Neutron API. A network and its subnets are one document, and are deleted together.
 
-External networks are made by administrators, flat or as a VLAN of a physical network; every project sees them. So are
-announced ones, of which every project sees those that are shared. Not
-here, and refused: provider attributes of other networks, several segments of one, QoS policies, availability zones, a
-default external network.
+Administrators create external networks (flat, or a VLAN of a physical network), which every project sees, and announced
+networks, which a project sees if they are shared. Not implemented and rejected: provider attributes of other networks,
+several segments, QoS policies, availability zones, and a default external network.
 """
 
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ from fairlead.model.writing import Changes
 
 
 class NetworkType(StrEnum):
-    """What a network is outside OVN: a wire; or on none, with addresses for VIPs that hosts announce."""
+    """Provider network type: a physical network, or `announced` for addresses of VIPs that hosts announce."""
 
     ANNOUNCED = "announced"
     FLAT = "flat"
@@ -46,7 +45,7 @@ class NetworkType(StrEnum):
 
 
 HIDDEN = frozenset(PROVIDER)
-"""Only an administrator sees what a network is outside OVN."""
+"""Attributes shown only to administrators."""
 _TAG = parsers.integer(1, LARGEST_VLAN)
 _PROVIDED: Mapping[str, Parser[Any]] = dict(
     zip(PROVIDER, (parsers.word_of(NetworkType), parsers.name, _TAG), strict=True)
@@ -55,7 +54,7 @@ _PROVIDED: Mapping[str, Parser[Any]] = dict(
 
 @reads(array_schema(object_schema({name: or_null(parser.schema) for name, parser in _PROVIDED.items()}), 1))
 def _segments(value: object) -> Values | None:
-    """One segment, which is the same as the provider attributes of the network."""
+    """Parse a list of one segment, which is equivalent to the provider attributes."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise ValueError("it is a list of segments")
     if len(value) > 1:
@@ -145,7 +144,7 @@ def _default_mtu(context: RequestContext, external: bool) -> int:
 
 
 def _asked_segment(values: Values) -> AskedSegment:
-    """By the provider attributes, or by a list of one segment that has them. Raises ApiError 400."""
+    """Return the segment from the provider attributes, or from a list of one segment. Raises ApiError 400."""
     segment = values.get("segments") or {}
     if segment and any(values.get(name) is not None for name in PROVIDER):
         raise errors.segments_and_provider()

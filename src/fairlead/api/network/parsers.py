@@ -1,6 +1,6 @@
-"""Attribute values from JSON, refused in the sentences of neutron-lib (api/validators).
+"""Parsers of attribute values, with the error texts of neutron-lib (api/validators).
 
-A parser returns a value of the model or raises ValueError with the reason; the door names the attribute.
+A parser returns a value of the model, or raises ValueError with the reason; the front end adds the attribute's name.
 """
 
 import re
@@ -79,7 +79,8 @@ def ip_version(value: object) -> int:
 
 @reads(fields.address.schema)
 def address(value: object) -> IPAddress:
-    """An IPv4 address inside an IPv6 one (RFC 4291, 2.5.5.2) is refused: no packet ever carries it."""
+    """Parse an IP address. IPv4-mapped IPv6 addresses (RFC 4291, 2.5.5.2) are rejected, because no packet carries
+    them."""
     found = parse_address(value) if isinstance(value, str) else None
     if found is None or (found.version == 6 and found.ipv4_mapped is not None):
         raise ValueError(f"'{_shown(value)}' is not a valid IP address")
@@ -95,7 +96,7 @@ def cidr(value: object) -> IPNetwork:
 
 @reads({"type": "string", "pattern": "^[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}$"})
 def mac(value: object) -> str:
-    """Of one interface: neither a group's (IEEE 802: first bit on the wire) nor all zeros."""
+    """Parse a unicast MAC address; group addresses (IEEE 802, first bit on the wire) and all zeros are rejected."""
     if not isinstance(value, str) or not MAC.fullmatch(value):
         raise ValueError(f"'{_shown(value)}' is not a valid MAC address")
     text = value.lower().replace("-", ":")
@@ -124,7 +125,8 @@ def word_of(words: type[_E]) -> Parser[_E]:
 
 
 def only(*values: object, because: str) -> Parser[object]:
-    """An attribute that Neutron has and that can have no other value here, and why; without a value it is null."""
+    """Make a parser of an attribute that Neutron has and that accepts only `values` here (without any: null). `because`
+    is the reason."""
 
     @reads({"enum": list(values), "description": because} if values else NULL)
     def parse(value: object) -> object:
@@ -137,7 +139,7 @@ def only(*values: object, because: str) -> Parser[object]:
 
 @reads({**array_schema(string(LONGEST_TAG).schema, TAGS), "uniqueItems": True})
 def tags(value: object) -> tuple[str, ...]:
-    """Sorted: they are a set."""
+    """Parse tags; sorted, because they are a set."""
     found = [string(LONGEST_TAG)(tag) for tag in _list(value, TAGS)]
     if len(set(found)) < len(found):
         twice = sorted({tag for tag in found if found.count(tag) > 1})
@@ -166,7 +168,7 @@ _ROUTE = object_schema({"destination": cidr.schema, "nexthop": address.schema}, 
 
 
 def routes(most: int = HOST_ROUTES) -> Parser[tuple[Route, ...]]:
-    """Sorted: they are a set."""
+    """Make a parser of routes; sorted, because they are a set."""
 
     @reads({**array_schema(_ROUTE, most), "uniqueItems": True})
     def parse(value: object) -> tuple[Route, ...]:
@@ -191,7 +193,7 @@ def encode_route(route: Route) -> dict[str, str]:
     )
 )
 def fixed_ips(value: object) -> tuple[AskedAddress, ...]:
-    """Raises ApiError too, where Neutron does not name the attribute."""
+    """Parse fixed IPs. Also raises ApiError, where Neutron's error does not name the attribute."""
     if isinstance(value, list) and len(value) > FIXED_IPS:
         raise invalid_input("Exceeded maximum amount of fixed ips per port")
     found = [_fixed_ip(item) for item in _list(value, FIXED_IPS)]
@@ -237,7 +239,7 @@ def _shown(value: object) -> str:
 
 
 def canonical_address(text: str) -> str:
-    """The way that answers write this address, for a filter; a text that is none stays what it is."""
+    """Return an address of a filter in the canonical form of responses; any other text is returned unchanged."""
     try:
         return str(address(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Who may do what, in the names of Neutron's default rules (neutron, conf/policies), as far as its roles exist here.
+"""Authorization by Neutron's default rules (neutron, conf/policies), for the roles that exist here.
 
-What callers may not see does not exist for them (404); what they see and may not change is forbidden (403).
+A resource that the caller may not see returns 404; one that it sees and may not change returns 403.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from fairlead.changes.access import NotAllowed, Verb
 
 PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
 WRITERS = frozenset({"admin", "member"})
-"""Roles that may change something: of others no body is read."""
+"""Roles that may write; requests of others are rejected before the body is read."""
 _FIELDS: Mapping[str, str] = {
     "binding:host_id": "host",
     "binding:profile": "host",
@@ -22,35 +22,35 @@ _FIELDS: Mapping[str, str] = {
     "floating_ip_address": "address",
     "local_ip_address": "address",
 }
-"""What an attribute says, where the model calls it otherwise."""
+"""Attribute -> field of the model, where the names differ."""
 _WITHIN: Mapping[tuple[str, str], str] = {
     ("port", "fixed_ips"): "fixed_ips:ip_address",
     ("router", "enable_snat"): "external_gateway_info:enable_snat",
     ("router", "fixed_ips"): "external_gateway_info:external_fixed_ips",
 }
-"""Fields of which a part of an attribute has the rule."""
+"""(Resource, field) -> rule suffix, where the rule names a sub-attribute."""
 
 
 _RULES: Mapping[tuple[Verb, str], str] = {
     (Verb.ADD, "local_ip"): "create_local_ip_port_association",
     (Verb.REMOVE, "local_ip"): "delete_local_ip_port_association",
 }
-"""Rules that are not called by the verb and the resource."""
+"""(Verb, resource) -> rule, where it is not "verb_resource"."""
 
 
 def fields_of(attributes: Iterable[str]) -> frozenset[str]:
-    """The model's names of what a request says."""
+    """Return the model's fields of the attributes in a request."""
     return frozenset(_FIELDS.get(name, name) for name in attributes)
 
 
 def check(allowed: bool, rule: str) -> None:
-    """Raises ApiError 403."""
+    """Raise ApiError 403 unless allowed."""
     if not allowed:
         raise forbidden(f"rule:{rule}")
 
 
 def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
-    """By the rule that Neutron looks at. `body` is what the request asks."""
+    """Return the error with the rule that Neutron would evaluate. `body` is the parsed request."""
     resource = RESOURCES[why.what]
     rule = _RULES.get((why.verb, resource), f"{why.verb}_{resource}")
     if not why.fields:
@@ -66,7 +66,7 @@ def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
 
 
 def _named(why: NotAllowed, body: object) -> set[str]:
-    """The attributes by which the body says these fields. In what is created, nothing may be said of them."""
+    """Return the attributes of the body that set these fields. Empty values are ignored in a POST."""
     items = body.resources if isinstance(body, Asked) else [body] if isinstance(body, dict) else []
     fields = {field for field in why.fields if (RESOURCES[why.what], field) not in _WITHIN}
     for item in items:

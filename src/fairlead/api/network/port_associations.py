@@ -1,7 +1,7 @@
-"""The replicas of a Local IP: ports that are associated with it, as Neutron has them, below the Local IP.
+"""Port associations of a Local IP, that is its replicas.
 
-Neutron's list ignores `limit`, cannot be filtered by `host`, and shows inner keys of what a request made in bulk; this
-one does not. `operating_status` is of the extension `local-ip-fairlead`.
+Unlike Neutron, the list supports `limit` and the filter `host`, and a bulk create returns no internal keys.
+`operating_status` is part of the extension `local-ip-fairlead`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ from fairlead.resting import in_steps
 SINGULAR, PLURAL = "port_association", "port_associations"
 CREATE = "create_local_ip_port_association"
 UPDATE = "update_local_ip_port_association"
-"""Rules of Neutron's policy."""
+"""Names of Neutron's policy rules."""
 _WHOSE = Attribute(put=False, nullable=True, sifts=False, shows=False)
 ATTRIBUTES: Mapping[str, Attribute] = {
     "local_ip_id": read_only(IDENTITY),
@@ -49,7 +49,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 
 
 def association_routes(services: Services, local_ips: str) -> list[Operation]:
-    """Below the path of the Local IPs."""
+    """Return the routes below the path of Local IPs."""
     views, attributes = AssociationViews(services), shown(ATTRIBUTES)
     item, whole = object_schema(attributes), object_schema(attributes, attributes)
     pages = {PLURAL: array_schema(item, ASSOCIATIONS), f"{PLURAL}_links": LINKS}
@@ -57,7 +57,7 @@ def association_routes(services: Services, local_ips: str) -> list[Operation]:
     create, update = one_or_several(SINGULAR, PLURAL, ATTRIBUTES), one(SINGULAR, ATTRIBUTES, PUT)
     query = queries.list_query(ATTRIBUTES)
     shows = object_schema({SINGULAR: item}, [SINGULAR])
-    seen = {"fields": TEXTS, "local_ip_id": TEXT}  # openstacksdk sends it beside the path that says it
+    seen = {"fields": TEXTS, "local_ip_id": TEXT}  # openstacksdk repeats the path parameter
     path = f"{local_ips}/{{id}}/{PLURAL}"
     return [
         Operation("GET", path, views.index, query=query, gives={200: object_schema(pages, [PLURAL])}),
@@ -94,7 +94,7 @@ class AssociationViews:
         except BadQuery as error:
             raise errors.bad_request(str(error)) from None
         if query.limit and page.items and not query.reverse:
-            # openstacksdk asks for one more page than there are, by the last item's `id`; these have none
+            # openstacksdk requests a further page by the last item's `id`, which associations lack
             page = replace(page, next_marker=page.last)
         body: JsonObject = {PLURAL: page.items}
         url = f"{base_url(request)}/v2.0/local_ips/{local_ip.id}/{PLURAL}"
@@ -150,5 +150,5 @@ class AssociationViews:
 
 
 def _find(request: Request, snapshot: Snapshot) -> LocalIP:
-    """The Local IP that the path names. Raises Refused."""
+    """Return the Local IP in the path. Raises Refused."""
     return find_local_ip(snapshot, identity(request), request.path_params["id"])

@@ -1,6 +1,7 @@
-"""Ports: an interface of a workload, of a router, or the holder of a VIP's address.
+"""Ports of the Neutron API: interfaces of workloads and routers, and holders of VIP addresses.
 
-Not here, and refused: security groups, address pairs, DHCP options, QoS policies, VNIC types that bypass the switch.
+Not implemented and rejected: security groups, address pairs, DHCP options, QoS policies, and VNIC types that bypass the
+virtual switch.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,7 +39,7 @@ STATUS = {
     ProvisioningStatus.PENDING_UPDATE: "DOWN",
 }
 HIDDEN = frozenset({"binding:host_id", "binding:profile", "binding:vif_details", "binding:vif_type"})
-"""Only an administrator sees where and how a port is plugged."""
+"""Attributes shown only to administrators."""
 ATTRIBUTES = {
     **STANDARD,
     "network_id": Attribute(parse=parsers.uuid, put=False, required=True),
@@ -103,7 +104,8 @@ def encode_port(view: Viewpoint, port: Port) -> Item:
 
 
 def port_status(view: Viewpoint, port: Port) -> str:
-    """As Neutron has it with OVN: ACTIVE while OVN says that it is up (ovn-nb(5), Logical_Switch_Port:up)."""
+    """Return the status as Neutron with OVN: ACTIVE while OVN reports the port up (ovn-nb(5),
+    Logical_Switch_Port:up)."""
     if port.use in (PortUse.FLOATING_IP, PortUse.LOCAL_IP):
         return "N/A"
     if not port.admin_state_up:
@@ -139,7 +141,8 @@ def update_port(snapshot: Snapshot, context: RequestContext, port: Port, values:
 
 
 def _sift(filters: Filters) -> tuple[Callable[[Port], bool], Filters]:
-    """`fixed_ips=subnet_id=X`, `ip_address=A`, `ip_address_substr=B`: one fixed IP has to match all that are given."""
+    """Split off the filters `fixed_ips=subnet_id=X`, `ip_address=A` and `ip_address_substr=B`; one fixed IP must match
+    all of them."""
     wanted: dict[str, set[str]] = {}
     for text in filters.get("fixed_ips", ()):
         key, equals, value = text.partition("=")

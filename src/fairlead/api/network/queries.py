@@ -1,4 +1,4 @@
-"""Query strings of lists, and the links from page to page (Neutron API reference, "Filtering" to "Pagination")."""
+"""Query strings and page links of lists (Neutron API reference, "Filtering" to "Pagination")."""
 
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlencode
@@ -22,7 +22,7 @@ OTHER: Mapping[str, Schema] = {
     "page_reverse": {"type": "boolean"},
     **dict.fromkeys(TAG_FILTERS, TEXT),
 }
-"""What a query string may hold beside filters."""
+"""Query parameters that are not filters."""
 
 
 def list_query(attributes: Attributes) -> Mapping[str, Schema]:
@@ -30,12 +30,13 @@ def list_query(attributes: Attributes) -> Mapping[str, Schema]:
 
 
 def _other(attributes: Attributes) -> Mapping[str, Schema]:
-    """What has no tags cannot be looked for by them."""
+    """Return the query parameters that are not filters; without tag filters for resources without tags."""
     return {name: OTHER[name] for name in OTHER if "tags" in attributes or name not in TAG_FILTERS}
 
 
 def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str] = (), key: str = "id") -> Query:
-    """Raises ApiError 400. `hidden` attributes are none, for this caller; `key` is what a marker is one of."""
+    """Parse a query string. `hidden` attributes are unknown to this caller; `key` is the attribute of markers. Raises
+    ApiError 400."""
     known, other = attributes.keys() - set(hidden), _other(attributes)
     filters = {name: params.getlist(name) for name in params if name not in other}
     unknown = sorted(name for name in filters if name not in known or not attributes[name].sifts)
@@ -67,7 +68,7 @@ def page_links(url: str, params: QueryParams, page: Page) -> list[JsonObject]:
 
 
 def _canonical(attribute: Attribute, text: str) -> str:
-    """The text that the encoded value has: `True` is true, `FA:16:..` is fa:16:.., whatever it was written like."""
+    """Return the text that the encoded value has: `True` becomes true, and `FA:16:..` becomes fa:16:..."""
     try:
         value = attribute.parse(text)
     except ValueError:
@@ -95,7 +96,7 @@ def _sort(params: QueryParams, known: Iterable[str]) -> tuple[tuple[str, bool], 
 
 
 def _limit(text: str | None) -> int | None:
-    """0 is no limit."""
+    """Parse the limit; 0 means no limit."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 9:

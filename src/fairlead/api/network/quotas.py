@@ -1,7 +1,7 @@
-"""Quotas of networks, subnets, ports, routers and floating IPs, by Neutron's names (neutron, extensions/quotasv2.py).
+"""Quotas of networks, subnets, ports, routers and floating IPs (neutron, extensions/quotasv2.py).
 
-What Neutron counts besides (security groups, RBAC policies, subnet pools) is not here, and so has no quota. One
-document has all limits of a project, those of its load balancers too; each door shows, sets and takes away its own.
+Resources that are not implemented (security groups, RBAC policies, subnet pools) have no quota. One document has all
+limits of a project, including those of load balancers; each front end shows, sets and deletes its own.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ from fairlead.model.writing import Changes
 
 _LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
 _FORCE = ("force", "check_limit")
-"""Whether a limit below what there is already may be set; the stock client says one or the other."""
+"""Attributes that allow or forbid a limit below the current usage; clients send one or the other."""
 ATTRIBUTES: Mapping[str, Attribute] = {
     **{what.value: Attribute(parse=_LIMIT) for what in NETWORKING},
     **{name: Attribute(parse=parsers.boolean) for name in _FORCE},
@@ -36,7 +36,7 @@ def _quota(properties: Mapping[str, Schema]) -> Schema:
 
 
 def quota_routes(services: Services) -> list[Operation]:
-    """Below /v2.0."""
+    """Return the routes below /v2.0."""
     views, quota = _Views(services), _quota(_LIMITS)
     listed = {**_LIMITS, **_WHOSE}
     every = object_schema({"quotas": array_schema(object_schema(listed, listed), 10**6)}, ["quotas"])
@@ -123,7 +123,8 @@ class _Views:
 
 
 def _project(request: Request, rule: str = "get_quota") -> str:
-    """Raises ApiError 403 where only an administrator may look or set; and Refused for what is no project's id."""
+    """Return the project in the path. Raises ApiError 403 if the rule requires an administrator, and Refused for an
+    invalid id."""
     project: str = request.path_params["id"]
     caller = identity(request)
     policy.check(caller.is_admin or (rule == "get_quota" and caller.may_see(project)), rule)

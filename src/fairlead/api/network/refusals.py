@@ -1,4 +1,4 @@
-"""What the rules refuse (`fairlead.changes`), in Neutron's words."""
+"""Neutron's error of each rejection by the rules (`fairlead.changes`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ RESOURCES: Mapping[type[Resource], str] = {
     FloatingIP: "floatingip",
     LocalIP: "local_ip",
 }
-"""Neutron's singulars."""
+"""Neutron's singular of each resource."""
 
 
 def _routes(reason: str) -> Callable[[routers.BadRoute], ApiError]:
@@ -382,7 +382,7 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     ),
     quotas.NotAProject: Words(400, "HTTPBadRequest", "A project's id has at most {why.most} characters"),
 }
-"""Of each refusal; or what says it."""
+"""Rejection -> error text, or a function that returns the error."""
 
 
 def say(why: Refusal) -> ApiError:

@@ -1,6 +1,6 @@
-"""Routers, their interfaces and their routes.
+"""Routers of the Neutron API, with interfaces and routes.
 
-Not here, and refused: several external gateways, QoS policies, flavors.
+Not implemented and rejected: several external gateways, QoS policies, flavors.
 """
 
 from collections.abc import Mapping
@@ -89,14 +89,14 @@ def update_router(snapshot: Snapshot, context: RequestContext, router: Router, v
 
 
 def _check_kind(context: RequestContext, values: Values, verb: Verb) -> None:
-    """Whether a router is distributed, and highly available, is for an administrator to say, as in Neutron; here it is
-    OVN's: each is both, whatever was said, and answers say neither. Raises Refused."""
+    """Check that only administrators set `distributed` and `ha`, as in Neutron. The values are ignored and not shown,
+    because OVN routers are both. Raises Refused."""
     asked = {name for name in ("distributed", "ha") if values.get(name) is not None}
     access.check_fields(context.caller.is_admin, verb, Router, asked)
 
 
 def _gateway(values: Values) -> GatewayRequest | None:
-    """What is asked, if anything is; a null takes the gateway away."""
+    """Return the requested gateway; None if the body has none. A null removes the gateway."""
     return (values["external_gateway_info"] or GatewayRequest()) if "external_gateway_info" in values else None
 
 
@@ -105,7 +105,7 @@ _ROUTES = parsers.routes(EXTRA_ROUTES)
 
 @reads(object_schema({"router": object_schema({"routes": _ROUTES.schema}, ["routes"])}, ["router"]))
 def read_routes(body: object) -> tuple[Route, ...]:
-    """Of `{"router": {"routes": [...]}}`. Raises ApiError 400."""
+    """Parse `{"router": {"routes": [...]}}`. Raises ApiError 400."""
     router = body.get("router") if isinstance(body, dict) else None
     if not isinstance(router, dict) or set(router) != {"routes"}:
         raise errors.bad_request("Unable to find 'routes' in request body")
@@ -116,7 +116,7 @@ def read_routes(body: object) -> tuple[Route, ...]:
 
 
 def _target(body: object, *, removing: bool) -> InterfaceTarget:
-    """Raises ApiError 400."""
+    """Parse the subnet or port of a router interface. Raises ApiError 400."""
     if not isinstance(body, dict):
         raise errors.bad_request("Body contains invalid data")
     unknown = sorted(str(name) for name in body if name not in ("port_id", "subnet_id"))

@@ -1,7 +1,7 @@
-"""Subnets: parts of their network's document, so that no two overlap and none is lost.
+"""Subnets of the Neutron API. A subnet is part of its network's document, so overlaps are detected atomically.
 
-The address modes of IPv6 are kept, shown, and decide how a port's address is chosen. Not here, and refused: subnet
-pools, segments, service types, prefix delegation.
+IPv6 address modes are stored, shown, and used to select port addresses. Not implemented and rejected: subnet pools,
+segments, service types, prefix delegation.
 """
 
 from collections.abc import Iterable
@@ -102,7 +102,7 @@ def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, v
 
 
 def _cidr(values: Values) -> IPNetwork:
-    """Raises ApiError 400, and Refused."""
+    """Return the CIDR of the body. Raises ApiError 400, and Refused."""
     cidr: IPNetwork | None = values.get("cidr")
     if cidr is None:
         raise errors.bad_resource("subnets", "a subnetpool must be specified in the absence of a cidr")

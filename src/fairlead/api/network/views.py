@@ -1,4 +1,4 @@
-"""The requests on a collection: read, hand a change to the model, encode what is true afterwards."""
+"""Handlers of the Neutron API: read the body, write the change to the model, and encode the result."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ from fairlead.resting import in_steps
 CREATED, NO_CONTENT = 201, 204
 HIDDEN = networks.HIDDEN | ports.HIDDEN
 REVISED = (412,)
-"""How a write fails too: all of them look at If-Match."""
+"""Further error statuses of writes; all of them check If-Match."""
 IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
 
 
@@ -44,7 +44,7 @@ def collection_routes(services: Services, collection: Collection[R]) -> list[Ope
 
 
 def routes_of(views: "Views[R]", path: str, deleting: Mapping[str, Schema] | None = None) -> list[Operation]:
-    """`deleting` is what the query of a deletion may have."""
+    """Return the routes of a collection. `deleting` are the query parameters of DELETE."""
     collection = views.collection
     attributes, root = shown(collection.attributes), collection.singular
     item, whole = object_schema(attributes), object_schema(attributes, attributes.keys() - HIDDEN)
@@ -96,7 +96,7 @@ def router_routes(services: Services) -> list[Operation]:
 
 
 class Views(Generic[R]):
-    """One method a request; what they share is the services and the collection."""
+    """Handlers of a collection, one method for each request."""
 
     def __init__(self, services: Services, collection: Collection[R]) -> None:
         self._services = services
@@ -126,7 +126,7 @@ class Views(Generic[R]):
         found = yield from self._sifted(view, query, fits)
         by_id = {resource.id: resource for resource in found}
         yield
-        # what the page does not show is encoded only if a filter or the order looks at it
+        # encode the resources outside the page only if a filter or sort key needs it
         encode = partial(collection.encode, view)
         looks = frozenset({"id", "tags", *rest, *(name for name, _ in query.sort)})
         look = (lambda resource: cut(encode(resource), looks)) if rest or query.sort else _identify
@@ -138,7 +138,7 @@ class Views(Generic[R]):
         return replace(page, items=items)
 
     def _sifted(self, view: Viewpoint, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
-        """Those that the caller sees and that may be what they ask for, oldest first."""
+        """Return the visible resources that may match, oldest first."""
         names, snapshot = query.filters.get("name"), view.snapshot
         found: list[R] = []
         for resource in self.collection.candidates(snapshot, query.filters):
@@ -227,7 +227,7 @@ class Views(Generic[R]):
     async def _change(
         self, request: Request, change: Callable[[Snapshot, R], Changes], verb: str = "update"
     ) -> Snapshot:
-        """Change the resource that the path names. Raises ApiError 403, 404 and 412."""
+        """Change the resource in the path. Raises ApiError 403, 404 and 412."""
         caller, key = identity(request), request.path_params["id"]
         expected = _expected_revision(request)
 
@@ -243,7 +243,7 @@ class Views(Generic[R]):
         return await self._services.write(decide)
 
     def _sees(self, snapshot: Snapshot, caller: Identity, resource: R) -> bool:
-        """What others wrote is shown by their own API."""
+        """Return whether the caller may see the resource. Unmanaged ones are shown by their own API only."""
         return not is_foreign(resource) and self.collection.sees(snapshot, caller, resource)
 
     def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
@@ -266,7 +266,7 @@ class Views(Generic[R]):
         return Viewpoint(snapshot=snapshot, applied=self._services.applied, caller=identity(request))
 
     async def _read(self, request: Request, verb: str = "update") -> Any:
-        """The body, of those who may change anything at all. Raises ApiError."""
+        """Read the body if the caller has a role that may write. Raises ApiError."""
         may = bool(identity(request).roles & policy.WRITERS)
         policy.check(may, f"{verb}_{self.collection.singular}")
         request.state.asked = await read_body(request)
@@ -343,7 +343,7 @@ def _create(collection: Collection[R], context: RequestContext, values: Values, 
 
 
 def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Steps[Changes]:
-    """Several changes as one, each decided on what those before it left."""
+    """Merge several changes into one; each is decided on the result of the previous ones."""
     puts: dict[Owner, Aggregate] = {}
     reads: dict[Owner, None] = {}
     rests = False
@@ -369,7 +369,7 @@ def read_tags(body: object) -> tuple[str, ...]:
 
 
 def _expected_revision(request: Request) -> int | None:
-    """Of `If-Match: revision_number=7` (neutron, revision-if-match). Raises ApiError 400."""
+    """Parse `If-Match: revision_number=7` (neutron, revision-if-match). Raises ApiError 400."""
     header = request.headers.get("if-match")
     if header is None:
         return None

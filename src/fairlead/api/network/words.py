@@ -1,11 +1,11 @@
-"""How refusals are worded: Neutron's code, its class of error, and its sentence."""
+"""Error texts of rejections: status code, Neutron's exception class, and text."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """`text` is a format that names what it takes from the refusal, `why`."""
+    """Error of a rejection; `text` is a format string with the rejection as `why`."""
 
     status: int
     kind: str
