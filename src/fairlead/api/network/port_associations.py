@@ -123,7 +123,7 @@ class AssociationViews:
 
     def _associate(self, request: Request, values: Values, snapshot: Snapshot) -> Changes:
         caller = identity(request)
-        said = values.get("project_id") or values.get("tenant_id")  # a replica is the Local IP's project's
+        said = values.get("project_id") or values.get("tenant_id")  # its project is the Local IP's
         if said and project_of(caller, values) != caller.project_id:
             access.check_fields(caller.is_admin, Verb.ADD, LocalIP, {"project_id"})
         replica = AskedReplica(port_id=values["fixed_port_id"], address=values.get("fixed_ip"))
