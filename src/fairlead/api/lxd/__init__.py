@@ -1,4 +1,4 @@
-"""The door of LXD's and Incus' clients: their API of networks and load balancers, below /1.0."""
+"""LXD and Incus API front end for networks and load balancers, below /1.0."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from fairlead.compilers.unsupported import Unsupported
 
 __all__ = ["DOOR", "known_by", "make_door", "refusal", "standing_alone"]
 PARTS = (server_info, projects, certificates, operations, events, networks, balancers, forwards)
-"""Each gives its routes."""
+"""Modules with routes."""
 
 
 def make_door(services: Services) -> Starlette:
@@ -33,7 +33,8 @@ def make_door(services: Services) -> Starlette:
 
 
 def standing_alone(routes: Sequence[BaseRoute]) -> Starlette:
-    """The door at these routes, with what its clients look for above it, and nothing of other doors."""
+    """Make an application of the front end alone, for its own listening sockets, with the version list that clients
+    expect at /."""
 
     async def versions(_: Request) -> Response:
         return sync([PREFIX])

@@ -1,4 +1,5 @@
-"""`GET /1.0/network-allocations`: which addresses are had, by what (LXD's REST API, "network-allocations")."""
+"""Handler of `GET /1.0/network-allocations`: addresses in use and their users (LXD's REST API,
+"network-allocations")."""
 
 from collections.abc import Iterable, Iterator
 
@@ -25,7 +26,7 @@ from fairlead.resting import in_steps
 
 TYPES = {Use.FORWARD: "network-forward", Use.LOAD_BALANCER: "network-load-balancer"}
 UPLINK = "network-uplink"
-"""Of a router's address outside. LXD has no word: it leaves these out."""
+"""Type of a router's address on the uplink. LXD has no such type, because it omits these addresses."""
 ALLOCATION = {
     "type": "object",
     "properties": {"addresses": TEXT, "used_by": TEXT, "type": TEXT, "nat": FLAG, "hwaddr": TEXT, "network": TEXT},
@@ -91,7 +92,7 @@ def _of_network(snapshot: Snapshot, network: Network) -> Iterator[JsonObject]:
 
 
 def _first_joined(snapshot: Snapshot, router_id: str) -> str:
-    """Of the networks that a router joins: its address outside is told once."""
+    """Return the first network of a router, under which its uplink address is listed once."""
     joined = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router_id, NO_IDS))
     return min(joined, default="")
 

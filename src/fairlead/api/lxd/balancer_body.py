@@ -1,8 +1,8 @@
-"""Load balancers and forwards in LXD's normal form: what a request says, and what is shown.
+"""Normal form of load balancers and forwards in LXD's API, for requests and responses.
 
-LXD writes descriptions and protocols without blanks around them, addresses in their canonical form, and lists of ports
-without blanks. Null is empty. What a body has beyond this is passed over, as Go's decoder does: clients send what they
-have read, and newer ones know more.
+As in LXD, descriptions and protocols are stripped, addresses are canonical, and port lists have no blanks. Null means
+empty. Unknown attributes are ignored, as by Go's decoder, because clients send back the objects they have read, and
+newer clients know more attributes.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ from fairlead.api.lxd.port_texts import tidy
 from fairlead.model import sizes
 
 Document: TypeAlias = Mapping[str, Any]
-"""A body in which all is said."""
+"""Body with all attributes present."""
 LONGEST_NAME = 200
-"""Characters: of a backend's name, which can be in the name of an option; of a protocol, and of an address."""
+"""Maximum characters of a backend's name (which can be part of an option's name), of a protocol, and of an address."""
 LONGEST_TEXT = 1_024
-"""Characters: of a description, and of a list of ports."""
+"""Maximum characters of a description and of a port list."""
 
 
 def _normal(parser: Parser[str], normal: Callable[[str], str]) -> Parser[str]:
@@ -27,7 +27,7 @@ def _normal(parser: Parser[str], normal: Callable[[str], str]) -> Parser[str]:
 
 
 def _complete(empty: Document, fields: Mapping[str, Field]) -> Parser[Document]:
-    """A struct in which all that is not said is as in `empty`."""
+    """Make a parser of an object whose missing attributes are taken from `empty`."""
     read = struct(fields)
     return Parser(read.schema, lambda value: {**empty, **read(mapping(value))})
 
@@ -61,12 +61,12 @@ NO_FORWARD: Document = {"description": "", "config": {}, "ports": ()}
 
 
 def complete(values: Values, rest: Document) -> Document:
-    """What a body says, and the rest that it does not say. An option that is empty is none."""
+    """Return the attributes of a body, completed from `rest`. An option with an empty value is unset."""
     said = {name: values.get(name, other) for name, other in rest.items()}
     options = {name: value for name, value in sorted(said["config"].items()) if value}
     return {**said, "config": options}
 
 
 def merge(values: Values, stored: Document) -> Document:
-    """What is true after a PATCH: what it does not say stays, options one by one."""
+    """Return the document after a PATCH: missing attributes and options are unchanged."""
     return complete({**values, "config": merged(stored["config"], values.get("config", {}))}, stored)

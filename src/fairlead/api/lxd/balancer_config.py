@@ -1,23 +1,23 @@
-"""Options of load balancers: Incus's, with its defaults, and our own for what neither LXD nor Incus has.
+"""Options of load balancers: those of Incus with its defaults, and Fairlead's own.
 
 | option | value | unset |
 |---|---|---|
 | `healthcheck` | whether backends are probed | false |
 | `healthcheck.interval` | seconds between two probes | 10 |
 | `healthcheck.timeout` | seconds | 30 |
-| `healthcheck.failure_count` | failures in a row that take a backend out | 3 |
-| `healthcheck.success_count` | successes in a row that bring it back | 3 |
-| `fairlead.healthcheck.method` | how it is probed | by each port's protocol |
-| `fairlead.algorithm` | how connections are spread | round-robin |
-| `fairlead.affinity` | what keeps a client at one backend: `source-ip` | none |
-| `fairlead.locality` | who goes first: `chassis`, backends on the client's own node, then in its zone; `zone` | none |
-| `fairlead.down-member` | what becomes of the connections of a backend that goes down: `keep`, `reset` | keep |
-| `fairlead.raw` | LOCATION:VALUE, the bytes that connections of TCP ports have there, in hexadecimal digits | any |
-| `fairlead.weight.BACKEND` | its share; 0 takes no new connections | 1 |
+| `healthcheck.failure_count` | consecutive failures until a backend is down | 3 |
+| `healthcheck.success_count` | consecutive successes until it is up | 3 |
+| `fairlead.healthcheck.method` | type of the probe | by each port's protocol |
+| `fairlead.algorithm` | balancing algorithm | round-robin |
+| `fairlead.affinity` | session affinity: `source-ip` | none |
+| `fairlead.locality` | preferred backends: `chassis` (same node, then same zone), `zone` | none |
+| `fairlead.down-member` | connections of a backend that goes down: `keep`, `reset` | keep |
+| `fairlead.raw` | LOCATION:VALUE, required bytes (hexadecimal) at an offset of TCP connections | any |
+| `fairlead.weight.BACKEND` | weight; 0 means no new connections | 1 |
 | `user.*` | anything | |
 
-Ours begin with the product's name, which no other program's option will. An option with an empty value is unset. The
-words that an option may have are those that the provider can do.
+Fairlead's options have the product name as a prefix, to avoid conflicts. An option with an empty value is unset. The
+valid values of an option depend on the provider.
 """
 
 import re
@@ -40,14 +40,14 @@ RAW = f"{OURS}raw"
 WEIGHT = f"{OURS}weight."
 USER = "user."
 LONGEST_PERIOD = 3_600
-"""Seconds: of an interval between two probes, and of a timeout."""
+"""Maximum interval and timeout of probes, in seconds."""
 _RAW = re.compile("([0-9]{1,4}):((?:[0-9A-Fa-f]{2})+)")
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Number:
-    """An option of Incus's health checks: its value where it is unset, and the largest; the least is 1."""
+    """Numeric option of Incus's health checks: default and maximum; the minimum is 1."""
 
     default: int
     most: int
@@ -63,20 +63,20 @@ NUMBERS: Mapping[str, _Number] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the options of a load balancer mean."""
+    """Parsed options of a load balancer."""
 
     algorithm: lb.Algorithm
     persistence: lb.SessionPersistence | None
     locality: lb.Locality
     down_member: lb.DownMember
     weights: Mapping[str, int]
-    """By backend."""
+    """Backend name -> weight."""
     probing: Probing | None
     raw: lb.RawMatch | None
 
 
 def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
-    """Of options that have values. Raises ApiError 400 for the first by name that is wrong."""
+    """Parse options with non-empty values. Raises ApiError 400 for the first invalid one by name."""
     for name, value in sorted(config.items()):
         _check(name, value, choices(abilities))
     algorithm, method = config.get(ALGORITHM), config.get(METHOD)
@@ -109,7 +109,7 @@ def _check(name: str, value: str, known: Mapping[str, Collection[str]]) -> None:
 
 
 def _read_raw(value: str) -> lb.RawMatch:
-    """Raises ApiError 400."""
+    """Parse the option `fairlead.raw`. Raises ApiError 400."""
     found = _RAW.fullmatch(value)
     if found is None or int(found[1]) > LARGEST_RAW_LOCATION or len(found[2]) > 2 * RAW_BYTES:
         wanted = f"LOCATION:VALUE, up to {LARGEST_RAW_LOCATION} and of up to {RAW_BYTES} bytes in hexadecimal digits"
@@ -122,7 +122,7 @@ def unknown_option(name: str) -> ApiError:
 
 
 def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
-    """Option -> the words that it may have: what the provider can do."""
+    """Return the values of each option that the provider supports."""
     return {
         AFFINITY: _words(abilities.persistence & {lb.PersistenceType.SOURCE_IP}),
         ALGORITHM: _words(abilities.algorithms),
@@ -133,7 +133,7 @@ def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
 
 
 def imply_options(asked: AskedDescription) -> Mapping[str, str]:
-    """The options that say the same: those of a load balancer that was not made by them."""
+    """Return the options equivalent to a load balancer that was not created with options."""
     found = {f"{WEIGHT}{name}": str(weight) for name, weight in asked.weights.items() if weight != 1}
     if asked.algorithm is not lb.Algorithm.ROUND_ROBIN:
         found[ALGORITHM] = _word(asked.algorithm)
@@ -170,7 +170,7 @@ def _probing(config: Mapping[str, str], method: lb.MonitorType | None) -> Probin
 
 
 def _word(value: StrEnum) -> str:
-    """In the form of LXD's words: `source-ip`."""
+    """Return the value in LXD's spelling, for instance `source-ip`."""
     return value.value.lower().replace("_", "-")
 
 

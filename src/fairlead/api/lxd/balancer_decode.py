@@ -1,8 +1,9 @@
-"""A load balancer in LXD's form becomes what is asked of the rules. Refused here is only what no value can hold.
+"""Decoder of load balancers in LXD's form. Only values that the model cannot represent are rejected here.
 
-LXD looks at the options, then at each backend from its name to its last port, then at each port. So do we and the rule,
-which cannot look at what no value can hold. So the rule is asked of what stands before the first such text, and that is
-told only if the rule has nothing against it (`Decoded.wrong`).
+LXD validates the options, then each backend from its name to its last port, then each port, and reports the first
+error. The rule in `changes/` validates in the same order, but cannot see unparsable values. The rule is therefore
+applied to everything before the first unparsable value, whose error is reported only if the rule finds none
+(`Decoded.wrong`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +27,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """`wrong` is the first text that no value can hold; what is asked then ends before it."""
+    """Decoded load balancer. `wrong` is the error of the first unparsable value, at which `asked` ends."""
 
     asked: AskedDescription
     wrong: ApiError | None = None
 
 
 def decode_balancer(document: Document, network_id: str, abilities: Abilities) -> Decoded:
-    """Raises ApiError 400 for options, which LXD looks at first."""
+    """Decode a load balancer. Raises ApiError 400 for options, which LXD validates first."""
     options = read_options(document["config"], abilities)
     backends, wrong = until_wrong(_backends(document["backends"]))
     ports, wrong = until_wrong(_ports(document["ports"])) if wrong is None else ((), wrong)
@@ -56,7 +57,7 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
 
 
 def until_wrong(found: Iterator[_T]) -> tuple[tuple[_T, ...], ApiError | None]:
-    """What comes before ApiError is raised, and the error."""
+    """Collect the items before the first ApiError, and return them with the error."""
     items = list[_T]()
     try:
         for item in found:
@@ -67,7 +68,7 @@ def until_wrong(found: Iterator[_T]) -> tuple[tuple[_T, ...], ApiError | None]:
 
 
 def _backends(documents: Iterable[Document]) -> Iterator[lb.Backend]:
-    """Raises ApiError 400."""
+    """Decode backends. Raises ApiError 400."""
     for place, each in enumerate(documents):
         name = each["name"]
         try:
@@ -85,7 +86,7 @@ def _backends(documents: Iterable[Document]) -> Iterator[lb.Backend]:
 
 
 def _ports(documents: Iterable[Document]) -> Iterator[AskedPort]:
-    """Raises ApiError 400."""
+    """Decode ports. Raises ApiError 400."""
     for place, each in enumerate(documents):
         protocol = read_protocol(place, each)
         if not each["target_backend"]:
@@ -99,7 +100,7 @@ def _ports(documents: Iterable[Document]) -> Iterator[AskedPort]:
 
 
 def read_protocol(place: int, port: Document) -> lb.ListenerProtocol:
-    """Raises ApiError 400."""
+    """Decode the protocol of a port. Raises ApiError 400."""
     if port["protocol"] not in PROTOCOLS:
         known = ", ".join(PROTOCOLS)
         raise ApiError(400, f"Invalid port protocol in port specification {place}, protocol must be one of: {known}")
@@ -107,7 +108,7 @@ def read_protocol(place: int, port: Document) -> lb.ListenerProtocol:
 
 
 def read_listen_ports(place: int, port: Document) -> Ports:
-    """Raises ApiError 400."""
+    """Decode the listen ports. Raises ApiError 400."""
     if not port["listen_port"]:
         raise ApiError(400, f"Missing listen port in port specification {place}")
     try:
@@ -117,7 +118,7 @@ def read_listen_ports(place: int, port: Document) -> Ports:
 
 
 def target_port(ports: Ports) -> TargetPort:
-    """None without any: the port that the client connected to."""
+    """Return the target port; None for an empty list, which means the listen port."""
     if len(ports) == 1 and ports[0].first == ports[0].last:
         return ports[0].first
     return ports or None

@@ -1,4 +1,4 @@
-"""What is asked of a load balancer, in LXD's form again: what was decoded becomes the same document."""
+"""Encoder of load balancers in LXD's form; it reverses the decoder exactly."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from fairlead.model.port_ranges import TargetPort, render
 
 
 def encode_balancer(asked: AskedDescription) -> Document:
-    """One that was not made by this door has the options that say the same."""
+    """Encode a load balancer. One created by another API has the equivalent options."""
     return {
         "description": asked.description,
         "config": dict(asked.config or imply_options(asked)),
@@ -22,12 +22,12 @@ def encode_balancer(asked: AskedDescription) -> Document:
 
 
 def show(document: Document, address: IPAddress) -> JsonObject:
-    """`location` is that of a cluster's member, which has none of this."""
+    """Add the address and an empty `location` (a cluster member in LXD) to a document."""
     return {**document, "listen_address": str(address), "location": ""}
 
 
 def tagged(document: Document, address: IPAddress) -> Sequence[object]:
-    """What an ETag is of (LXD's shared/api, Etag)."""
+    """Return the values that the ETag covers (LXD's shared/api, Etag)."""
     return [str(address), *document.values()]
 
 

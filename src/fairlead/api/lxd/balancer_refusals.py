@@ -1,8 +1,7 @@
-"""What the rules of load balancers refuse, in LXD's words: those of a load balancer, and those of a forward where LXD
-says it otherwise.
+"""LXD's error texts of rejections by the rules of load balancers, and those for forwards where LXD's text differs.
 
-Where LXD and Incus differ, Incus' text; LXD's where only LXD has the rule; ours where neither has it. A place in a list
-is counted from 0, as there.
+Where LXD and Incus differ, the text is that of Incus. LXD's text is used for rules that only LXD has, and Fairlead's
+own for rules that neither has. Indexes in lists start at 0, as in LXD.
 """
 
 from collections.abc import Callable, Mapping
@@ -220,11 +219,11 @@ _MANAGED: Mapping[type[Refusal], Says] = {
     managers.ManagedElsewhere: lambda why: _bad(managers.say_managed(why)),
 }
 WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN, **_MANAGED}
-"""Of load balancers, and of forwards unless there are others for these."""
+"""Texts for load balancers, and for forwards without a text in `OF_FORWARDS`."""
 
 
 def _of_forward(why: Any, words: str) -> ApiError:
-    """About the default target, or the target of a port."""
+    """Return an error about the default target or the target of a port."""
     if why.name is None:
         return _bad(f"Default target address {words}")
     return _bad(f"Target address {words} in port specification {why.index}")

@@ -1,4 +1,4 @@
-"""How the backends of a load balancer are, in Incus' form: by the port at which each takes connections."""
+"""Health of a load balancer's backends in Incus's form, by target port."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -24,7 +24,7 @@ STATUSES: Mapping[Health, str] = {
     Health.UNPROBED: "unknown",
     Health.UNPROBEABLE: "unknown",
 }
-"""OVN's words, which Incus hands on: what is `offline` does not answer, what is in `error` cannot be asked."""
+"""OVN's states, which Incus passes on: `offline` does not answer, `error` cannot be probed."""
 _TEXT: Schema = {"type": "string"}
 _PORT = {
     "protocol": _TEXT,
@@ -39,7 +39,7 @@ _Ports: TypeAlias = dict[tuple[str, int], str]
 
 
 def encode_state(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Steps[JsonObject]:
-    """`backend_health` is null where nobody asks how they are; a backend that no port leads to has none."""
+    """Encode the health. `backend_health` is null without health checks; a backend without a port is omitted."""
     if not any(working_monitor(balancer, pool) for pool in balancer.pools):
         return {"backend_health": None}
     health, names = dict(members_health(snapshot, balancer)), backend_names(balancer)

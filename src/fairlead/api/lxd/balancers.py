@@ -1,4 +1,4 @@
-"""Load balancers of a network, below /1.0: LXD's and Incus' form of what a described load balancer is."""
+"""Load balancers of a network, below /1.0."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Bodies as Go reads them: what is null is as good as not said, and what nobody knows is passed over."""
+"""Parsers of bodies with the semantics of Go's decoder: null means missing, and unknown attributes are ignored."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,15 +8,15 @@ from fairlead.api.fields import text as any_text
 
 LONGEST_KEY = 255
 LONGEST_VALUE = 1024
-"""Characters of a key of config, and of what it says."""
+"""Maximum characters of a config key and its value."""
 MOST_KEYS, MOST_NAMED = 128, 32
-"""Of one config: keys with names of the caller's making (`user.*`, `fairlead.*`), and the API's own. A server shows
-some of these that nobody has said, so they have places of their own: what is shown can be said again."""
+"""Maximum keys in a config: with free names (`user.*`, `fairlead.*`), and others. They count separately, because
+responses contain keys that the client never set, and a client must be able to send back what it reads."""
 FREE = ("user.", "fairlead.")
 
 
 def struct(fields: Mapping[str, Field]) -> Parser[Values]:
-    """An object with these attributes. A null of one that need not be there is left out."""
+    """Make a parser of an object with these attributes. Null optional attributes are dropped."""
     properties = {name: field.schema for name, field in fields.items()}
     required = sorted(name for name, field in fields.items() if field.required)
     schema: Schema = {"type": "object", "properties": properties, "required": required}
@@ -52,7 +52,7 @@ def flag(default: Any = None) -> Parser[bool]:
     }
 )
 def config(value: object) -> Mapping[str, str]:
-    """Keys with texts; null is an empty one. What an empty one means (take it away) is the resource's to say."""
+    """Parse a config; null means an empty value. The resource defines the meaning of an empty value (removal)."""
     found = mapping(value)
     if fault := _too_many(found):
         raise ValueError(fault)
@@ -64,8 +64,8 @@ def config(value: object) -> Mapping[str, str]:
 
 
 def merged(stored: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, str]:
-    """A config after a PATCH: what it does not say stays. Raises BadField for more keys than can be said at once: what
-    is read could not be written again."""
+    """Return a config after a PATCH; missing keys are unchanged. Raises BadField if the result has more keys than a
+    request may have, because it could not be written back."""
     found = {**stored, **said}
     fault = _too_many([key for key, value in found.items() if value])
     if said and fault:

@@ -1,4 +1,4 @@
-"""Who calls, and for which project: LXD's clients name it in the query, and mean `default` without."""
+"""Caller and project of a request. LXD clients name the project in the query; without one it is `default`."""
 
 from dataclasses import replace
 from urllib.parse import quote, quote_plus
@@ -13,28 +13,28 @@ from fairlead.changes.projects import is_project
 from fairlead.model.snapshot import EVERYBODY, Snapshot
 
 ALL_PROJECTS = "all-projects"
-"""In a query."""
+"""Query parameter."""
 READS = frozenset({"GET", "HEAD"})
 
 
 def services_of(request: HTTPConnection) -> Services:
-    """What is behind this door."""
+    """Return the services of this front end."""
     services: Services = request.app.state.services
     return services
 
 
 def check_trusted(caller: Identity) -> None:
-    """Raises ApiError 403 for who has shown nothing that is known here."""
+    """Raise ApiError 403 for an untrusted caller."""
     if not caller.roles:
         raise forbidden()
 
 
 def caller_of(request: HTTPConnection) -> Identity:
-    """Who calls, as somebody of the project that the request names. Raises ApiError: 403 when that is not for them to
-    name, 404 when there is no such project.
+    """Return the caller in the project of the request. Raises ApiError 403 if the caller may not use the project, 404
+    if it does not exist.
 
-    Who is not restricted is an administrator (`is_admin`), and may see and change what any project has: a handler looks
-    only for what is the project's (`project_id`).
+    An unrestricted caller is an administrator (`is_admin`) and may see and change objects of all projects. A handler
+    therefore looks up only objects of the project (`project_id`).
     """
     caller = identity(request)
     asked = named_project(request)
@@ -50,7 +50,7 @@ def caller_of(request: HTTPConnection) -> Identity:
 
 
 def named_project(request: HTTPConnection) -> str:
-    """Whether or not it is there."""
+    """Return the project in the request, whether or not it exists."""
     return request.query_params.get("project") or identity(request).project_id
 
 
@@ -59,12 +59,12 @@ def may_name(caller: Identity, project: str) -> bool:
 
 
 def sees(caller: Identity, project: str) -> bool:
-    """Whether what is the project's may be shown to the caller, whichever project they have named."""
+    """Return whether objects of the project may be shown to the caller, whichever project the request names."""
     return caller.may_see(project) or project in caller.projects
 
 
 def projects_asked(request: HTTPConnection, snapshot: Snapshot, caller: Identity) -> list[str]:
-    """The project that the request names; or all with networks that the caller may see."""
+    """Return the project of the request, or with `all-projects` all projects with networks that the caller may see."""
     if request.query_params.get(ALL_PROJECTS, "").lower() not in TRUE:
         return [caller.project_id]
     found = {*snapshot.project_networks, DEFAULT_PROJECT, caller.project_id} - {EVERYBODY}
@@ -72,7 +72,7 @@ def projects_asked(request: HTTPConnection, snapshot: Snapshot, caller: Identity
 
 
 def requestor(request: HTTPConnection) -> JsonObject:
-    """Who calls, as events say it (LXD's EventLifecycleRequestor)."""
+    """Return the caller in the form of events (LXD's EventLifecycleRequestor)."""
     address = request.client.host if request.client else ""
     protocol = "unix" if address.startswith("uid ") else "tls" if request.url.scheme in ("https", "wss") else "http"
     return {
@@ -83,7 +83,7 @@ def requestor(request: HTTPConnection) -> JsonObject:
 
 
 def in_project(path: str, project: str) -> str:
-    """A URL as LXD writes it: `default` goes without saying."""
+    """Return the URL of a path in a project, which LXD omits for `default`."""
     return path if project == DEFAULT_PROJECT else f"{path}?project={quote_plus(project)}"
 
 

@@ -1,4 +1,4 @@
-"""Certificates of clients, and how a client that nobody knows brings its own: by a token, once (LXD's "trust")."""
+"""Trust store: certificates of clients, and enrolment of an unknown client with a one-time token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,9 +40,9 @@ from fairlead.model.trust import Certificate, TrustToken
 from fairlead.model.writing import Changes
 
 LARGEST_BODY = 2**16
-"""Bytes: strangers may send one."""
+"""Maximum bytes of a body, which unauthenticated clients can send."""
 MOST_PROJECTS = 100
-"""Of one certificate."""
+"""Maximum projects of a certificate."""
 CLIENT = "client"
 _PUT = {
     "name": Field(text(LONGEST_NAME)),
@@ -145,7 +145,8 @@ class _Views:
         return sync()
 
     async def _join(self, request: Request, values: Values) -> Response:
-        """Raises ApiError: 403 for what is no token, 429 for an address that has tried too often."""
+        """Add the caller's own certificate for a token. Raises ApiError 403 for an invalid token, 429 for an address
+        with too many failures."""
         text = values.get("trust_token") or values.get("password") or ""
         if values.get("token") or not text:
             raise forbidden()
@@ -159,7 +160,7 @@ class _Views:
             raise forbidden()
         now, known = self._services.now(), digest(secret)
         try:
-            token_of(self._services.model.snapshot, known, now)  # a guess never comes as far as the store
+            token_of(self._services.model.snapshot, known, now)  # invalid tokens never reach the store
             certificate = read_certificate(_shown_by_client(request), values.get("name", ""), _address(request))
             await self._services.write(lambda snapshot: spend_token(snapshot, known, certificate, now))
         except Refused as refused:
@@ -217,7 +218,7 @@ class _Views:
 
 
 def _granted(values: Values, old: Certificate | None = None) -> dict[str, Any]:
-    """What a body says of rights. Where there is an old one, only what is said."""
+    """Return the permissions in a body; for an existing certificate only those that are present."""
     found: dict[str, Any] = {}
     if old is None:
         found = {"restricted": False, "projects": (), "description": values.get("description", "")}
@@ -229,7 +230,7 @@ def _granted(values: Values, old: Certificate | None = None) -> dict[str, Any]:
 
 
 def _shown_by_client(request: Request) -> bytes:
-    """The certificate by which the client has come, DER. Raises ApiError 400."""
+    """Return the client's TLS certificate as DER. Raises ApiError 400."""
     if request.url.scheme != "https":
         raise ApiError(400, "Can't use TLS data on non-TLS link")
     certificate: bytes | None = request.scope.get("extensions", {}).get("fairlead.certificate", {}).get("der")

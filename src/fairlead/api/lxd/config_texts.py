@@ -1,4 +1,4 @@
-"""Values of LXD's config keys, read with LXD's own words for what is wrong (LXD and Incus, shared/validate)."""
+"""Parsers of LXD's config values, with LXD's error texts (LXD and Incus, shared/validate)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,20 +12,20 @@ from fairlead.model.addresses import IPAddress, IPNetwork, parse_address
 from fairlead.model.network import AllocationPool
 
 TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; with IPv6 the rules ask for 1280
+LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6
 LARGEST_VLAN = 4094
 LONGEST_NAME = 255
-"""Of a physical network: as Neutron's provider:physical_network has it."""
+"""Maximum characters of a physical network's name, as of Neutron's provider:physical_network."""
 USER = "user."
-"""What begins so is the user's own, and is not looked at."""
+"""Prefix of free keys, whose values are not validated."""
 Rule = Callable[[str], Any]
-"""Reads a text that is not empty. Raises ValueError."""
+"""Parser of a non-empty value. Raises ValueError."""
 _NAME = re.compile(r"[-_a-zA-Z0-9.]+")
 _T = TypeVar("_T")
 
 
 def read_config(network: str, rules: Mapping[str, Rule], config: Mapping[str, str]) -> dict[str, Any]:
-    """What the keys say, that say anything. Raises ApiError 400."""
+    """Parse the non-empty values of a config. Raises ApiError 400."""
     values: dict[str, Any] = {}
     for key in sorted(rules.keys() & config.keys()):
         if config[key]:
@@ -59,7 +59,7 @@ def read_mtu(text: str) -> int:
 
 
 def read_vlan(text: str) -> int | None:
-    """0 is none."""
+    """Parse a VLAN id; 0 means untagged."""
     number = _number(text)
     if number is None:
         raise ValueError(f"Invalid VLAN ID {quote(text)}")
@@ -73,7 +73,7 @@ def _number(text: str) -> int | None:
 
 
 def read_parent(text: str) -> str:
-    """The name of a physical network, which nodes map to a bridge."""
+    """Parse the name of a physical network, which nodes map to a bridge."""
     if len(text) > LONGEST_NAME:
         raise ValueError(f"Network interface is too long (maximum {LONGEST_NAME} characters)")
     if not _NAME.fullmatch(text):
@@ -91,7 +91,7 @@ def one_of(*words: str) -> Rule:
 
 
 def or_word(word: str, rule: Rule, *more: str) -> Rule:
-    """A word instead of what the rule reads."""
+    """Make a parser that also accepts these words."""
     return lambda text: text if text in (word, *more) else rule(text)
 
 
@@ -127,7 +127,7 @@ def any_address(text: str) -> IPAddress:
 
 
 def _address(text: str) -> IPAddress | None:
-    """IPv4 that is written as IPv6 is neither."""
+    """Parse an IP address; None for IPv4-mapped IPv6 addresses and other text."""
     try:
         found = parse_address(text)
     except ValueError:
@@ -136,7 +136,7 @@ def _address(text: str) -> IPAddress | None:
 
 
 def router_address(version: int, *, single: bool) -> Callable[[str], RouterAddress]:
-    """An address with the prefix of its network; `single` says whether it may be alone there."""
+    """Make a parser of a router's address with its prefix; `single` allows a prefix of one address."""
 
     def read(text: str) -> RouterAddress:
         address, network = _with_prefix(text)

@@ -1,4 +1,4 @@
-"""Requests about what LXD describes as a whole, load balancers and forwards: one set for both."""
+"""Handlers of objects with a declarative spec, common to load balancers and forwards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -53,30 +53,30 @@ SHOWN: Mapping[str, Schema] = {
     "description": TEXT,
     "config": {"type": "object", "additionalProperties": TEXT},
 }
-"""Of both sorts."""
+"""Attributes of load balancers and forwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort:
-    """What differs between the two."""
+    """Differences between load balancers and forwards."""
 
     use: lb.Use
     plural: str
-    """In paths."""
+    """Name in paths."""
     noun: str
-    """In texts."""
+    """Name in texts."""
     no_address: Callable[[str], str]
-    """What is said of a listen address that is none."""
+    """Error text of an invalid listen address."""
     put: Parser[Values]
     post: Parser[Values]
     nothing: Document
-    """What a body says that says nothing."""
+    """Document of an empty body."""
     shown: Schema
     decode: Callable[[Document, str, Abilities], Decoded]
-    """The str is the network's id. Raises ApiError 400."""
+    """Decode a document; the str is the network's id. Raises ApiError 400."""
     encode: Callable[[AskedDescription], Document]
     words: Mapping[type[Refusal], Says]
-    """For what all doors' words do not fit to."""
+    """Texts that differ from the common ones."""
 
     @property
     def event(self) -> str:
@@ -101,7 +101,7 @@ class Views:
             Operation("DELETE", one, self.delete, gives={200: EMPTY}, query=query),
         ]
 
-    # Requests
+    # handlers
 
     async def show_all(self, request: Request) -> Response:
         """URLs; or with `recursion` all that is to be said of each."""
@@ -161,7 +161,7 @@ class Views:
         return sync()
 
     async def _update(self, request: Request, revise: Callable[[Values, Document], Document]) -> Response:
-        """Nothing is written, and nobody told, if all stays as it is."""
+        """Update the object. An update without changes is not written and sends no event."""
         path = self._path_of(self._services.model.snapshot, request)
         values, changed = self._read(await read_body(request), "updating"), list[bool]()
 
@@ -191,28 +191,29 @@ class Views:
             return await self._services.record(change)
 
     async def _arrive(self, doing: str, written: Written) -> None:
-        """Raises ApiError 503 if OVN does not have it in time."""
+        """Wait for the apply. Raises ApiError 503 if OVN has not applied the change in time."""
         with self._saying(doing):
             await self._services.arrive(written)
 
     async def _decided(
         self, document: Document, network_id: str, rule: Callable[[AskedDescription], Steps[Changes]]
     ) -> Changes:
-        """What the rule says comes before what no value can hold. Raises Refused, and ApiError 400."""
+        """Decode the document and apply the rule, whose errors take precedence over unparsable values. Raises Refused,
+        and ApiError 400."""
         decoded = self._sort.decode(document, network_id, self._abilities)
         changes = await in_steps(rule(decoded.asked))
         if decoded.wrong is not None:
             raise decoded.wrong
         return changes
 
-    # What they share
+    # shared
 
     def _saying(self, doing: str) -> AbstractContextManager[None]:
         return saying(f"Failed {doing} {self._sort.noun}", self._sort.words)
 
     @property
     def _abilities(self) -> Abilities:
-        """Of the provider that gives these."""
+        """Abilities of the default provider."""
         names = self._services.providers
         return names[names.default].abilities_in(self._services.model.snapshot)
 
@@ -223,7 +224,7 @@ class Views:
         )
 
     def _network(self, snapshot: Snapshot, request: Request) -> Network:
-        """Raises ApiError: 404; 400 for an uplink, which has those of the networks behind it only."""
+        """Find the network. Raises ApiError 404, and 400 for an uplink, which has no load balancers itself."""
         project = caller_of(request).project_id
         with saying("Failed loading network", {}):
             network = find_network(snapshot, project, request.path_params["network"])
@@ -232,12 +233,13 @@ class Views:
         return network
 
     def _target(self, snapshot: Snapshot, request: Request) -> Network:
-        """The network of a new one: also one that another program manages, which the rule refuses. Raises ApiError."""
+        """Find the network of a new object. Networks managed by another program are included; the rule rejects them.
+        Raises ApiError."""
         managed = find_managed(snapshot, caller_of(request), request.path_params["network"])
         return self._network(snapshot, request) if managed is None else managed
 
     def _listen_address(self, text: str) -> Listen:
-        """Raises ApiError 400."""
+        """Parse the listen address. Raises ApiError 400."""
         try:
             address = read_address(text)
         except ValueError:
@@ -245,7 +247,7 @@ class Views:
         return AnyAddress(version=address.version) if address.is_unspecified else address
 
     def find(self, snapshot: Snapshot, request: Request) -> lb.LoadBalancer:
-        """Raises Refused; ApiError 404 for what is no address."""
+        """Find the object in the path. Raises Refused, and ApiError 404 for an invalid address."""
         network = self._network(snapshot, request)
         try:
             address = read_address(request.path_params["listen_address"])
@@ -260,12 +262,12 @@ class Views:
         return f"{path_of(snapshot, network)}/{self._sort.plural}/{address}"
 
     def _path_of(self, snapshot: Snapshot, request: Request) -> str:
-        """Of what the request is about."""
+        """Return the API path of the object in the request."""
         address = canonical(request.path_params["listen_address"])
         return self._path(snapshot, self._network(snapshot, request), address)
 
     def _read(self, values: Values, doing: str) -> Values:
-        """Raises ApiError 400."""
+        """Remove the status from a body. Raises ApiError 400."""
         with self._saying(doing):
             return without_status(values)
 
@@ -283,7 +285,7 @@ class Views:
 
 @contextmanager
 def saying(what: str, words: Mapping[type[Refusal], Says]) -> Iterator[None]:
-    """What goes wrong is said after `what`, as LXD does; some of it in words of its own."""
+    """Prefix errors with `what`, as LXD does; `words` are texts that differ from the common ones."""
     try:
         yield
     except Refused as refused:

@@ -1,6 +1,6 @@
-"""What LXD's clients read: one object around every answer, and ETags (LXD's REST API, "Return values").
+"""Response envelope and ETags of LXD's API (LXD's REST API, "Return values").
 
-Answers are synchronous: a change is stored and applied when it is answered. Only a token is an operation.
+Responses are synchronous: a change is stored and applied before its response. Only tokens are operations.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from fairlead.api.fields import NULL, Schema, object_schema
 from fairlead.api.openapi import TEXT, TEXTS
 
 PREFIX = "/1.0"
-"""Where the API is, in URLs that clients are given."""
+"""Path prefix of the API in URLs for clients."""
 _SCHEMA: Mapping[str, Schema] = {
     "type": {"const": "sync"},
     "status": {"const": "Success"},
@@ -36,22 +36,22 @@ FAULT: Schema = object_schema(
     },
     [*_SCHEMA, "metadata"],
 )
-"""Of the body of an error."""
+"""Schema of an error body."""
 LIST: Schema = {"anyOf": [TEXTS, {"type": "array", "items": {"type": "object"}}]}
-"""URLs, or the objects themselves where `recursion` asks for them."""
+"""Schema of a list: URLs, or with `recursion` the objects."""
 
 
 def gives(metadata: Schema) -> Schema:
-    """The schema of an answer around this one."""
+    """Return the schema of a response with this metadata."""
     return object_schema({**_SCHEMA, "metadata": metadata}, [*_SCHEMA, "metadata"])
 
 
 EMPTY: Schema = gives(NULL)
-"""Of an answer that only says that it is done."""
+"""Schema of a response without metadata."""
 
 
 def sync(metadata: object = None, *, tag: str = "") -> Response:
-    """`tag` is what `etag` gave, for what can be edited."""
+    """Return a synchronous response; `tag` is the ETag of an editable object."""
     response = json_response(_envelope(metadata))
     if tag:
         response.headers["etag"] = f'"{tag}"'
@@ -59,14 +59,14 @@ def sync(metadata: object = None, *, tag: str = "") -> Response:
 
 
 def created(location: str) -> Response:
-    """`location` is the path of what was made. Some clients fail without it, after it was made."""
+    """Return 201. `location` is the path of the new object; some clients fail without it."""
     response = json_response(_envelope(None), 201)
     response.headers["location"] = location
     return response
 
 
 def begun(operation: str, metadata: JsonObject) -> Response:
-    """What is not over yet: the path of the operation, and what is known of it."""
+    """Return 202 for an operation, with its path and state."""
     body = _envelope(metadata) | {"type": "async", "status": "Operation created", "status_code": 100}
     response = json_response(body | {"operation": operation}, 202)
     response.headers["location"] = operation
@@ -93,13 +93,13 @@ def _envelope(metadata: object) -> JsonObject:
 
 
 def etag(parts: Sequence[object]) -> str:
-    """Of what can be edited, as hex. Opaque to clients: they send it back as it came."""
+    """Return a hash of the editable values; opaque to clients."""
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic") + b"\n").hexdigest()
 
 
 def check_match(request: Request, tag: str) -> None:
-    """Raises ApiError 412 when If-Match asks for another state than this one. To be asked inside the change function
-    of `Services.write`: so of two that edit at once one is told."""
+    """Raise ApiError 412 if If-Match differs from this ETag. Call it inside the change function of `Services.write`, so
+    that one of two concurrent edits fails."""
     asked = request.headers.get("if-match", "")
     wanted = asked.removeprefix("W/").strip('"')
     if wanted not in ("", "*", tag):

@@ -1,4 +1,4 @@
-"""Errors in LXD's words: what the rules refuse, by one table, and what cannot be read."""
+"""LXD's error texts of rejections by the rules and of invalid bodies."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,17 +29,16 @@ _NAMES: Mapping[Counted, str] = {
     Counted.LOCAL_IP: "Local IPs",
     Counted.LOCAL_IP_ASSOCIATION: "replicas of Local IPs",
 }
-"""What is counted, by the name of the quota that an administrator sets; and what that is here, where it has another
-name."""
+"""Names of counted resources in quota errors: the name of the quota, and LXD's name where it differs."""
 
 
 def forbidden() -> ApiError:
-    """LXD and Incus (response.Forbidden without a reason)."""
+    """Return 403 with the text of LXD and Incus (response.Forbidden without a reason)."""
     return ApiError(403, "not authorized")
 
 
 def not_found(what: str) -> ApiError:
-    """ "Network", "Network load balancer": LXD names the sort, and not the one that was asked for."""
+    """Return 404 with the type of the object ("Network", "Network load balancer"); LXD does not include its name."""
     return ApiError(404, f"{what} not found")
 
 
@@ -65,7 +64,7 @@ WORDS: Mapping[type[Refusal], Says] = {
     **network_refusals.WORDS,
     **balancer_refusals.WORDS,
 }
-"""Each class of refusal that this door can meet."""
+"""Rejection -> error, for all rules that this front end uses."""
 
 
 def say(why: Refusal) -> ApiError:
@@ -77,7 +76,8 @@ def say_unsupported(error: Unsupported) -> ApiError:
 
 
 def not_applied(what: str, error: NotApplied) -> ApiError:
-    """Incus: "Failed applying OVN load balancer". Incus takes the change back; here it stays stored."""
+    """Return 503 with Incus's text "Failed applying OVN load balancer". Incus reverts the change; here it stays
+    stored."""
     text = f"Failed applying OVN {what}: {error.why}; the change is stored and is applied once OVN accepts it"
     return ApiError(503, text)
 

@@ -1,7 +1,7 @@
-"""What happens, told to whoever listens: LXD's lifecycle events, each a text frame of a websocket.
+"""Lifecycle events of LXD, sent as text frames over WebSocket.
 
-A listener is told of the projects that they may see at that moment. Who takes what they are told too slowly is dropped:
-nobody waits for them, and nothing is kept for long.
+Each event is sent only if its listener may see the project at that moment. A listener that reads too slowly is dropped,
+so that no other listener waits and queues stay short.
 """
 
 import asyncio
@@ -27,42 +27,43 @@ from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.changes.trust import identity_of
 
 LONGEST_QUEUE = 256
-"""Events that wait for one listener; who is later than that is dropped."""
+"""Maximum queued events of a listener; above it the listener is dropped."""
 MOST_LISTENERS, MOST_OF_ONE = 512, 32
-"""At once, of all callers and of one."""
+"""Maximum concurrent listeners: in total, and of one user."""
 MOST_OF_PROJECT, KEPT = 64, 128
-"""At once, of all who are restricted to a project, which may have any number of certificates; and of all places those
-that only administrators get."""
+"""Maximum concurrent listeners of all restricted users of a project, which may have any number of certificates; and the
+part of the total reserved for administrators."""
 TYPES = frozenset({"lifecycle", "logging", "operation", "network-acl"})
-"""That clients ask for. Here things happen when they are answered, so there are `lifecycle` events only."""
+"""Event types that clients may request. Only `lifecycle` events occur, because requests complete before their
+response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One event, for all who listen."""
+    """Event with its serialised form, shared by all listeners."""
 
     event: JsonObject
     text: str
     whose: str | None
-    """The project that may see it; None for what is only for administrators."""
+    """Project that may see the event; None for administrators only."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Listener:
     who: str
-    """The user whose it is."""
+    """User of the listener."""
     project: str | None
-    """None for all that they may see."""
+    """Project filter; None for all visible projects."""
     restricted: bool = False
     projects: frozenset[str] = frozenset()
-    """Those of which they may hear so, and for which they count, if they are restricted."""
+    """Projects against whose limit a restricted listener counts."""
     types: frozenset[str] = TYPES
     queue: "asyncio.Queue[Told]" = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Events:
-    """Of one server. What another server on the same store does is told by that one."""
+    """Event bus of one server. Events of another server on the same store are sent by that server only."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
@@ -70,7 +71,8 @@ class Events:
         self._of_project = Counter[str]()
 
     def publish(self, event: JsonObject, whose: str | None) -> None:
-        """`whose` is the project that may see it; None for what is only for administrators."""
+        """Queue an event for all matching listeners. `whose` is the project that may see it; None for administrators
+        only."""
         told = Told(event, msgspec.json.encode(event).decode(), whose)
         for listener in self._listeners:
             if event["type"] in listener.types and listener.project in (None, event["project"]):
@@ -81,7 +83,7 @@ class Events:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[Listener]:
-        """Raises ApiError 429."""
+        """Register a listener. Raises ApiError 429."""
         if self._is_full(listener):
             raise ApiError(429, "Too many clients listen to events already")
         self._listeners.add(listener)
@@ -103,7 +105,7 @@ class Events:
 
 
 async def tell(websocket: WebSocket) -> None:
-    """`GET /1.0/events`, of who asks for a websocket."""
+    """Serve `GET /1.0/events` over WebSocket."""
     try:
         listener = _read(websocket)
         events: Events = websocket.app.state.events
@@ -115,7 +117,7 @@ async def tell(websocket: WebSocket) -> None:
 
 
 def _read(websocket: WebSocket) -> Listener:
-    """What the query asks for. Raises ApiError."""
+    """Read the query. Raises ApiError."""
     caller: Identity = websocket.scope["identity"]
     check_trusted(caller)
     query = websocket.query_params
@@ -142,7 +144,7 @@ def _listener(caller: Identity, project: str | None, types: frozenset[str]) -> L
 
 
 async def _send(websocket: WebSocket, listener: Listener) -> None:
-    """For ever, or until the caller is not trusted any more."""
+    """Send events until the caller is no longer trusted."""
     caller: Identity = websocket.scope["identity"]
     services = services_of(websocket)
     while True:
@@ -155,21 +157,22 @@ async def _send(websocket: WebSocket, listener: Listener) -> None:
 
 
 def _known_still(services: Services, websocket: WebSocket, caller: Identity) -> Identity | None:
-    """Who the caller is by now: a certificate may have been taken away, or restricted, since they came."""
+    """Return the caller's current identity; a certificate may have been removed or restricted since the connection
+    began."""
     if websocket.client and websocket.client.host.startswith(UNIX):
         return caller
     return identity_of(services.model.snapshot, caller.user, services.now(), ROLES)
 
 
 async def _until_gone(websocket: WebSocket) -> None:
-    """What the client says is not heard (`websocket.BoundedWebSocket`)."""
+    """Wait for the end of the connection, ignoring messages (`websocket.BoundedWebSocket`)."""
     with suppress(WebSocketDisconnect):
         while True:
             await websocket.receive_text()
 
 
 async def _first_of(*works: Any) -> None:
-    """Until one of them has ended; then none goes on."""
+    """Wait until one of the coroutines has ended, and cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -180,19 +183,19 @@ async def _first_of(*works: Any) -> None:
 
 
 def lifecycle(request: Request, action: str, path: str) -> None:
-    """Tell that the request has done this (`network-load-balancer-created`) to what is at this path of the API, in the
-    project of the request. To be called after the write."""
+    """Publish an event (for instance `network-load-balancer-created`) about the object at an API path, in the project
+    of the request. Call it after the write."""
     project = named_project(request)
     _publish(request, action, in_project(path, project), project)
 
 
 def lifecycle_of_project(request: Request, action: str, path: str, project: str) -> None:
-    """The same, of a project itself."""
+    """Publish an event about a project."""
     _publish(request, action, path, project)
 
 
 def lifecycle_of_server(request: Request, action: str, path: str) -> None:
-    """The same, of what is no project's: administrators hear of it."""
+    """Publish an event about an object without a project, for administrators only."""
     _publish(request, action, path, None)
 
 

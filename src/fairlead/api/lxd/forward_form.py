@@ -1,7 +1,7 @@
-"""A forward in LXD's form becomes what is asked of the rules, and that LXD's form again.
+"""Decoder and encoder of forwards in LXD's form.
 
-Each of its ports leads to a machine of its own, which has no name there; here it has that of the port's place. All that
-comes for no port of it goes to the default target, which is an option.
+Each port of a forward has its own target, which has no name in LXD; here its name is the index of the port. Traffic to
+other ports goes to the default target, which is an option.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,11 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress
 
 DEFAULT_TARGET = "target_address"
-"""The option that names the default target."""
+"""Option with the default target."""
 
 
 def decode_forward(document: Document, network_id: str) -> Decoded:
-    """Raises ApiError 400 for options, which LXD looks at first."""
+    """Decode a forward. Raises ApiError 400 for options, which LXD validates first."""
     config = document["config"]
     for name in config:
         if name != DEFAULT_TARGET and not name.startswith(USER):
@@ -61,7 +61,7 @@ def _default_target(text: str) -> IPAddress | None:
 
 
 def _ports(documents: Iterable[Document]) -> Iterator[tuple[lb.Backend, AskedPort]]:
-    """Raises ApiError 400."""
+    """Decode ports with their targets. Raises ApiError 400."""
     for place, each in enumerate(documents):
         protocol = read_protocol(place, each)
         try:

@@ -1,4 +1,4 @@
-"""Forwards of a network, below /1.0: an address whose ports lead to one machine each."""
+"""Forwards of a network, below /1.0: a listen address with one target for each port."""
 
 from collections.abc import Mapping
 

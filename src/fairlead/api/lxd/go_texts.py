@@ -1,7 +1,5 @@
-"""Texts as Go's packages say them: LXD and Incus hand these on to their clients.
-
-How `fmt` quotes (%q), and what `strconv` says of a text that is no number.
-"""
+"""Texts of Go's packages, which LXD and Incus return to clients: quoting of `fmt` (%q) and number errors of
+`strconv`."""
 
 import re
 from collections.abc import Mapping
@@ -20,11 +18,11 @@ _ESCAPES: Mapping[str, str] = {
     '"': r"\"",
 }
 _LONGEST_NUMBER = 64
-"""Digits that are looked at; more are out of any range."""
+"""Maximum digits that are parsed; longer numbers are out of range."""
 
 
 def quote(text: str) -> str:
-    """As %q does (strconv.Quote)."""
+    """Quote a text like %q (strconv.Quote)."""
     return '"' + "".join(_ESCAPES.get(letter) or _escape(letter) for letter in text) + '"'
 
 
@@ -36,12 +34,12 @@ def _escape(letter: str) -> str:
 
 
 def parse_int(text: str) -> int:
-    """strconv.ParseInt(text, 10, 64). Raises ValueError with its text."""
+    """Parse like strconv.ParseInt(text, 10, 64). Raises ValueError with its text."""
     return _parse("ParseInt", _NUMBER, text, -(2**63), 2**63 - 1)
 
 
 def parse_uint32(text: str) -> int:
-    """strconv.ParseUint(text, 10, 32). Raises ValueError with its text."""
+    """Parse like strconv.ParseUint(text, 10, 32). Raises ValueError with its text."""
     return _parse("ParseUint", _UNSIGNED, text, 0, 2**32 - 1)
 
 

@@ -1,8 +1,8 @@
-"""Who comes by the door's own listeners: users of this machine, and holders of certificates.
+"""Authentication on LXD's own listening sockets: local users, and holders of trusted certificates.
 
-Who may open the unix socket is an administrator, as in LXD: the socket's owner, group and mode say who that is. By
-HTTPS anybody comes in, and is a stranger unless their certificate is trusted; it is looked up at each request, so one
-that is taken away lets nobody in any more.
+A process that can open the Unix socket is an administrator, as in LXD; owner, group and mode of the socket control
+that. Every client may connect by HTTPS, and is untrusted unless its certificate is in the trust store. The certificate
+is looked up for each request, so its removal takes effect immediately.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def known_by(services: Services) -> Authenticate:
 
 
 def known(services: Services, attempt: LoginAttempt) -> Identity:
-    """Of the project that the URL names, if it is for them to name."""
+    """Return the caller's identity, in the project of the URL if the caller may use it."""
     who = _who(services, attempt)
     asked = parse_qs(attempt.query).get("project", [""])[-1]
     may = who.is_admin or asked in who.projects

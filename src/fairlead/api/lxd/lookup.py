@@ -1,7 +1,7 @@
-"""Networks by LXD's names. There a name is the key; here several may have one name, and any name is allowed.
+"""Lookup of networks by LXD's names. In LXD the name is unique; here names may repeat and have any characters.
 
-A network is called by its name if that is one for LXD, and nothing else in its project is called so; else by its id.
-Looking up takes both. External networks are uplinks: they are everybody's, and listed in the project `default`.
+A network's LXD name is its name if that is valid in LXD and unique in its project, otherwise its id. Lookups accept
+both. External networks are uplinks, which every project may use; they are listed in the project `default`.
 """
 
 import re
@@ -18,12 +18,12 @@ from fairlead.model.snapshot import EVERYBODY, MANAGED, Snapshot
 
 LONGEST_NAME = 64
 RESERVED = "$?&+\"'`*/"
-"""What has a meaning in a URL, in a shell or in LXD's own texts."""
+"""Characters with a meaning in URLs, shells or LXD's texts."""
 ENDS = re.compile(r"[a-zA-Z0-9]+(.*[a-zA-Z0-9]+)?")
 
 
 def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
-    """Raises ApiError 404."""
+    """Find a network. Raises ApiError 404."""
     found = _find(snapshot, scopes(project), name)
     if found is None or not allows_network(snapshot, project, name_of(snapshot, found)):
         raise ApiError(404, "Network not found")
@@ -31,19 +31,19 @@ def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
 
 
 def is_called(snapshot: Snapshot, project: str, name: str) -> bool:
-    """Whether any network of the project is called so, even if it is not found by that."""
+    """Return whether any network of the project has this name, even if lookups do not find it by name."""
     by_id = snapshot.project_networks
     return any((scope, name) in snapshot.network_names or name in by_id.get(scope, NO_IDS) for scope in scopes(project))
 
 
 def find_uplink(snapshot: Snapshot, name: str) -> Network | None:
-    """The external network that is called so, whoever owns it."""
+    """Find an external network by name, in any project."""
     return _find(snapshot, (EVERYBODY,), name)
 
 
 def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | None:
-    """The network that another program manages, by the name of its row or by its id; None where the name is that of an
-    own one, or the caller may not use it."""
+    """Find a network that another program manages, by its row's name or its id. None if one of the project's own
+    networks has the name, or the caller may not use the network."""
     if _find(snapshot, scopes(caller.project_id), name) is not None:
         return None
     ids = {name, *snapshot.network_names.get((MANAGED, name), NO_IDS)}
@@ -52,14 +52,14 @@ def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | N
 
 
 def networks_of(snapshot: Snapshot, project: str) -> Iterator[Network]:
-    """Those that the project may access, in no order."""
+    """Yield the networks that the project may use, unordered."""
     for scope in scopes(project):
         found = (snapshot.networks[each] for each in snapshot.project_networks.get(scope, NO_IDS))
         yield from (each for each in found if allows_network(snapshot, project, name_of(snapshot, each)))
 
 
 def project_of(network: Network) -> str:
-    """The project in which the network is listed."""
+    """Return the project in which the network is listed."""
     return DEFAULT_PROJECT if network.external else network.project_id
 
 
@@ -72,7 +72,7 @@ def name_of(snapshot: Snapshot, network: Network) -> str:
 
 
 def name_fault(name: str) -> str | None:
-    """What makes it no name for LXD, in its words."""
+    """Return LXD's reason why a name is invalid; None if it is valid."""
     if len(name) > LONGEST_NAME:
         return f"Maximum name length is {LONGEST_NAME} characters"
     if any(character.isspace() for character in name):
@@ -87,7 +87,7 @@ def name_fault(name: str) -> str | None:
 
 
 def scopes(project: str) -> tuple[str, ...]:
-    """Whose networks are listed in the project (`Snapshot.project_networks`)."""
+    """Return the keys of `Snapshot.project_networks` that are listed in the project."""
     return (project, EVERYBODY) if project == DEFAULT_PROJECT else (project,)
 
 

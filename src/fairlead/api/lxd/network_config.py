@@ -1,7 +1,7 @@
-"""LXD's networks of type `ovn`: their config keys, decoded and encoded (LXD's documentation, "OVN network").
+"""Decoder and encoder of the config of LXD networks of type `ovn` (LXD's documentation, "OVN network").
 
-What is said is shown again as it was said, as long as it is true. What is not said is shown where it is not as LXD's
-users expect it.
+A key is shown with the client's spelling as long as its value is still true. A key that the client did not set is shown
+if its value differs from LXD's default.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,13 +33,13 @@ NONE, AUTO = "none", "auto"
 MTU = "bridge.mtu"
 VOLATILE, CHOSEN = "volatile.", "It is chosen by the server"
 SMALLEST_IPV6 = 64
-"""Bits of the longest prefix of an IPv6 subnet."""
+"""Maximum prefix length of an IPv6 subnet."""
 _ELSEWHERE = ("network", "ipv4.address", "ipv6.address")
-"""Keys that the model says by itself; and so those that are `volatile`."""
+"""Keys that are not stored as config, because the model has their values; likewise the `volatile` keys."""
 
 
 def volatile(version: int) -> str:
-    """The router's address on the uplink."""
+    """Return the key of the router's address on the uplink."""
     return f"volatile.network.ipv{version}.address"
 
 
@@ -63,7 +63,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def encode_config(snapshot: Snapshot, network: Network) -> dict[str, str]:
-    """The MTU is filled in, as LXD does it for a network behind an uplink."""
+    """Encode the config. The MTU is always shown, as by LXD for a network with an uplink."""
     asked, said = describe(snapshot, network), dict(network.config)
     uplink = snapshot.networks.get(asked.uplink_id or "")
     config = {key: text for key, text in said.items() if key.startswith(USER)}
@@ -90,7 +90,8 @@ def _family_config(version: int, family: Family | None, said: Mapping[str, str],
 
 
 def shown(key: str, truth: Any, default: Any, said: Mapping[str, str], rules: Mapping[str, Rule]) -> dict[str, str]:
-    """The key as it was said, if that is so; else the truth, where nobody would expect it."""
+    """Return the key with its stored spelling if that is still true, otherwise the actual value unless it is the
+    default."""
     text = said.get(key)
     if text is not None and _in_order(rules[key](text)) == _in_order(truth):
         return {key: text}
@@ -98,7 +99,7 @@ def shown(key: str, truth: Any, default: Any, said: Mapping[str, str], rules: Ma
 
 
 def _in_order(value: Any) -> Any:
-    """The order of a list says nothing."""
+    """Normalise a value for comparison; the order of a list is irrelevant."""
     return sorted(map(str, value)) if isinstance(value, tuple) else value
 
 
@@ -116,7 +117,7 @@ def uplink_addresses(snapshot: Snapshot, network: Network) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidNetwork:
-    """What a request says of a network."""
+    """Network in a request."""
 
     name: str
     description: str
@@ -125,7 +126,8 @@ class SaidNetwork:
 
 
 def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old: Network | None) -> AskedNetwork:
-    """`old` is the network as it is, if it is there already: what is volatile stays. Raises ApiError 400, Refused."""
+    """Decode a network. `old` is the existing network, whose volatile keys are unchanged. Raises ApiError 400,
+    Refused."""
     name, config = said.name, said.config
     values = read_config(name, RULES, config)
     there = {} if old is None else uplink_addresses(snapshot, old)
@@ -134,7 +136,7 @@ def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old:
             raise wrong(name, key, CHOSEN)
     kept = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
     if kept.get(MTU) == str(values.get(MTU)):
-        del kept[MTU]  # it is shown so anyway
+        del kept[MTU]  # shown in this form anyway
     return AskedNetwork(
         name=name,
         description=said.description,
@@ -157,7 +159,7 @@ def _uplink(snapshot: Snapshot, name: str, project_id: str) -> str | None:
 
 
 def _families(values: Mapping[str, Any], *, is_new: bool) -> list[Family]:
-    """A new network has both, unless it is told otherwise; and where the subnet is any, it is translated."""
+    """Return the IP families. A new network has both by default; an automatic subnet has NAT by default."""
     found = []
     for version in VERSIONS:
         prefix = f"ipv{version}"

@@ -1,4 +1,4 @@
-"""A network as LXD's clients see it (LXD's REST API, "networks"). What is shown is true now."""
+"""Encoder of networks in LXD's form (LXD's REST API, "networks")."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +23,7 @@ from fairlead.model.steps import Steps
 OVN, PHYSICAL = "ovn", "physical"
 TYPES = (OVN, PHYSICAL)
 LOCATION = "none"
-"""Of what is on no member of a cluster of LXD's own."""
+"""Location of an object that is on no LXD cluster member."""
 PLURALS: Mapping[Use, str] = {Use.FORWARD: "forwards", Use.LOAD_BALANCER: "load-balancers"}
 CONFIG = {"type": "object", "additionalProperties": TEXT}
 SHOWN = {
@@ -54,7 +54,7 @@ def config_of(services: Services, snapshot: Snapshot, network: Network) -> dict[
 
 
 def tag_of(services: Services, snapshot: Snapshot, network: Network) -> str:
-    """Of what can be edited (LXD and Incus, networkGet)."""
+    """Return the ETag of the editable values (LXD and Incus, networkGet)."""
     name, config = name_of(snapshot, network), config_of(services, snapshot, network)
     return etag([name, True, type_of(network), network.description, config])
 
@@ -83,7 +83,7 @@ def encode_network(services: Services, snapshot: Snapshot, caller: Identity, net
 
 
 def _used_by(snapshot: Snapshot, caller: Identity, network: Network) -> Steps[list[str]]:
-    """URLs of what the caller may see: load balancers and forwards of a network, networks behind an uplink."""
+    """Return the URLs of the visible users of a network: load balancers and forwards, or for an uplink its networks."""
     found = set[str]()
     for use, plural in PLURALS.items() if not network.external else ():
         yield
@@ -101,7 +101,7 @@ def _used_by(snapshot: Snapshot, caller: Identity, network: Network) -> Steps[li
 
 
 def _owners(snapshot: Snapshot, network: Network) -> Iterator[Owner]:
-    """What the network consists of."""
+    """Yield the owners that make up the network."""
     yield Owner(Kind.NETWORK, network.id)
     router = None if network.external else router_of(snapshot, network)
     if router is None:

@@ -1,5 +1,5 @@
-"""What the rules of networks refuse, in LXD's words where it has some. What LXD answers with 500 is 400 here: it is the
-caller's to mend."""
+"""LXD's error texts of rejections by the rules of networks, or Fairlead's own. LXD's 500 becomes 400, because the
+client can correct the request."""
 
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network, IPv6Network
@@ -52,7 +52,8 @@ def _host(address: Any) -> str:
 
 
 def _target_outside(why: whole.TargetOutside) -> ApiError:
-    """A forward's default target gets what is for no port."""
+    """Return the error about a target outside the subnet. The default target of a forward is the member without a
+    port."""
     balancer = why.balancer
     noun = "Network forward" if lb.is_forward(balancer) else "Network load balancer"
     rest = (pool.members for pool in balancer.pools if pool.protocol is lb.PoolProtocol.ANY)

@@ -1,4 +1,4 @@
-"""What a network has by now, as Incus says it (api.NetworkState)."""
+"""State of a network in Incus's form (api.NetworkState)."""
 
 from fairlead.api.door import JsonObject
 from fairlead.api.lxd.network_config import uplink_addresses, volatile
@@ -26,7 +26,8 @@ STATE = {
 
 
 def encode_state(snapshot: Snapshot, network: Network) -> JsonObject:
-    """The addresses are the router's, or the gateway's on an uplink's wire. Nobody counts what a network carries."""
+    """Encode the state, with the addresses of the router, or of the gateway on an uplink. Traffic counters are always
+    0."""
     router = None if network.external else router_of(snapshot, network)
     subnets = wire_subnets(network) if network.external else shown_subnets(network)
     segment = network.segment
@@ -55,7 +56,7 @@ def encode_state(snapshot: Snapshot, network: Network) -> JsonObject:
 
 
 def _mac(snapshot: Snapshot, network: Network, router: Router | None) -> str:
-    """By which machines know the router."""
+    """Return the MAC of the router on this network."""
     found = snapshot.router_interfaces.get(router.id, NO_IDS) if router else NO_IDS
     ports = (snapshot.ports[each] for each in found)
     here = (port for port in ports if port.network_id == network.id and port.fixed_ips)
@@ -64,7 +65,7 @@ def _mac(snapshot: Snapshot, network: Network, router: Router | None) -> str:
 
 
 def _encode_ovn(snapshot: Snapshot, network: Network, router: Router | None) -> JsonObject:
-    """`chassis` is the one that is seen to have the router's gateway."""
+    """Encode OVN's part; `chassis` is where the router's gateway is bound."""
     gateway = None if router is None else router.gateway
     addresses = uplink_addresses(snapshot, network)
     return {

@@ -1,4 +1,4 @@
-"""Operations: only tokens that were not spent yet. All else is done when it is answered."""
+"""Operations API. Only unused tokens are operations, because other requests complete before their response."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Lists of ports as clients write them: `80,81,8080-8090`."""
+"""Parser of port lists: `80,81,8080-8090`."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from fairlead.model.port_ranges import PortRange
 
 
 class BadRange(Exception):
-    """`place` is that of the range in the list, `reason` what LXD says of it."""
+    """Invalid range; `place` is its index in the list, `reason` LXD's text."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
@@ -16,12 +16,12 @@ class BadRange(Exception):
 
 
 def tidy(text: str) -> str:
-    """Without blanks, and without items that are empty."""
+    """Remove blanks and empty items."""
     return ",".join(_items(text))
 
 
 def parse_ports(text: str) -> tuple[PortRange, ...]:
-    """Whether there can be such ports is for the rules to say. Raises BadRange for what is no range of numbers."""
+    """Parse a port list without checking port numbers, which the rules do. Raises BadRange."""
     found = list[PortRange]()
     for place, item in enumerate(_items(text)):
         try:

@@ -1,7 +1,7 @@
-"""How far a change is in the dataplane, in LXD's words for the status of a network.
+"""Apply status of an object, in LXD's words for the status of a network.
 
-LXD has no status of load balancers and forwards. Theirs is an option that the server sets while the newest change is
-not applied: `show` prints options.
+LXD has no status of load balancers and forwards. Their status is an option, because `show` prints options; the server
+sets it until the newest change is applied.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 CREATED, PENDING, ERRORED = "Created", "Pending", "Errored"
 PROGRESS = (CREATED, PENDING, ERRORED)
 STATUS = "volatile.fairlead.status"
-"""The option. It begins as LXD's options that a server sets do."""
+"""Option with the status; `volatile` is LXD's prefix of options that the server sets."""
 
 
 def status_of(services: Services, snapshot: Snapshot, owners: Iterable[Owner]) -> str:
-    """`Created` once all of these are applied; `Errored` while attempts fail."""
+    """Return `Created` if all owners are applied, `Errored` if an apply fails, otherwise `Pending`."""
     found = {
         derive_provisioning_status(snapshot.generations.get(owner, snapshot.revision), services.applied(owner))
         for owner in owners
@@ -31,12 +31,13 @@ def status_of(services: Services, snapshot: Snapshot, owners: Iterable[Owner]) -
 
 
 def with_status(config: Mapping[str, str], status: str) -> Mapping[str, str]:
-    """Options as they are shown."""
+    """Return the options with the status."""
     return config if status == CREATED else dict(sorted({**config, STATUS: status}.items()))
 
 
 def without_status(values: Values) -> Values:
-    """A body without the status that its sender has read. Raises ApiError 400 for any other: nobody sets it."""
+    """Remove a status that the client read from a body. Raises ApiError 400 for any other value, because clients cannot
+    set it."""
     config = values.get("config", {})
     if STATUS not in config:
         return values

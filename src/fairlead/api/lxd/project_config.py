@@ -1,7 +1,8 @@
-"""Keys of projects: those that restrict networks, and those of instances and storage, which change nothing here.
+"""Config keys of projects: network restrictions, and keys of instances and storage, which have no effect.
 
-The latter are taken and shown, because tools set them on every project. LXD's and Incus's rule holds that the keys
-`restricted.*` mean something where `restricted` is true alone; that of granted subnets is older here, and always does.
+The latter are stored and shown, because tools set them on every project. In LXD and Incus, `restricted.*` keys apply
+only if `restricted` is true; the granted subnets (`restricted.networks.subnets`) predate this rule here and always
+apply.
 """
 
 import re
@@ -15,7 +16,7 @@ from fairlead.model.trust import MOST_NAMES, Restrictions, UplinkLimit
 OWN_NETWORKS = "features.networks"
 RESTRICTED = "restricted"
 SUBNETS = "restricted.networks.subnets"
-"""Prefixes of uplinks' routes that restricted callers may have in this project. LXD's key, and its form."""
+"""Prefixes within an uplink's routes that restricted callers may use in this project; LXD's key and format."""
 UPLINKS, ACCESS = "restricted.networks.uplinks", "restricted.networks.access"
 MOST_NETWORKS = "limits.networks"
 _FLAGS = frozenset(
@@ -31,7 +32,7 @@ _UPLINK_IPS = re.compile(r"limits\.networks\.uplink_ips\.ipv([46])\.(.+)")
 
 
 def read_restrictions(config: Mapping[str, str]) -> Restrictions:
-    """Of keys with values. Raises ApiError 400 for the first by name that means nothing here, or is wrong."""
+    """Parse non-empty values. Raises ApiError 400 for the first unknown or invalid key by name."""
     limits = list[UplinkLimit]()
     for key, value in sorted(config.items()):
         if key in _FLAGS:
@@ -53,7 +54,7 @@ def read_restrictions(config: Mapping[str, str]) -> Restrictions:
 
 
 def _check(key: str, value: str) -> None:
-    """Raises ApiError 400."""
+    """Check a boolean. Raises ApiError 400."""
     try:
         read_flag(value)
     except ValueError as error:
@@ -61,7 +62,7 @@ def _check(key: str, value: str) -> None:
 
 
 def _number(key: str, value: str) -> int:
-    """Raises ApiError 400."""
+    """Parse a number. Raises ApiError 400."""
     try:
         return parse_uint32(value)
     except ValueError as error:
@@ -69,7 +70,7 @@ def _number(key: str, value: str) -> int:
 
 
 def _names(config: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Raises ApiError 400."""
+    """Parse a list of names. Raises ApiError 400."""
     found = sorted({name for each in config.get(key, "").split(",") if (name := each.strip())})
     if len(found) > MOST_NAMES:
         raise _wrong(key, f"at most {MOST_NAMES} names")

@@ -1,4 +1,4 @@
-"""Projects, by LXD's API. What is a project's own here are its networks; there is nothing that it could share."""
+"""Projects of LXD's API. A project has its own networks; no other feature is supported."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -123,7 +123,7 @@ class _Views:
 
 
 def _made(project: Project, values: Values) -> Project:
-    """With what a body says of it. Raises ApiError for a key that means nothing here."""
+    """Return the project with the values of a body. Raises ApiError for an unknown config key."""
     said: Mapping[str, str] = values.get("config", {})
     if said.get(OWN_NETWORKS, "") not in ("", "true"):
         raise ApiError(400, "Every project has networks of its own: features.networks can only be true")
@@ -138,7 +138,7 @@ def _made(project: Project, values: Values) -> Project:
 
 
 def _read_prefixes(text: str) -> tuple[GrantedPrefix, ...]:
-    """`UPLINK:PREFIX`, several with commas. Raises ApiError 400."""
+    """Parse a comma-separated list of `UPLINK:PREFIX`. Raises ApiError 400."""
     found = [_read_prefix(word.strip()) for word in text.split(",") if word.strip() and text.strip() != "block"]
     if len(found) > MOST_PREFIXES:
         raise ApiError(400, f"A project has at most {MOST_PREFIXES} of {SUBNETS}")

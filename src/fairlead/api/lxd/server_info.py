@@ -1,4 +1,4 @@
-"""`GET /1.0`: what the server is, and what clients may ask of it. Clients look for the extensions before they call."""
+"""Handler of `GET /1.0`: server information and API extensions, which clients check before other requests."""
 
 from dataclasses import dataclass
 
@@ -38,9 +38,8 @@ EXTENSIONS = (
     "certificate_update",
     "project_usage",
 )
-"""By which clients know what can be had (doc/api-extensions.md of LXD and of Incus). Not
-`storage_and_network_operations`: with it newer clients expect operations that end later, and here all is done when it
-is answered."""
+"""Implemented extensions (doc/api-extensions.md of LXD and of Incus). `storage_and_network_operations` is left out,
+because newer clients then expect asynchronous operations, and requests here complete before their response."""
 INFO = {
     "type": "object",
     "properties": {"api_extensions": TEXTS, "auth": TEXT, "config": {"type": "object"}},

@@ -1,7 +1,7 @@
-"""Tokens by which a client brings its certificate: how clients write them, and the operations that they are in LXD.
+"""Trust tokens: their encoding for clients, and their form as operations.
 
-LXD keeps a token as an operation with its secret. Here only a hash of the secret is kept: whoever reads the store, or
-lists tokens, cannot spend one.
+LXD stores a token as an operation with its secret. Here only a hash of the secret is stored, so a reader of the store
+or of the token list cannot use a token.
 """
 
 import base64
@@ -19,10 +19,10 @@ from fairlead.api.lxd.envelope import PREFIX
 from fairlead.model.trust import TrustToken
 
 LONGEST_TOKEN = 8192
-"""Characters: a server may have many addresses."""
+"""Maximum characters of a token, which may list many server addresses."""
 LONGEST_SECRET = 128
 RUNNING = 103
-"""LXD's code of an operation that is not over (shared/api/status_code.go)."""
+"""LXD's status code of a running operation (shared/api/status_code.go)."""
 
 
 def new_secret() -> str:
@@ -34,7 +34,7 @@ def digest(secret: str) -> str:
 
 
 def read_secret(text: str) -> str | None:
-    """The secret in what a client sends: base64 of a JSON object (CertificateAddToken). None when it is none."""
+    """Return the secret of a token: base64 of a JSON object (CertificateAddToken). None if the text is invalid."""
     try:
         decoded: object = msgspec.json.decode(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
@@ -44,7 +44,7 @@ def read_secret(text: str) -> str | None:
 
 
 def write_token(token: TrustToken, secret: str, reachable: Reachable) -> str:
-    """As a client takes it."""
+    """Encode a token for a client."""
     body = {
         "client_name": token.name,
         "fingerprint": reachable.fingerprint,
@@ -60,7 +60,7 @@ def url(token: TrustToken) -> str:
 
 
 def operation(token: TrustToken, reachable: Reachable | None, secret: str = "") -> JsonObject:
-    """The token as the operation that it is to clients; the secret is told when it is made, and never again."""
+    """Encode a token as an operation. Only the response of its creation has the secret."""
     metadata: Mapping[str, Any] = {
         "addresses": reachable.addresses if reachable else [],
         "expiresAt": _time(token.expires_at),

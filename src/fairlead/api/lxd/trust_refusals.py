@@ -1,4 +1,4 @@
-"""What the rules of projects and of trust refuse, in Incus' words."""
+"""Incus's error texts of rejections by the rules of projects and trust."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Certificates of clients, read: all that is looked at of one that nobody vouches for."""
+"""Parser of client certificates, which may be self-signed."""
 
 import base64
 from ipaddress import ip_address
@@ -14,18 +14,18 @@ from fairlead.api.door import ApiError
 from fairlead.model.trust import Certificate
 
 LONGEST_CERTIFICATE = 16_384
-"""Characters of one in a body: base64 of its DER form, or PEM."""
+"""Maximum characters of a certificate in a body: base64 of DER, or PEM."""
 LARGEST_DER = LONGEST_CERTIFICATE * 3 // 4
-"""Bytes of one by which a client has come: as many as of one in a body."""
+"""Maximum bytes of a client's TLS certificate, equal to the maximum in a body."""
 LONGEST_NAME = 255
 LEAST_RSA = 2048
-"""Bits."""
+"""Minimum size of an RSA key, in bits."""
 UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""What cryptography, and binascii, say of strangers' bytes."""
+"""Exceptions of cryptography and binascii for invalid certificates."""
 
 
 def decode_certificate(text: str) -> bytes:
-    """The DER form of a certificate in a body. Raises ApiError 400."""
+    """Return the DER form of a certificate in a body. Raises ApiError 400."""
     try:
         if "-----BEGIN" in text:
             return x509.load_pem_x509_certificate(text.encode()).public_bytes(Encoding.DER)
@@ -35,8 +35,8 @@ def decode_certificate(text: str) -> bytes:
 
 
 def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
-    """As it is stored: of this name, or of the one that it has itself, or else of the client's address. Raises ApiError
-    400."""
+    """Return the certificate to store. Its name is the given one, its common name, or the client's address. Raises
+    ApiError 400."""
     if len(der) > LARGEST_DER:
         raise _invalid(f"more than {LARGEST_DER} bytes")
     try:
@@ -44,7 +44,7 @@ def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
         key = found.public_key()
         subject = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         not_before, not_after = found.not_valid_before_utc, found.not_valid_after_utc
-    except UNREADABLE as error:  # some of it is read only when it is asked for
+    except UNREADABLE as error:  # some fields are parsed on access only
         raise _invalid(str(error)[:100]) from None
     if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
         raise ApiError(400, f"RSA key is too weak (minimum of {LEAST_RSA}bit)")
