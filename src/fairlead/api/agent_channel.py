@@ -75,7 +75,7 @@ class Channel:
         self._wanted = asyncio.Event()
         self._outbox: deque[tuple[list[Watch], bytes]] = deque()
         self.writing = False
-        """Whether messages are left in the outbox for a later event-loop turn."""
+        """True if messages are left in the outbox for a later event-loop turn."""
         model.watch(self._take)
 
     @property

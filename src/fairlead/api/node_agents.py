@@ -64,7 +64,7 @@ class _Heard:
     told_at: float | None = None
     """Time of the last report, by the wall clock; None if the agent has not reported since this server started."""
     is_told: bool = False
-    """Whether the agent has begun its full report; its first report may have only changes relative to an earlier server
+    """True if the agent has begun its full report. Its first report may have only changes relative to an earlier server
     process."""
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0

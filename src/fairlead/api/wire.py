@@ -56,7 +56,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.on_gone: Callable[[], None] = lambda: None
         self._on_hung_up: Callable[[], None] = lambda: None
         self._ended_here = False
-        """Whether this server closed the connection. No event loop reports reliably that the client did: uvloop reports
+        """True if this server closed the connection. No event loop reports reliably that the client did: uvloop reports
         no EOF over TLS."""
         self.peer = ""
         """Client identity in place of an address: the uid of a client on a Unix socket."""

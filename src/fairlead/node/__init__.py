@@ -1,19 +1,20 @@
-"""The agent, one on each compute node. It does two things, side by side.
+"""Node agent, one per compute node or plain host. This overview covers counters and neighbour announcements; the other
+modules apply rows, probe members and report.
 
-It counts what the node's switch does for virtual addresses, and tells servers. No load balancer needs that: without an
-agent nobody knows figures of its node.
+The agent reads the counters of the node's switch for virtual addresses and reports them to the servers. No load
+balancer depends on it; without an agent the node's traffic is missing in the statistics.
 
-* The switch counts by address and port, and forgets its counts when OVN makes a flow anew. The agent adds up what comes
-  (`counting`) and keeps the sums in a file (`state`), so they outlive the switch's memory and the agent's own.
-* Which listener an address and a port are, only the server knows: it is asked about those that have grown, and what has
-  grown is that listener's from then on (`protocol`). While it does not answer nothing is taken, and nothing is lost:
-  the switch goes on counting.
-* The sums are told whole each time. A report that is lost or comes twice does no harm.
+* The switch counts per address and port, and drops its counts when OVN replaces a flow. The agent sums the increments
+  (`counting`) and stores the sums in a file (`state`), so they survive flow changes and restarts of the agent.
+* Only a server can map an address and port to a listener. The agent requests this for counters that have grown, and
+  adds the increment to that listener (`protocol`). While no server answers, nothing is added and nothing is lost,
+  because the switch continues to count.
+* Each report has the complete sums, so a lost or repeated report has no effect.
 
-It announces by which MACs the node's machines have to know their neighbours (`announcing`), when a Local IP takes the
-place of a port that they know, and when it goes. Without an agent they learn that when they ask again of themselves.
+The agent announces MACs to the node's machines (`announcing`) when a Local IP takes over the address of a port, and
+when the Local IP is removed. Without an agent, machines learn the new MAC at their next ARP or ND resolution.
 
-* What they should know is heard of a server whole, and compared with what was said (`neighbours`). What was missed is
-  said later.
-* What was said is kept in a file (`state`): of what is no Local IP any more, only the agent knows that it was one.
+* The agent receives the complete desired neighbours from a server and compares them with its past announcements
+  (`neighbours`). A missed announcement is made later.
+* Past announcements are stored in a file (`state`), because only the agent knows about Local IPs that no longer exist.
 """

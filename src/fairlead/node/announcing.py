@@ -1,6 +1,6 @@
-"""Tells the machines of this node by which MACs to know their neighbours: hears what should be known, and says it.
+"""Announcer of neighbour MACs to the machines of this node: receives the desired neighbours and sends announcements.
 
-Hearing and saying go on side by side: while much is being said, what is heard meanwhile counts.
+The two run concurrently, so new neighbours take effect during a long series of announcements.
 """
 
 import asyncio
@@ -20,22 +20,23 @@ from fairlead.node.protocol import Servers
 from fairlead.node.state import read_memory, write_memory
 
 WAIT = 20
-"""Seconds for which a server is asked to wait for news."""
+"""Timeout of the long poll to a server, in seconds."""
 QUESTION_PAUSE = 0.1
-"""Seconds between two questions."""
+"""Seconds between two requests."""
 AGAIN = 2.0
-"""Seconds until what has failed is tried again."""
+"""Retry interval in seconds."""
 MOST_AT_ONCE = 100
-"""Announcements in one message to the switch."""
+"""Maximum announcements in one message to the switch."""
 MOST_FRAMES = 1_000
-"""In a second, and in one message that says more than one announcement: much that is said on one network keeps no
-other waiting. Each machine that hears an announcement is a frame."""
+"""Maximum frames per second, and in one message with several announcements, so that many announcements on one network
+do not delay others. An announcement has one frame for each receiving machine."""
 FIRST_PATIENCE, LONGEST_PATIENCE = 0.1, 5.0
-"""Seconds from look to look whether OVN answers for an address already; each is twice as long as the last."""
+"""Initial and maximum interval, in seconds, between two checks whether OVN already answers for an address; it doubles
+each time."""
 
 
 class Switch(Protocol):
-    """Each question raises SwitchError."""
+    """Interface to the node's switch. Each method raises SwitchError."""
 
     async def ports(self) -> Ports: ...
 
@@ -46,7 +47,7 @@ class Switch(Protocol):
 
 class Announcing:
     def __init__(self, path: Path, chassis: Callable[[], Awaitable[str]], servers: Servers, switch: Switch) -> None:
-        """`chassis` asks for the node's name in OVN, and raises SwitchError."""
+        """`chassis` returns the node's name in OVN and raises SwitchError."""
         self._path = path
         self._ask_chassis = chassis
         self._chassis = ""
@@ -55,13 +56,13 @@ class Announcing:
         self._memory = read_memory(path)
         self._written: Mapping[Key, str] = self._memory.macs
         self._planned: Mapping[Key, str] = {}
-        """What is being said."""
+        """Announcements in progress, by key."""
         self._digest = ""
         self._news = asyncio.Event()
         self._patience = FIRST_PATIENCE
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Receive and announce until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self.hear, Complaints("hearing of neighbours")))
             tasks.create_task(self._repeat(self.say, Complaints("announcing neighbours")))
@@ -77,7 +78,7 @@ class Announcing:
                 complaints.end()
 
     async def hear(self) -> None:
-        """One question. Raises SwitchError, ServerError, OSError."""
+        """Send one long poll and take its answer. Raises SwitchError, ServerError, OSError."""
         self._chassis = self._chassis or await self._ask_chassis()
         before = frozenset(self._memory.said)
         heard = await self._servers.hear(self._chassis, self._digest, self._memory.remembered(), WAIT)
@@ -90,7 +91,7 @@ class Announcing:
         await asyncio.sleep(QUESTION_PAUSE)
 
     async def say(self) -> None:
-        """What is due, or wait until something is. Raises SwitchError, OSError."""
+        """Send the announcements that are due, or wait until there are any. Raises SwitchError, OSError."""
         self._news.clear()
         due = list(self._memory.due())
         if not due:
@@ -98,19 +99,19 @@ class Announcing:
             return
         found = await self._ready(due)
         self._planned = {each.key: each.mac for each in found}
-        self._write()  # before it is said: who ends in the middle may have said it
+        self._write()  # before sending: a process killed midway may have announced them
         for batch in _batches(found):
             await self._announce(batch)
-            if self._news.is_set():  # not before: who has news for us all the time would keep all others unsaid
+            if self._news.is_set():  # not before the batch: constant updates must not starve announcements
                 break
         self._planned = {}
-        self._write()  # what was forgotten while it was being said
+        self._write()  # entries forgotten during the announcements
         if not found:
             await self._rest(self._patience)
             self._patience = min(2 * self._patience, LONGEST_PATIENCE)
 
     async def _ready(self, due: Collection[Announcement]) -> list[Announcement]:
-        """Those that can be said, by what OVN answers on this node."""
+        """Return the announcements that may be sent, given OVN's current answers (address and MAC) on this node."""
         doubtful = {each.key[1] for each in due if each.lasting or each.again}
         answers = await self._switch.answers(doubtful) if doubtful else frozenset()
         return [each for each in due if each.is_ready(answers)]
@@ -120,7 +121,7 @@ class Announcing:
         frames = [
             Frame(octets=announcement(each.key[1], each.mac), ports=ports)
             for each in batch
-            if (ports := [numbers[port] for port in each.ports if port in numbers])  # others have left just now
+            if (ports := [numbers[port] for port in each.ports if port in numbers])  # ports may have left since
         ]
         if frames:
             await self._switch.send(frames)
@@ -128,7 +129,7 @@ class Announcing:
         await asyncio.sleep(sum(len(frame.ports) for frame in frames) / MOST_FRAMES)
 
     async def _rest(self, seconds: float) -> None:
-        """Or until there is news."""
+        """Sleep, or until new neighbours are received."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -141,7 +142,7 @@ class Announcing:
 
 
 def _batches(announcements: Iterable[Announcement]) -> Iterator[list[Announcement]]:
-    """What is said in one message each, in their order."""
+    """Split announcements into messages, in order."""
     batch, frames = list[Announcement](), 0
     for each in announcements:
         frames += len(each.ports)

@@ -1,4 +1,4 @@
-"""Keys and certificates of this node's proxies, as servers lend them: asked for by the rows that name them."""
+"""Fetcher of keys and certificates for this node's proxies from the servers."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""The slice of the model that this node is given, in memory and in a file.
+"""Slice of the model for this node, in memory and in a file, received over the push channel.
 
-A server tells it, any of them, for as long as it lives (`api/agent_lines.py`). When it is away the slice stays as it
-is; after a restart of the agent it is the one of the file. An agent that comes again says up to where it was told.
+Any server can send it (`api/agent_lines.py`). While no server is available the slice is unchanged; after a restart of
+the agent it is read from the file. The agent reconnects with its cursor.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
 SILENCE = 3 * BEAT
-"""Seconds for which a server may say nothing: then another one is asked."""
+"""Maximum seconds without a line from a server; then the agent connects to another one."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-"""Seconds until an agent comes again; each pause is twice as long as the last, and any part of it: a thousand agents
-whose server ends do not come again at once."""
+"""Minimum and maximum reconnect interval in seconds. It doubles each time and has full jitter, so that a thousand
+agents do not reconnect together."""
 KEEP_EVERY = 2.0
 """Seconds between two writes of the file."""
 ANSWER_PATIENCE = 10.0
 
 
 def slice_path(path: Path) -> Path:
-    """Beside the file of the sums."""
+    """Return the path of the slice file, beside the file of the counters."""
     return path.with_name(f"{path.stem}.slice.jsonl")
 
 
 class Slice:
     def __init__(self, name: str, path: Path) -> None:
-        """`name` is the chassis's, in OVN; `path` is the file."""
+        """`name` is the chassis' name in OVN; `path` is the file."""
         self.ready = asyncio.Event()
-        """Set when anything is known, if only from the file."""
+        """Set when there is a slice, possibly only from the file."""
         self.heard = asyncio.Event()
-        """Set when a server has told it."""
+        """Set when a server has sent the slice."""
         self._path = path
         self._told = agent_lines.Slice(name)
         self._subscribers: list[Callable[[tuple[Owner, ...]], None]] = []
@@ -69,11 +69,11 @@ class Slice:
         return self._told.cursor
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
-        """`call` is told after each change which owners it concerns: too many, never too few. It must not wait."""
+        """Register a callback for changed owners: a superset of those affected. It must not block."""
         self._subscribers.append(call)
 
     async def take(self, text: bytes) -> None:
-        """A line. Raises ValueError, StoreError."""
+        """Take a line. Raises ValueError, StoreError."""
         line = read_line(text)
         concerned = await in_steps(self._told.take(line))
         if line.at:
@@ -87,7 +87,7 @@ class Slice:
         self._told.interrupted()
 
     async def keep(self) -> None:
-        """Write the file, if anything is new, beside the event loop. Raises OSError."""
+        """Write the file in a thread if the slice has changed. Raises OSError."""
         cursor, snapshot = self.cursor, self.snapshot
         if cursor != self._kept:
             await beside(lambda: write_whole(self._path, b"".join(_lines(snapshot, cursor))))
@@ -108,7 +108,7 @@ class Slice:
 
 
 def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
-    """Of the file: the slice as if it were told for the first time."""
+    """Yield the lines of the file, which are those of a full slice."""
     yield agent_lines.list_line(snapshot)
     for chassis in snapshot.chassis.values():
         yield agent_lines.chassis_line(chassis)
@@ -128,19 +128,19 @@ def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
 
 
 class Channel:
-    """Keeps a slice as servers tell it."""
+    """Connection that keeps a slice up to date."""
 
     def __init__(self, taken: Slice, remotes: Callable[[], Sequence[Remote]]) -> None:
-        """`remotes` is asked each time: certificates are renewed."""
+        """`remotes` is called for each connection, because certificates are renewed."""
         self._slice = taken
         self._remotes = remotes
         self._first = 0
-        """Which of the servers is asked first: the one that told something last."""
+        """Index of the server to try first: the last one that sent anything."""
         self._pause = FIRST_PAUSE
         self._complaints = Complaints("listening")
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Receive until cancelled."""
         keeping = asyncio.ensure_future(self._keep())
         try:
             while True:
@@ -149,7 +149,7 @@ class Channel:
             keeping.cancel()
 
     async def _listen_somewhere(self) -> None:
-        """To the first server that tells anything, until it does not any more."""
+        """Connect to the servers in turn, and receive from the first one that answers until it fails."""
         remotes = self._remotes()
         for turn in range(len(remotes)):
             self._first %= len(remotes)
@@ -165,7 +165,7 @@ class Channel:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def listen(self, remote: Remote) -> None:
-        """Raises ServerError; ValueError and StoreError for what cannot be read."""
+        """Receive from one server. Raises ServerError; ValueError and StoreError for invalid lines."""
         connection = Connection(remote, ANSWER_PATIENCE)
         path = f"/agent/chassis/{quote(self._slice.name, safe='')}/slice?after={quote(self._slice.cursor)}"
         try:

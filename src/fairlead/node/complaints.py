@@ -1,4 +1,4 @@
-"""What goes wrong again and again is said once, and so is its end."""
+"""Log deduplication: a repeated failure and its end are logged once."""
 
 import logging
 
@@ -7,12 +7,12 @@ LOG = logging.getLogger(__name__)
 
 class Complaints:
     def __init__(self, doing: str) -> None:
-        """`doing` is what goes on when nothing is wrong: "counting and telling"."""
+        """`doing` names the activity, as in "counting and telling"."""
         self._doing = doing
         self._last = ""
 
     def say(self, error: Exception, again: float) -> None:
-        """`again` is after how many seconds it is tried again."""
+        """`again` is the retry interval in seconds."""
         if str(error) != self._last:
             LOG.warning("%s; trying again every %g s", error, again)
         self._last = str(error)

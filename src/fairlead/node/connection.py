@@ -1,5 +1,4 @@
-"""HTTP/1.1 from an agent to a server: one connection that is kept, for one request after the other, or for an answer
-without an end."""
+"""HTTP/1.1 client of an agent: one persistent connection, for sequential requests or for an endless response."""
 
 import asyncio
 import base64
@@ -16,15 +15,15 @@ import httptools
 from fairlead.client import NotReached, ServerError, sentence_of
 
 LARGEST_ANSWER = 16 * 2**20
-"""Bytes of an answer that has an end, and of a line of one that has none."""
+"""Maximum bytes of a response, and of a line in an endless response."""
 READ = 2**16
 CONNECT_PATIENCE = 10.0
-"""Seconds, for the handshake of TLS too."""
+"""Timeout of connecting, including the TLS handshake, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A server, and how an agent shows who it is."""
+    """Server with the agent's credentials."""
 
     url: str
     """http://HOST:PORT, https://HOST:PORT or unix:PATH."""
@@ -34,7 +33,7 @@ class Remote:
 
     @property
     def head(self) -> bytes:
-        """The fields of every request."""
+        """Header fields of every request."""
         parts = urlsplit(self.url)
         fields = [f"Host: {parts.netloc or 'localhost'}"]
         if self.user:
@@ -45,11 +44,12 @@ class Remote:
 
 @dataclass(slots=True)
 class _Answer:
-    """What httptools calls."""
+    """Response under construction, with the callbacks of httptools."""
 
     complete: bool = False
     is_last: bool = False
-    """Whether the server ends the connection with it: who asks the parser afterwards is told so of every one."""
+    """True if the server closes the connection after this response. It is read in the callback, because afterwards the
+    parser reports it for every response."""
     body: bytearray = field(default_factory=bytearray)
     parser: Any = None
 
@@ -58,31 +58,32 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self.complete, self.is_last = True, not self.parser.should_keep_alive()
-        self.parser = None  # which refers to this
+        self.parser = None  # breaks the reference cycle
 
 
 class Connection:
-    """For one task at a time."""
+    """HTTP connection for one task at a time."""
 
     def __init__(self, remote: Remote, patience: float) -> None:
-        """`patience` is for an answer, in seconds."""
+        """`patience` is the timeout of a response in seconds."""
         self._remote = remote
         self._patience = patience
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
-        """What the server answers, decoded. Raises ServerError."""
+        """Send a request and return the decoded response. Raises ServerError."""
         kept = self._writer is not None
         try:
             return await self._exchange(method, path, body)
         except ServerError as error:
             if not kept or error.status is not None:
                 raise
-        return await self._exchange(method, path, body)  # a connection that was kept may have ended meanwhile
+        return await self._exchange(method, path, body)  # a persistent connection may have been closed
 
     async def lines(self, path: str, silence: float) -> AsyncIterator[bytes]:
-        """Of an answer without an end; none when it says nothing for `silence` seconds. Raises ServerError."""
+        """Yield the lines of an endless response. A pause of more than `silence` seconds is an error. Raises
+        ServerError."""
         async with self._guarded(silence):
             parser, answer = await self._begin("GET", path, None)
             while True:
@@ -137,7 +138,7 @@ class Connection:
         return answer.parser, answer
 
     async def _read(self, parser: Any, answer: _Answer, patience: float) -> int | None:
-        """The status, when it is known."""
+        """Read bytes, and return the status once it is known."""
         assert self._reader is not None  # noqa: S101 - for mypy
         async with asyncio.timeout(patience):
             data = await self._reader.read(READ)
@@ -164,7 +165,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def _guarded(self, patience: float) -> AsyncIterator[None]:
-        """A connection of which not everything was read is of no use any more. Raises ServerError alone."""
+        """Convert errors to ServerError, and close a connection with an incomplete response."""
         try:
             yield
         except ServerError as error:

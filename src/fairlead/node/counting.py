@@ -1,8 +1,8 @@
-"""Sums of what a switch, or a plain host's kernel, and the proxies of a node have counted, by listener. Pure: what was
-read, and whose it is, are arguments.
+"""Sums per listener of the counters of a switch or a plain host's kernel, and of the node's proxies. Pure: counters and
+listeners are arguments.
 
-A connection that a proxy takes has passed the switch too. Of such a listener the proxies count, wherever it is, and a
-switch only those that it turned away because no proxy served.
+A connection to a proxy also passes the switch. For a listener with proxies only the proxies' counters are used, on
+every node, and from the switch only the connections it rejected because no proxy served.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,16 +16,16 @@ from fairlead.model.statistics import CountedService
 
 @dataclass(slots=True)
 class Tally:
-    """What was read last, and what has come together. A value that only its own methods change."""
+    """Last counters and the sums. Only its methods change it."""
 
     last: dict[CountedService, Mapping[str, Count]] = field(default_factory=dict)
     sums: dict[str, Figures] = field(default_factory=dict)
-    """By listener; as many as a server hears of. `active` is that of the switch."""
+    """Sums by listener, limited to the number in a report. `active` is that of the switch."""
     processes: dict[str, Mapping[str, Figures]] = field(default_factory=dict)
-    """What each process of a proxy had counted when it was looked at last, by listener."""
+    """Last counters of each proxy process, by listener."""
 
     def grown(self, readings: Readings) -> list[CountedService]:
-        """Where something was counted since the last look, or something is open."""
+        """Return the services whose counters have grown or that have active connections."""
         return [
             service
             for service, reading in readings.items()
@@ -35,7 +35,7 @@ class Tally:
     def take(
         self, readings: Readings, listeners: Mapping[CountedService, str | None], proxied: Collection[str] = ()
     ) -> None:
-        """Add what has grown to its listener; what is nobody's is dropped. `proxied` lead to proxies."""
+        """Add the increments to their listeners, and drop those without one. `proxied` are listeners with proxies."""
         self.sums = {listener: replace(sums, active=0) for listener, sums in self.sums.items()}
         for service, listener in listeners.items():
             reading = readings[service]
@@ -45,7 +45,7 @@ class Tally:
         self.last = {service: reading.counts for service, reading in readings.items()}
 
     def take_process(self, process: str, counted: Mapping[str, Figures]) -> None:
-        """All that a process has counted since it began; a look that comes late says nothing new."""
+        """Add the counters of a proxy process. Counters that have not grown, as in a late reading, add nothing."""
         last = dict(self.processes.get(process, {}))
         for listener, now in counted.items():
             before = last.get(listener, Figures())
@@ -56,13 +56,13 @@ class Tally:
         self.processes[process] = last
 
     def forget_processes(self, gone: Iterable[str]) -> None:
-        """Those that will never be looked at again."""
+        """Forget processes that have ended."""
         for process in gone:
             self.processes.pop(process, None)
 
     @property
     def told(self) -> Mapping[str, Figures]:
-        """What servers are told: the sums, with the connections that proxies have open."""
+        """Return the sums for the servers, including the open connections of proxies."""
         told = dict(self.sums)
         for counted in self.processes.values():
             for listener, figures in counted.items():
@@ -84,5 +84,5 @@ class Tally:
 
 
 def _growth(before: Count | None, now: Count) -> int:
-    """A counter that was made anew has counted from nothing."""
+    """Return the increment; a recreated counter starts at 0."""
     return now.value - before.value if before is not None and now.goes_on(before) else now.value

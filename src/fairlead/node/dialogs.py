@@ -1,7 +1,8 @@
-"""What a probe says and what it makes of the answer, for each kind of monitor. Pure: what arrives is an argument.
+"""Probe protocols: the bytes a probe sends and the evaluation of the response, for each monitor type. Pure: received
+bytes are arguments.
 
-A dialog says something when its socket is connected, hears what the other end says, and comes to an `Outcome`. It reads
-as much as it needs and no more: of an answer of HTTP its first line.
+A dialog sends bytes once its socket is connected, receives bytes, and ends in an `Outcome`. It reads as little as
+possible: of an HTTP response only the status line.
 """
 
 import re
@@ -16,20 +17,20 @@ from fairlead.model.loadbalancer import MonitorType
 from fairlead.node import sctp
 
 STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})(?![0-9])")
-"""RFC 9112, section 4: what an answer begins with, as far as it has to be read."""
+"""Beginning of a response (RFC 9112, section 4), as far as it is checked."""
 LONG_ENOUGH = 13
-"""Octets of an answer by which it is known whether it begins so."""
+"""Octets that are needed to match STATUS_LINE."""
 ALERT, HANDSHAKE = 21, 22
 """Content types of TLS (RFC 8446, appendix B.1)."""
 LEAST_SOURCE = 1024
-"""The least port from which SCTP is asked."""
+"""Minimum source port of SCTP probes."""
 ECHO, ECHO_REPLY = {4: 8, 6: 128}, {4: 0, 6: 129}
 """Types of ICMP (RFC 792) and ICMPv6 (RFC 4443)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """As the monitor wants it."""
+    """Success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What is sent before the connection is closed. The answer is right, whatever becomes of it."""
+    """Bytes to send before closing; the probe has succeeded already."""
 
     octets: bytes
 
 
 Judgement: TypeAlias = Right | Wrong
 Reply: TypeAlias = bytes | Judgement | Last
-"""What is said next, which may be nothing; or what has come of it."""
+"""Bytes to send next (possibly none), or the result."""
 RIGHT = Right()
 
 
@@ -56,16 +57,16 @@ class Dialog(Protocol):
     def heard(self, octets: bytes) -> Reply: ...
 
     def ended(self) -> Judgement:
-        """The other end says no more."""
+        """The peer has closed the connection."""
 
     @property
     def silence(self) -> Judgement | None:
-        """What it means if nothing is heard for as long as somebody waits; None is the usual failure."""
+        """Result of a timeout; None is the usual failure."""
 
 
 @dataclass(slots=True)
 class Connecting:
-    """TCP: who opens a connection is there."""
+    """TCP: success when the connection is established."""
 
     silence: None = None
 
@@ -81,7 +82,7 @@ class Connecting:
 
 @dataclass(slots=True)
 class Datagram:
-    """UDP: only a refusal is heard, so silence is as good as any answer."""
+    """UDP-CONNECT: only an ICMP error is a failure, so a timeout is a success."""
 
     silence: Judgement = RIGHT
 
@@ -97,7 +98,7 @@ class Datagram:
 
 @dataclass(slots=True)
 class Echo:
-    """PING. The kernel gives the identifier and the checksum, and hands over what answers this socket alone."""
+    """PING over an ICMP socket. The kernel sets identifier and checksum, and delivers only replies to this socket."""
 
     version: int
     silence: None = None
@@ -114,8 +115,8 @@ class Echo:
 
 @dataclass(slots=True)
 class RawEcho:
-    """PING by a raw socket, where the kernel opens no other one for it (`net.ipv4.ping_group_range`): what is asked has
-    to be told from what others ask, and in IPv4 has its checksum, and comes back with the header of IP."""
+    """PING over a raw socket, where `net.ipv4.ping_group_range` does not permit ICMP sockets. The probe identifies its
+    own replies; for IPv4 it computes the checksum and receives the IP header."""
 
     version: int
     nonce: int
@@ -138,7 +139,7 @@ class RawEcho:
 
 
 def _checksum(octets: bytes) -> int:
-    """RFC 1071, of an even number of octets."""
+    """Compute the checksum of RFC 1071 over an even number of octets."""
     words = (int.from_bytes(octets[place : place + 2]) for place in range(0, len(octets), 2))
     total = sum(words)
     while total >> 16:
@@ -148,8 +149,8 @@ def _checksum(octets: bytes) -> int:
 
 @dataclass(slots=True)
 class Association:
-    """SCTP: who answers that they would open an association is there. The socket hands over all that the other end
-    sends by this protocol, in IPv4 with the header of IP; what does not answer this question is somebody else's."""
+    """SCTP: success on an INIT ACK, failure on an ABORT. The socket delivers all SCTP packets of the peer, for IPv4
+    with the IP header; packets of other associations are ignored."""
 
     version: int
     source: int
@@ -175,7 +176,7 @@ class Association:
 
 @dataclass(slots=True)
 class Request:
-    """HTTP."""
+    """HTTP: success on a status code that the monitor expects."""
 
     check: HttpCheck
     silence: None = None
@@ -203,7 +204,7 @@ class Request:
 
 @dataclass(slots=True)
 class Hello:
-    """TLS-HELLO: whoever answers as TLS does, if only with an alert, as HAProxy's ssl-hello-chk."""
+    """TLS-HELLO: success on any TLS response, even an alert, as HAProxy's ssl-hello-chk."""
 
     silence: None = None
 
@@ -218,7 +219,7 @@ class Hello:
 
 
 class _Tls:
-    """One end of a TLS connection, without its socket."""
+    """TLS client without a socket."""
 
     def __init__(self, name: str) -> None:
         self._from_there, self._from_here = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -230,14 +231,15 @@ class _Tls:
         return self._from_here.read()
 
     def take(self, octets: bytes, say: bytes) -> tuple[bytes, bytes]:
-        """What was heard, and what has to be sent; `say` is said when the connection is open. Raises ssl.SSLError."""
+        """Process received bytes; return the plaintext and the bytes to send. `say` is sent once the handshake is
+        complete. Raises ssl.SSLError."""
         self._from_there.write(octets)
         if not self.is_open and self._shake_hands():
             self._end.write(say)
         return self._read(), self._from_here.read()
 
     def _shake_hands(self) -> bool:
-        """Whether it is open now."""
+        """Continue the handshake, and return whether it is complete."""
         try:
             self._end.do_handshake()
         except ssl.SSLWantReadError:
@@ -258,7 +260,7 @@ class _Tls:
 
 @dataclass(slots=True)
 class SecureRequest:
-    """HTTPS."""
+    """HTTPS: an HTTP request over TLS."""
 
     request: Request
     silence: None = None
@@ -288,8 +290,8 @@ class SecureRequest:
 
 @dataclass(slots=True)
 class Introduced:
-    """Any of those over TCP, after a header of the PROXY protocol. A member that answers nothing gets the header too:
-    one that waits for it would log each probe as a failure."""
+    """TCP-based dialog after a PROXY protocol header. The header is sent even if no response is needed, because a
+    member that waits for it would log each probe as an error."""
 
     dialog: Dialog
     header: bytes
@@ -311,7 +313,8 @@ def _is_address(host: str) -> bool:
 
 
 def _make_context() -> ssl.SSLContext:
-    """Which speaks with everybody: a probe asks whether somebody is there, not who."""
+    """Make a context that accepts every certificate, version and cipher, because a probe checks reachability, not
+    identity."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -324,8 +327,8 @@ CONTEXT = _make_context()
 
 
 def dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False, header: bytes = b"") -> Dialog:
-    """`nonce` is of 48 bits that nobody can guess: who answers shows that they have heard the question. `header` is
-    the one that the check asks for."""
+    """Return the dialog of a check. `nonce` has 48 random bits, so that a response proves that the request was
+    received. `header` is the PROXY protocol header of the check."""
     asked = _dialog(check, endpoint, nonce, by_raw_socket=by_raw_socket)
     return Introduced(asked, header) if header else asked
 

@@ -1,4 +1,4 @@
-"""The slice that a node was given, as those need it who act on it."""
+"""Interface to the slice of a node, for the modules that act on it."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from fairlead.model.snapshot import Snapshot
 class Given(Protocol):
     @property
     def name(self) -> str:
-        """The chassis."""
+        """Name of the chassis."""
 
     @property
     def snapshot(self) -> Snapshot: ...
 
     @property
     def ready(self) -> asyncio.Event:
-        """Is set when there is a slice."""
+        """Event that is set when there is a slice."""
 
     @property
     def heard(self) -> asyncio.Event:
-        """Is set when a server has told it, and not only the file of an earlier life."""
+        """Event that is set when a server has sent the slice, as opposed to the file of an earlier process."""
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
-        """To what concerns these owners."""
+        """Register a callback for changed owners."""

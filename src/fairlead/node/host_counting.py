@@ -1,4 +1,4 @@
-"""What a plain host has counted, and whose it is: by the slice that it is given, so nobody is asked."""
+"""Counters of a plain host, mapped to listeners by its slice, without a request to a server."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from fairlead.node.protocol import Told, Whose
 
 
 class Tells(Protocol):
-    """Who brings the sums to servers."""
+    """Interface for sending sums to the servers."""
 
     async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told: ...
 
 
 class HostCounting:
-    """It stands where an agent beside a switch has the switch, and servers that know whose the addresses are."""
+    """Source of counters that takes the place of a switch, and of the servers' listener lookup."""
 
     def __init__(self, given: Given, counters: Counters, servers: Tells) -> None:
         self._given = given
@@ -35,14 +35,12 @@ class HostCounting:
         self._at: Mapping[IPAddress, LoadBalancer] = {}
 
     async def name(self) -> str:
-        """The chassis."""
+        """Return the chassis' name."""
         return self._given.name
 
     async def read(self) -> Readings:
-        """By what a server has said: a slice of an earlier life may not know a load balancer that is counted for.
-
-        Raises DriverError, and OSError.
-        """
+        """Read the counters. It waits for a slice from a server, because the file of an earlier process may lack a
+        counted load balancer. Raises DriverError, and OSError."""
         await self._given.heard.wait()
         return await asyncio.to_thread(self._counters.read, partial(_is_there, self._vips()))
 
@@ -56,7 +54,7 @@ class HostCounting:
         return await self._servers.tell(chassis, interval, sums)
 
     def _vips(self) -> Mapping[IPAddress, LoadBalancer]:
-        """Who has each address, of all load balancers of the slice. It is made anew when one of them has changed."""
+        """Return address -> load balancer for all VIPs of the slice; rebuilt when a load balancer has changed."""
         balancers = self._given.snapshot.load_balancers
         if balancers is not self._balancers:
             self._at = {vip.address: balancer for balancer in balancers.values() for vip in balancer.vips}

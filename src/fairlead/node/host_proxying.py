@@ -1,7 +1,8 @@
-"""The proxies of a plain host, where there is an HAProxy: until one is installed the agent says that it is missing.
+"""Proxies of a plain host with HAProxy. Without an HAProxy program the agent reports it as missing and checks again
+until it is installed.
 
-What a process serves that an earlier agent has left is told with the first word that servers hear: who says nothing of
-it has none, and its slots would be others' for a moment.
+The processes of an earlier agent are found before the first report, because a report without proxies would reassign the
+host's slots for a moment.
 """
 
 import asyncio
@@ -17,21 +18,21 @@ from fairlead.node.reporting import Reports
 
 LOG = logging.getLogger(__name__)
 LONGEST = 5.0
-"""Seconds for which servers hear nothing while what is there is looked for."""
+"""Maximum delay of the first report, in seconds, while processes are found."""
 
 
 class HostProxying:
     def __init__(self, given: Slice, reports: Reports, proxying: Proxying, program: str) -> None:
-        """`program` is HAProxy's path, or its name."""
+        """`program` is HAProxy's path or name."""
         self._owner = Owner(Kind.HOST, given.name)
         self._reports = reports
         self._proxying = proxying
         self._program = program
         self._known = asyncio.Event()
-        """Set when nothing can be found."""
+        """Set when there is no HAProxy, so no processes to find."""
 
     async def run(self) -> None:
-        """Until it is cancelled; processes go on then."""
+        """Apply the proxies' rows until cancelled; the processes continue."""
         missing = f"there is no HAProxy at {self._program} (agent.haproxy): listeners that need one go to other hosts"
         while shutil.which(self._program) is None:
             if not self._known.is_set():
@@ -43,7 +44,7 @@ class HostProxying:
         await self._proxying.run()
 
     async def tell(self) -> None:
-        """Report what this host sees, until it is cancelled."""
+        """Send reports until cancelled."""
         waiting = [asyncio.ensure_future(each.wait()) for each in (self._known, self._proxying.found)]
         try:
             await asyncio.wait(waiting, timeout=LONGEST, return_when=asyncio.FIRST_COMPLETED)

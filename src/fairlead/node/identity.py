@@ -1,7 +1,7 @@
-"""How this node is known: its key, made here and never told, its certificate, and the authority of the deployment.
+"""Identity of this node: private key, certificate and the deployment's authority.
 
-All three are one file (0600). A token brings them, once; before a certificate's time is over another one, for another
-key, takes its place.
+The three are in one file (mode 0600). The key is generated here and never leaves the node. A one-time token yields the
+first certificate; it is renewed, with a new key, before it expires.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from fairlead.node.connection import Connection, Remote
 LOG = logging.getLogger(__name__)
 PATIENCE = 20.0
 LOOK = 600.0
-"""Seconds between two looks whether a certificate has to be renewed."""
+"""Seconds between two checks for renewal."""
 RENEWED_AFTER = 2 / 3
-"""Of a certificate's time."""
+"""Fraction of the validity period after which the certificate is renewed."""
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class NoIdentity(Exception):
-    """The message says why."""
+    """Missing or invalid identity; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,17 @@ class NodeIdentity:
     not_before: datetime
     not_after: datetime
     authority: str
-    """PEM."""
+    """Certificate of the authority in PEM."""
 
     def tls(self) -> ssl.SSLContext:
-        """Servers of this deployment alone are believed, wherever they are: its authority signs for no others."""
+        """Return a TLS context that trusts only servers of this deployment, at any address, because its authority signs
+        no others."""
         context = _trusting(self.authority)
         context.load_cert_chain(self.path)
         return context
 
     def expiry(self, now: datetime) -> str:
-        """What is to be done about a certificate that has expired; empty for one that is valid."""
+        """Return the remedy for an expired certificate; empty if it is valid."""
         if now < self.not_after:
             return ""
         since, remedy = f"{self.not_after:%Y-%m-%d %H:%M} UTC", REMEDY.format(self.chassis)
@@ -69,7 +70,7 @@ class NodeIdentity:
 
 
 def read_identity(path: Path) -> NodeIdentity | None:
-    """None where there is no file. Raises NoIdentity."""
+    """Read the identity; None if the file does not exist. Raises NoIdentity."""
     try:
         octets = path.read_bytes()
         own, authority = (BEGIN + each for each in octets.split(BEGIN)[1:])
@@ -89,7 +90,7 @@ def read_identity(path: Path) -> NodeIdentity | None:
 
 
 async def enrol(token: CarriedToken, path: Path) -> NodeIdentity:
-    """Raises NoIdentity, OSError."""
+    """Exchange a token for a certificate. Raises NoIdentity, OSError."""
     complaints = []
     for url in token.servers:
         try:
@@ -110,7 +111,7 @@ async def enrol(token: CarriedToken, path: Path) -> NodeIdentity:
 
 
 async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
-    """Raises ServerError, OSError."""
+    """Renew the certificate at a server. Raises ServerError, OSError."""
     key, request = _request(identity.chassis)
     path = f"/agent/chassis/{quote(identity.chassis, safe='')}/certificate"
     answer = await _ask_once(Remote(url=url, tls=identity.tls()), "POST", path, {"request": request})
@@ -121,8 +122,8 @@ async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
 
 
 async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Callable[[NodeIdentity], None]) -> None:
-    """Until it is cancelled; `take` has each new one, also one that an operator has put in the place of one that had
-    expired."""
+    """Renew the certificate until cancelled. `take` is called with each new identity, including one that an operator
+    installs after expiry."""
     complaints = Complaints("renewing the certificate")
     while True:
         if identity.expiry(datetime.now(UTC)) and (found := _next(identity)) is not None:
@@ -146,7 +147,7 @@ async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Call
 
 
 def _next(identity: NodeIdentity) -> NodeIdentity | None:
-    """What is in the file by now, if it is valid for longer."""
+    """Return the identity in the file if it is valid for longer."""
     try:
         found = read_identity(identity.path)
     except NoIdentity:
@@ -155,7 +156,8 @@ def _next(identity: NodeIdentity) -> NodeIdentity | None:
 
 
 async def _find_authority(url: str, fingerprint: str) -> str:
-    """Whoever answers is not believed: what it shows has to be what the token says. Raises ServerError."""
+    """Fetch the authority's certificate over an unverified connection, and check it against the token's fingerprint.
+    Raises ServerError."""
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     answer = await _ask_once(Remote(url=url, tls=anyone), "GET", "/agent/authority")
@@ -170,7 +172,7 @@ async def _find_authority(url: str, fingerprint: str) -> str:
 
 
 async def _ask_once(remote: Remote, method: str, path: str, body: object = None) -> Any:
-    """Raises ServerError."""
+    """Send one request on a new connection. Raises ServerError."""
     connection = Connection(remote, PATIENCE)
     try:
         return await connection.ask(method, path, body)
@@ -180,14 +182,14 @@ async def _ask_once(remote: Remote, method: str, path: str, body: object = None)
 
 def _trusting(authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # it signs for servers of this deployment alone, whatever their addresses are
+    context.check_hostname = False  # the authority signs servers of this deployment only, at any address
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority)
     return context
 
 
 def _request(chassis: str) -> tuple[bytes, str]:
-    """A key, and a request (PKCS #10) for a certificate for it; both PEM."""
+    """Generate a key and a certificate request (PKCS #10), both in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, chassis)])
     asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())

@@ -1,6 +1,6 @@
-"""A dataplane of this node: the reconciler of its rows, by the slice of the model that the node is given.
+"""Reconciler of one dataplane on this node, by the node's slice.
 
-It is the same loop as a server's. What it could not apply is reported. What is applied outlives the agent.
+It runs the same loop as a server, and reports owners that it could not apply. Applied rows outlive the agent.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from fairlead.reconciler.loop import Reconciler
 
 LOG = logging.getLogger(__name__)
 AGAIN = 5.0
-"""Seconds until what an earlier agent left is looked for again."""
+"""Retry interval of opening the driver, in seconds."""
 
 
 class NodeDriver(Driver, Protocol):
-    """A driver of rows that are there without the agent too."""
+    """Driver of rows that exist without the agent, too."""
 
     async def open(self) -> None:
-        """Find what an earlier agent left. Raises DriverError, OSError."""
+        """Find the rows of an earlier agent. Raises DriverError, OSError."""
 
     async def close(self) -> None:
-        """The rows stay."""
+        """Close the driver; the rows remain."""
 
 
 async def _nothing() -> None:
@@ -48,15 +48,15 @@ class Keeping:
         view: Callable[[], Snapshot] | None = None,
         failure_of: Callable[[Owner], str | None] = lambda _: None,
     ) -> None:
-        """`view` is the slice with what this node observes by itself. `failure_of` says why what was applied of an
-        owner does not work all the same; None if it does."""
+        """`view` returns the slice with the node's own observations. `failure_of` returns why an applied owner does not
+        work; None if it does."""
         self._dataplane = dataplane
         self._given = given
         self._reports = reports
         self._driver = driver
         self._failure_of = failure_of
         self.found = asyncio.Event()
-        """Set when it is known what an earlier agent left."""
+        """Set when the rows of an earlier agent are known."""
         self._reconciler = Reconciler(
             dataplane=dataplane, driver=driver, snapshot=view or (lambda: given.snapshot), clock=time.monotonic
         )
@@ -64,23 +64,23 @@ class Keeping:
         given.subscribe(self._reconciler.mark)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """They have to be looked at again."""
+        """Mark owners for reconciliation."""
         self._reconciler.mark(owners)
 
     def tell(self, owners: Iterable[Owner]) -> None:
-        """Another thing is true of these owners, though nothing was applied."""
+        """Report the current state of owners for which nothing was applied."""
         for owner in owners:
             self._tell(owner)
 
     async def resync(self) -> None:
-        """Believe nothing of what was applied. Raises DriverError."""
+        """Read all rows and reconcile every owner. Raises DriverError."""
         try:
             await self._reconciler.resync()
         except MassDelete as brake:
             LOG.error("%s: they go on; is this node given the right model?", brake)
 
     async def tried(self) -> None:
-        """Wait until each row that the last resync found wrong was applied, or has failed."""
+        """Wait until each difference found by the last resync was applied or has failed."""
         await self._reconciler.tried.wait()
 
     async def run(
@@ -88,8 +88,8 @@ class Keeping:
         *beside: Callable[[], Coroutine[None, None, None]],
         observed: Callable[[], Awaitable[object]] = _nothing,
     ) -> None:
-        """Until it is cancelled. No row is written before `observed` has returned: then what the node observes by
-        itself is known. What goes on `beside` it starts then too, and what was there is found by then."""
+        """Reconcile until cancelled. No row is written before `observed` has returned, when the node's own observations
+        are complete. The tasks in `beside` start then, too, after the existing rows were found."""
         await self._given.ready.wait()
         try:
             await self._open()
@@ -101,7 +101,7 @@ class Keeping:
             await asyncio.shield(self._driver.close())
 
     async def _open(self) -> None:
-        """Nothing else that the agent does waits for it, or ends with it."""
+        """Open the driver with retries, without blocking or ending other parts of the agent."""
         complaints = Complaints(f"finding what this node has of {self._dataplane.title}")
         while True:
             try:

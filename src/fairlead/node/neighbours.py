@@ -1,7 +1,7 @@
-"""What a node has said to its machines of their neighbours, and what it has to say next. Pure.
+"""Record of the node's neighbour announcements, and the announcements that are due. Pure.
 
-What was said is compared with what should be known, again and again. So it does not matter what was missed, or which
-server says it: who knows of nothing says all of it once.
+Announcements are compared with the desired neighbours each time. Missed updates and a change of the server therefore do
+not matter, and an agent without a record announces everything once.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Set
@@ -12,24 +12,24 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.neighbours import Neighbour, Neighbourhood, Remembered
 
 Answer: TypeAlias = tuple[IPAddress, str | None]
-"""An address, and a MAC by which OVN answers for it."""
+"""Address and the MAC in OVN's answer for it; None if OVN does not answer."""
 Key: TypeAlias = tuple[str, IPAddress]
-"""A network and an address."""
+"""Network id and address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     mac: str
     ports: frozenset[str] = frozenset()
-    """That have heard it. Nobody knows which those are after a start."""
+    """Ports that received the announcement; unknown after a restart."""
     replaced: str | None = None
-    """The MAC that was said before, by which OVN may have answered after this one was said: machines that have asked
-    meanwhile know that one."""
+    """Previous MAC. OVN may still have answered with it after the announcement, so machines may have resolved it
+    again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """What these machines are to be told, and who has heard it then."""
+    """Announcement that is due, and the ports that will have received it."""
 
     key: Key
     mac: str
@@ -37,13 +37,14 @@ class Announcement:
     ports: tuple[str, ...]
     heard: frozenset[str]
     replaces: str | None = None
-    """The MAC that was said of the address before."""
+    """Previously announced MAC."""
     again: bool = False
-    """Whether it has been said before OVN did not answer with the old MAC any more."""
+    """True if it was announced before, while OVN may still have answered with the old MAC."""
 
     def is_ready(self, answers: Container[Answer]) -> bool:
-        """Given what OVN answers on this node. A Local IP is said when OVN answers for it. The MAC of a port is good at
-        any time, and good for ever when OVN has ceased to answer with another."""
+        """Return whether the announcement may be sent, given OVN's answers on this node. A Local IP is announced once
+        OVN answers for it. A port's MAC may be announced at any time, and is final once OVN has ceased to answer with
+        the old one."""
         address = self.key[1]
         if self.lasting:
             return (address, self.mac) in answers
@@ -52,18 +53,18 @@ class Announcement:
 
 @dataclass(slots=True)
 class Memory:
-    """A value that only its own methods change."""
+    """Record of announcements and desired neighbours. Only its methods change it."""
 
     said: dict[Key, Said] = field(default_factory=dict)
     networks: Mapping[str, Neighbourhood] = field(default_factory=dict)
-    """What servers have told last."""
+    """Desired neighbours from the last answer of a server."""
 
     @property
     def macs(self) -> dict[Key, str]:
         return {key: said.mac for key, said in self.said.items()}
 
     def remembered(self) -> Remembered:
-        """The addresses of which something may have to be said yet: all but those that were said for the last time."""
+        """Return the addresses by network that may need a further announcement: all except those announced finally."""
         found: dict[str, list[IPAddress]] = {}
         done = {
             (network_id, each.address)
@@ -75,8 +76,9 @@ class Memory:
         return {network_id: sorted(addresses, key=str) for network_id, addresses in sorted(found.items())}
 
     def hear(self, networks: Mapping[str, Neighbourhood], before: Set[Key]) -> None:
-        """What should be known. Of the keys that something was said of `before` the question, those that are not among
-        it are forgotten; and a port that has left has heard nothing: it may come back as somebody else's."""
+        """Take the desired neighbours. Entries announced before the request (`before`) and absent from the answer are
+        forgotten. A port that has left is removed from the recipients, because its name may return as another
+        machine."""
         self.networks = networks
         for key in before - {(network_id, each.address) for network_id, each in self._neighbours()}:
             self.said.pop(key, None)
@@ -103,7 +105,7 @@ class Memory:
                 )
 
     def note(self, announcements: Iterable[Announcement]) -> None:
-        """They are made."""
+        """Record sent announcements."""
         for each in announcements:
             replaced = None if each.again or each.lasting else each.replaces
             self.said[each.key] = Said(mac=each.mac, ports=each.heard, replaced=replaced)

@@ -1,6 +1,7 @@
-"""Which of the addresses behind this plain host are its own, told to servers: a service leads nobody there.
+"""Own addresses of this plain host among those that placements route to it, reported to servers. Services never forward
+to them.
 
-Nobody but the host knows them: those of the bridges to its machines, and whatever else an operator gives it.
+Only the host knows them: for instance addresses of bridges to its machines.
 """
 
 import asyncio
@@ -18,21 +19,21 @@ from fairlead.node.reporting import Reports
 from fairlead.node.threads import beside
 
 LOOK = 2.0
-"""Seconds from look to look at the kernel's; another declaration of the host is looked at when it comes."""
+"""Poll interval in seconds for the kernel's addresses; a change of the host's declaration takes effect immediately."""
 
 
 class OwnAddresses:
     def __init__(
         self, given: Slice, reports: Reports, read: Callable[[], frozenset[IPAddress]] = read_addresses
     ) -> None:
-        """`read` holds its thread, and raises DriverError and OSError."""
+        """`read` blocks its thread, and raises DriverError and OSError."""
         self._given = given
         self._reports = reports
         self._read = read
         self._declared = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled. What cannot be read stays as it was told last."""
+        """Report until cancelled. While the addresses cannot be read, the last report is valid."""
         complaints = Complaints("reading this host's addresses")
         self._given.subscribe(self._mark)
         await self._given.ready.wait()

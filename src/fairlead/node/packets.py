@@ -1,6 +1,6 @@
-"""Frames that tell everybody who hears them which MAC an address has now. Pure: bytes of values.
+"""Ethernet frames that announce the MAC of an address. Pure.
 
-Whoever has an entry for the address takes the new MAC at once. Whoever has none does nothing.
+Receivers with a neighbour entry for the address update it immediately; others ignore the frame.
 """
 
 from ipaddress import IPv4Address, IPv6Address
@@ -10,15 +10,16 @@ from fairlead.model.addresses import IPAddress
 ALL = b"\xff" * 6
 ALL_NODES = IPv6Address("ff02::1")
 ALL_NODES_MAC = bytes.fromhex("333300000001")
-"""RFC 2464, section 7."""
+"""Multicast MAC of all nodes (RFC 2464, section 7)."""
 ARP, IPV6 = b"\x08\x06", b"\x86\xdd"
-"""Types of an Ethernet frame."""
+"""EtherTypes."""
 ICMPV6 = 58
 HOP_LIMIT = 255
-"""RFC 4861, section 7.1.2: a packet with another one has crossed a router, and is not heard."""
+"""Required hop limit (RFC 4861, section 7.1.2): a lower one shows that a router forwarded the packet, and it is
+discarded."""
 NEIGHBOUR_ADVERTISEMENT = 136
 OVERRIDE = 0x20000000
-"""RFC 4861, section 4.4: neither a router's, nor asked for, and stronger than what is known."""
+"""Flags of an unsolicited advertisement of a host that overrides cache entries (RFC 4861, section 4.4)."""
 TARGET_LINK_ADDRESS = 2
 
 
@@ -28,13 +29,13 @@ def announcement(address: IPAddress, mac: str) -> bytes:
 
 
 def _arp(address: IPv4Address, mac: bytes) -> bytes:
-    """An ARP announcement: a request of the address for itself (RFC 826; RFC 5227, section 2.3)."""
+    """Build an ARP announcement: a request of the address for itself (RFC 826; RFC 5227, section 2.3)."""
     request = bytes.fromhex("0001 0800 06 04 0001")
     return ALL + mac + ARP + request + mac + address.packed + bytes(6) + address.packed
 
 
 def _advertisement(address: IPv6Address, mac: bytes) -> bytes:
-    """An unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6)."""
+    """Build an unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6)."""
     option = bytes([TARGET_LINK_ADDRESS, 1]) + mac
     rest = OVERRIDE.to_bytes(4, "big") + address.packed + option
     message = bytes([NEIGHBOUR_ADVERTISEMENT, 0])
@@ -46,7 +47,7 @@ def _advertisement(address: IPv6Address, mac: bytes) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """Of an even number of octets (RFC 1071)."""
+    """Compute the checksum of RFC 1071 over an even number of octets."""
     total = sum(int.from_bytes(data[first : first + 2], "big") for first in range(0, len(data), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -1,13 +1,13 @@
-"""The other plain hosts, as this one reaches them. Members behind a lost host have no slot here.
+"""Reachability of the other plain hosts from this one. Members routed by a lost host have no slot here.
 
-Servers are not asked, so nothing waits for them when a host dies. The kernel of a host answers pings (ICMP echo, RFC
-792 and 4443), so one whose agent has ended is there all the same. Each host sees for itself, and all see the same where
-they are: packets that come to one that has not seen it yet go to the dead host, for as long.
+No server is involved, so a host's failure is handled without waiting for one. The kernel answers pings (ICMP echo, RFC
+792 and 4443), so a host without an agent is still alive. Each host decides for itself, and all come to the same result;
+packets to a host that has not detected a failure yet go to the dead host until then.
 
 A kernel answers pings before an agent has applied the rows of this boot. Therefore a host that answers pings gets empty
-datagrams at the port of its tunnel. A host without rows refuses them (ICMP port unreachable), because it has no tunnel
+datagrams at the port of its tunnel. A host without rows rejects them (ICMP port unreachable), because it has no tunnel
 yet, or because its agent keeps the port closed (`drivers/native/ruleset.py`). A tunnel drops them silently, with and
-without an agent, and in every release. A lost host is found again when it answers pings and its tunnel is silent.
+without an agent, and in every release. A lost host is available again when it answers pings and its tunnel is silent.
 """
 
 import asyncio
@@ -29,23 +29,23 @@ from fairlead.node.prober_thread import News, ProberThread
 
 LOG = logging.getLogger(__name__)
 MOST_TOLD = 10
-"""Hosts in one line of the log."""
+"""Maximum hosts in one log line."""
 DELAY = 0.2
-"""Seconds from question to question to one host, where there are few."""
+"""Seconds between two pings of a host, unless there are many hosts."""
 MOST_A_SECOND = 1_000
-"""Questions, of this host to all others."""
+"""Maximum pings and datagrams per second to all hosts."""
 FAILURES, ANSWERS = 3, 2
-"""In a row, until a host is lost, and found again."""
+"""Consecutive failures until a host is lost, and successes until it is available again."""
 FIRST_LOOK = 5.0
-"""Seconds until those of whom nothing is known yet count as being there."""
+"""Seconds after the start until hosts without a result count as available."""
 _ANSWERS = {Health.ONLINE, Health.ERROR}
 PINGS = 5
-"""Pings of a host for each datagram to its tunnel."""
+"""Pings per datagram to the tunnel."""
 _PING, _DATAGRAM = PlainCheck(type=MonitorType.PING), PlainCheck(type=MonitorType.UDP_CONNECT)
 
 
 def targets(snapshot: Snapshot, name: str) -> Mapping[Endpoint, Target]:
-    """All hosts that this one has a way to. A network has no such id: an endpoint says whose it is."""
+    """Return the pings of all reachable hosts. The endpoint has the host's name in place of a monitor."""
     own = snapshot.hosts.get(name)
     if own is None:
         return {}
@@ -58,7 +58,8 @@ def targets(snapshot: Snapshot, name: str) -> Mapping[Endpoint, Target]:
 
 
 def tunnel_of(ping: Target) -> Target:
-    """The port of a tunnel of the same host. Kernels refuse one datagram a second (`icmp_ratelimit` of ip-sysctl)."""
+    """Return the probe of the same host's tunnel port. Kernels limit ICMP errors to one per second (`icmp_ratelimit`,
+    ip-sysctl)."""
     delay = PINGS * ping.rhythm.delay
     endpoint = ping.endpoint._replace(number=TUNNEL_PORTS[0], transport=Transport.UDP)
     return Target(endpoint=endpoint, check=_DATAGRAM, rhythm=replace(ping.rhythm, delay=delay, timeout=delay))
@@ -67,35 +68,35 @@ def tunnel_of(ping: Target) -> Target:
 class Peers:
     def __init__(self, given: Given) -> None:
         self.ready = asyncio.Event()
-        """Set when all are known, or have had their time."""
+        """Set when the state of all hosts is known, or `FIRST_LOOK` is over."""
         self._given = given
         self._pings: Mapping[Endpoint, Target] = {}
-        """Of all hosts."""
+        """Pings of all hosts."""
         self._tunnels: Mapping[Endpoint, Target] = {}
-        """Of the same hosts, by these endpoints."""
+        """Tunnel probes of the same hosts, by the endpoint of the ping."""
         self._targets: Mapping[Endpoint, Target] = {}
-        """All that is probed: pings, and tunnels of hosts that answer them."""
+        """Active probes: all pings, and tunnels of hosts that answer pings."""
         self._known: Mapping[Endpoint, Health] = {}
         self._lost = frozenset[str]()
         self._view = self._given_view = given.snapshot
-        """What was asked for last, and the slice that it was made of."""
+        """Last result of `snapshot`, and the slice it was built from."""
         self._news = asyncio.Event()
         self._call: Callable[[Iterable[Owner]], None] = lambda _: None
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the node is given, and which hosts are lost: the same one until either changes."""
+        """Slice with the lost hosts; the same object until either changes."""
         given = self._given.snapshot
         if given is not self._given_view or self._lost != self._view.lost_hosts:
             self._given_view, self._view = given, with_facts(given, LOST_HOSTS, self._lost)
         return self._view
 
     def follow(self, call: Callable[[Iterable[Owner]], None]) -> None:
-        """`call` is told whose rows may differ since hosts were lost, or found."""
+        """Register a callback for owners whose rows may change after a host was lost or is available again."""
         self._call = call
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Probe until cancelled."""
         self._given.subscribe(self._mark)
         await self._given.ready.wait()
         thread = ProberThread(self._given.name, None, self._tell)
@@ -113,13 +114,13 @@ class Peers:
                 await self._news.wait()
                 self._news.clear()
                 if thread.ended.done():
-                    thread.ended.result()  # raises: hosts of whom nobody knows anything would be there for ever
+                    thread.ended.result()  # raises, as without a prober lost hosts would never be detected
         finally:
             waiting.cancel()
             thread.stop()
 
     def _probed(self) -> Iterator[tuple[Endpoint, Target]]:
-        """A tunnel is probed anew after its host has not answered pings: what it did before counts no longer."""
+        """Yield the active probes. A tunnel is probed from scratch after its host failed to answer pings."""
         for endpoint, ping in self._pings.items():
             yield endpoint, ping
             if self._known.get(endpoint) is Health.ONLINE:
@@ -152,7 +153,7 @@ class Peers:
             self.ready.set()
 
     def _health(self, ping: Endpoint) -> Health | None:
-        """Of a host; None while it is not known."""
+        """Return the health of a host; None while unknown."""
         answered = self._known.get(ping)
         return answered if answered is not Health.ONLINE else self._known.get(self._tunnels[ping].endpoint)
 

@@ -1,4 +1,4 @@
-"""A plain Linux host: the reconciler of what it serves, by the slice that it is given and by which hosts it reaches."""
+"""Services of a plain Linux host: reconciles its kernel rows by the slice and the reachable hosts."""
 
 import asyncio
 import logging
@@ -17,12 +17,13 @@ from fairlead.node.returns import Returns
 
 LOG = logging.getLogger(__name__)
 LOOK = 0.05
-"""Seconds from look to look whether what is ours in the kernel is still there: as long, and as long as it takes to make
-it anew, a VIP may lead to the host's own sockets."""
+"""Interval in seconds between two checks of our objects in the kernel. For this time, and while they are restored, a
+VIP may lead to the host's own sockets."""
 PAUSE = 4
-"""Times as long as it took to make it anew, until the next look: somebody may take it away again and again."""
+"""Factor of the time that restoring took, until the next check, in case another process removes the objects
+repeatedly."""
 AGAIN = 5.0
-"""Seconds after it could not be made."""
+"""Retry interval in seconds."""
 
 
 class PlainHost:
@@ -36,26 +37,27 @@ class PlainHost:
         self._returns.follow(self._keeping.mark)
         self._lost = asyncio.Event()
         self._closed = asyncio.Event()
-        """Set while tunnels may be closed: at the start, and after the table was made anew."""
+        """Set while tunnels may be closed: at the start, and after the table was recreated."""
         self._closed.set()
         driver.follow(self._lost.set)
 
     async def run(self) -> None:
-        """Until it is cancelled. What it serves goes on then.
+        """Serve until cancelled; the kernel continues afterwards.
 
-        What has to be written is found while the other hosts are asked, and written when they are known: or members of
-        one that is dead would have slots again, for a moment."""
+        Differences are computed while the other hosts are probed, and written once their state is known; otherwise
+        members of a dead host would have slots for a moment.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._peers.run())
             tasks.create_task(self._returns.run())
             tasks.create_task(self._keeping.run(self._guard, self._open_tunnels, observed=self._peers.ready.wait))
 
     def _view(self) -> Snapshot:
-        """What the host is given, and what it sees by itself."""
+        """Return the slice with the host's own observations."""
         return self._returns.seen_in(self._peers.snapshot)
 
     async def _open_tunnels(self) -> None:
-        """Other hosts lead packets here from then on (`node/peers.py`)."""
+        """Open the tunnels, after which other hosts may send packets here (`node/peers.py`)."""
         complaints = Complaints("opening tunnels for other hosts")
         while True:
             await self._closed.wait()
@@ -72,7 +74,7 @@ class PlainHost:
                 LOG.info("all rows are applied: other hosts may lead packets here")
 
     async def _guard(self) -> None:
-        """Others flush all of nftables, all rules of routing or all addresses: what of it is ours is made anew."""
+        """Restore our objects when other processes flush nftables, routing rules or addresses."""
         complaints = Complaints("looking after what this host serves")
         pause = LOOK
         while True:
@@ -86,7 +88,7 @@ class PlainHost:
                 complaints.end()
 
     async def _mend(self) -> float:
-        """Seconds until the next look. Raises DriverError."""
+        """Check once, and return the seconds until the next check. Raises DriverError."""
         begun = time.monotonic()
         kept = Kept.LOST if self._lost.is_set() else await self._driver.look_after()
         if kept is Kept.WHOLE:

@@ -1,4 +1,4 @@
-"""What would change in the kernel of this plain host, by what a server told last. Nothing is written."""
+"""Plan of changes to this plain host's kernel by the last slice, without writing."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +17,13 @@ from fairlead.resting import in_steps
 
 
 class Untold(Exception):
-    """Nothing is known by which this host could have anything; the message says why."""
+    """No slice is available; the message has the reason."""
 
 
 async def plan_host(options: AgentOptions) -> Mapping[str, object]:
-    """By owner, as the operator's door says it. The agent alone knows which hosts are lost, and which members were down
-    lately: here all hosts count as there, and rows that say who stood in for such a member are shown as different.
-
-    Raises Untold, DriverError.
-    """
+    """Return the planned changes by owner, in the form of the operator API. Only the agent knows lost hosts and members
+    that were recently down: here every host counts as available, and rows with substitutes of such members are shown as
+    differences. Raises Untold, DriverError."""
     if not options.host:
         raise Untold("agent.host is not set, and what is in Open vSwitch is not this agent's: ask a server")
     path = slice_path(Path(options.state))
@@ -44,7 +42,7 @@ async def plan_host(options: AgentOptions) -> Mapping[str, object]:
 
 
 def _compile(snapshot: Snapshot, owner: Owner, had: Rows) -> Rows:
-    """What is refused stays as it is."""
+    """Compile an owner; an unsupported one keeps its rows."""
     try:
         return NATIVE.compile(snapshot, owner)
     except Unsupported:

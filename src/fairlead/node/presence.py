@@ -1,7 +1,7 @@
-"""Whether an agent runs on this plain host: whoever would take away what it keeps asks first.
+"""Presence of running agents on this plain host, checked before an operator removes their state.
 
-An agent has a socket with a name that no file has (unix(7), abstract). It is of the host's network, as all is that the
-agent keeps, and gone with the process, however that ends. Several may run for a moment, when one follows another.
+An agent binds a socket in the abstract namespace (unix(7)). Such a socket belongs to the network namespace, as all
+state of the agent does, and disappears with the process. Several agents may run for a moment during a restart.
 """
 
 import os
@@ -12,18 +12,18 @@ from pathlib import Path
 
 _NAME = "fairlead-agent-"
 _SOCKET = re.compile(f"@{_NAME}([0-9]{{1,9}})-[0-9a-f]{{16}}")
-"""As it is listed. Others may have some with similar names."""
+"""Socket name in /proc/net/unix; other programs may have similar names."""
 
 
 def be_present() -> socket.socket:
-    """Until it is closed, or the process ends. Raises OSError."""
+    """Mark this process as a running agent until the socket is closed. Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.bind(f"\0{_NAME}{os.getpid()}-{secrets.token_hex(8)}")  # in a container a process may have any number
+    made.bind(f"\0{_NAME}{os.getpid()}-{secrets.token_hex(8)}")  # a PID is not unique across containers
     return made
 
 
 def present_agents() -> list[int]:
-    """The processes."""
+    """Return the PIDs of running agents."""
     lines = Path("/proc/thread-self/net/unix").read_text().splitlines()
     found = (_SOCKET.fullmatch(line.split()[-1]) for line in lines)
     return sorted(int(each[1]) for each in found if each is not None)

@@ -1,5 +1,5 @@
-"""The one prober of a node, in a thread of its own with an event loop of its own, inside the network namespace that has
-the devices. So nothing else that an agent does keeps a probe waiting."""
+"""Thread of the node's prober, with its own event loop and in the network namespace of the probe devices. Other work of
+the agent does not delay probes."""
 
 import asyncio
 import contextlib
@@ -26,15 +26,16 @@ LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
 HEALTH = {Verdict.PENDING: Health.UNPROBED, Verdict.UP: Health.ONLINE, Verdict.DOWN: Health.ERROR}
 SETTLING = 5.0
-"""Seconds that a switch may take until packets of a new device flow."""
+"""Maximum seconds until the switch forwards packets of a new device."""
 ELSEWHERE = 2.0
-"""Seconds that other nodes may take until they know where an ordinary port is that is plugged in here."""
+"""Maximum seconds until other nodes know the location of an ordinary port that was plugged in here."""
 News = Mapping[Endpoint, Sighting]
 
 
 class ProberThread:
-    """`start`, `change`, `stop`. `told` is called in the thread that made it, with whoever changed, and `overslept`
-    when nothing is known of anybody any more."""
+    """Prober in a thread, with `start`, `change` and `stop`. `told` is called in the creating thread with changed
+    results. `overslept` is called when all results are void, because the process had no CPU time for seconds or the
+    machine was suspended."""
 
     def __init__(
         self,
@@ -43,41 +44,41 @@ class ProberThread:
         told: Callable[[News], None],
         overslept: Callable[[], None] = lambda: None,
     ) -> None:
-        """In `namespace` each network has a device, by which alone its members are reached. Without one they are
-        reached as the host reaches them."""
+        """In `namespace` each network has a device for its members. None means that members are reached by the host's
+        routes."""
         self._overslept = overslept
         self._chassis = chassis
         self._namespace = namespace
         self._told = told
         self._there = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._there.create_future()
-        """Bears the mistake of ours by which the prober has ended."""
+        """Future with the exception that ended the prober."""
         self._started: Future[tuple[asyncio.AbstractEventLoop, Prober]] = Future()
         self._thread = threading.Thread(target=self._work, name="prober", daemon=True)
 
     async def start(self) -> None:
-        """Raises OSError when there is no such namespace."""
+        """Start the thread. Raises OSError if the namespace does not exist."""
         self._thread.start()
         self._loop, self._prober = await asyncio.wrap_future(self._started)
 
     def settle(self, devices: Collection[str]) -> None:
-        """The switch knows them from now on."""
+        """Mark new devices as forwarding from now on."""
         self._loop.call_soon_threadsafe(self._settle, devices)
 
     def change(self, gone: Collection[Endpoint], targets: Collection[Target], devices: Collection[str]) -> None:
-        """`devices` are those that have just been made. Of one that covers it is not known when the switch knows it
-        before somebody says so (`settle`)."""
+        """Change the probes. `devices` have just been created. When a device for delegated probing starts to forward is
+        unknown until `settle`."""
         self._loop.call_soon_threadsafe(self._change, gone, targets, devices)
 
     async def look(self) -> News:
-        """Of all that is probed, what is known of it now."""
+        """Return the current results of all probes."""
         found: Future[News] = Future()
         self._loop.call_soon_threadsafe(lambda: found.set_result(self._sightings(self._prober.tracker.standings)))
         return await asyncio.wrap_future(found)
 
     def stop(self) -> None:
         if self._started.done() and self._started.exception() is None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._running.cancel)
             self._thread.join()
 
@@ -114,7 +115,7 @@ class ProberThread:
         self._prober.change(gone, targets)
 
     def _settle(self, devices: Collection[str]) -> None:
-        """If somebody has answered already they are not new any more."""
+        """Set the deadline for devices of ordinary ports, unless a member has answered already."""
         until = asyncio.get_running_loop().time() + ELSEWHERE
         self._prober.new_devices.update({each: until for each in devices if each in self._prober.new_devices})
 
@@ -136,7 +137,7 @@ class ProberThread:
 
 
 def _log_starved(is_starved: bool) -> None:
-    """The report says it of each member whose probes are void."""
+    """Log the start and end of starvation; reports show it for each member with void probes."""
     if is_starved:
         LOG.warning(
             "this agent is starved: it was not given the processor in time for its probes, so members keep their last"
@@ -151,12 +152,12 @@ def _device(target: Target) -> str:
 
 
 def _any_device(target: Target) -> str:
-    """As the host's routes say: an empty name binds to none (socket(7), SO_BINDTODEVICE)."""
+    """Return an empty device name, which binds to none (socket(7), SO_BINDTODEVICE), so the host's routes apply."""
     return ""
 
 
 def sighting(standing: Standing, chassis: str, wall: datetime, now: float) -> Sighting:
-    """`wall` is the time of day, `now` the time by the clock that standings know."""
+    """Convert a standing to a probe result. `wall` is the time of day, `now` the time by the clock of standings."""
     seen = Sighting(
         health=HEALTH[standing.verdict],
         chassis=chassis,

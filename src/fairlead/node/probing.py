@@ -1,8 +1,7 @@
-"""Probes what lives on this node: finds out what that is by the slice, sees that there are devices for it, lets the
-prober work, and reports what it sees.
+"""Probing of the node's members: derives targets from the slice, provides devices, runs the prober and reports results.
 
-What is to be probed is made anew for each owner that changes, and compared. Of what is seen, a verdict is reported at
-once; latencies and the last errors only now and then.
+The targets of each changed owner are recomputed and compared. A change of the verdict is reported immediately;
+latencies and errors are reported periodically.
 """
 
 import asyncio
@@ -32,9 +31,9 @@ from fairlead.resting import in_steps
 
 LOG = logging.getLogger(__name__)
 AGAIN = 2.0
-"""Seconds until what has failed is tried again."""
+"""Retry interval in seconds."""
 SETTLING_LOOK = 0.2
-"""Seconds from look to look whether the switch knows a new port, while there is one."""
+"""Poll interval in seconds while the switch does not yet forward packets of a new port."""
 LOOK = 10.0
 """Seconds between two reports of latencies and errors."""
 _PROBING = frozenset({Kind.LOAD_BALANCER, Kind.LOCAL_IP})
@@ -44,22 +43,22 @@ class Telling(Protocol):
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None: ...
 
     def probes_only(self, endpoints: Collection[Endpoint]) -> None:
-        """When a server has said so for the first time: of others nothing is known any more."""
+        """Drop results of other endpoints, once a server has sent the slice."""
 
     def doubt(self) -> None: ...
 
 
 class Resetting(Protocol):
     async def apply(self, devices: Collection[ProbeDevice], made: Collection[str]) -> None:
-        """Reset what comes by these; `made` are the names of devices that are new. Raises OSError."""
+        """Reset connections that arrive on these devices; `made` are the names of new devices. Raises OSError."""
 
 
 class Ports(Protocol):
     async def apply(self, wanted: Collection[ProbeDevice]) -> frozenset[str]:
-        """Answers the names of devices that were made. Raises SwitchError."""
+        """Create the devices, and return the names of new ones. Raises SwitchError."""
 
     async def installed(self) -> frozenset[str]:
-        """The devices of ordinary ports whose packets flow. Raises SwitchError."""
+        """Return the devices of ordinary ports that forward packets. Raises SwitchError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,15 @@ class Change:
 
 
 class Wanted:
-    """What is to be probed here, by owner. A value that only its own methods change."""
+    """Desired probes and resets by owner. Only its methods change it."""
 
     def __init__(self) -> None:
         self._of: dict[Owner, Mapping[Endpoint, Target]] = {}
         self._resetting: dict[Owner, frozenset[str]] = {}
-        """The networks from which connections may have to be reset, whoever is probed here."""
+        """Networks whose connections may have to be reset on this node, independent of probes."""
 
     def look(self, snapshot: Snapshot, chassis: str, owners: Iterable[Owner]) -> Steps[Change]:
-        """At these owners again: a plain host is given all load balancers that there are."""
+        """Recompute these owners with cooperative yields, because a plain host has all load balancers."""
         gone, fresh = set[Endpoint](), dict[Endpoint, Target]()
         for owner in owners:
             before, after = self._of.get(owner, {}), _targets_of(snapshot, chassis, owner)
@@ -119,7 +118,7 @@ class Wanted:
 
 
 def _targets_of(snapshot: Snapshot, chassis: str, owner: Owner) -> Mapping[Endpoint, Target]:
-    """What a node has, and what it covers."""
+    """Return the targets on the node, and those probed for other nodes."""
     probing, node = find_probing(snapshot, owner), snapshot.chassis.get(chassis)
     if probing is None or node is None:
         return {}
@@ -142,8 +141,8 @@ class Probing:
         namespace: Path | None = None,
         resetting: Resetting | None = None,
     ) -> None:
-        """`namespace` is the file that stands for the one in which `ports` are made; `resetting` answers by them.
-        Without them members are reached as the host reaches them."""
+        """`namespace` is the file of the network namespace of `ports`; `resetting` uses the same devices. None means
+        that members are reached by the host's routes."""
         self._resetting = resetting
         self._given = given
         self._reports = reports
@@ -152,25 +151,25 @@ class Probing:
         self._wanted = Wanted()
         self._dirty: set[Owner] = set()
         self._looked_at = frozenset[Owner]()
-        """At which a look is under way."""
+        """Owners that are being recomputed."""
         self._news = asyncio.Event()
         self._devices: list[ProbeDevice] | None = None
-        """Those that there are; None when that has to be looked at."""
+        """Existing devices; None if they must be read again."""
         self._gone: set[Endpoint] = set()
         self._fresh: dict[Endpoint, Target] = {}
-        """What the prober was not told yet."""
+        """Targets that the prober has not received yet."""
         self._complaints = Complaints("probing")
         self._thread: ProberThread | None = None
         self._told: dict[Endpoint, Sighting] = {}
         self._unsettled = frozenset[str]()
-        """Devices of ordinary ports of which the switch has not said yet that it knows them."""
+        """Devices of ordinary ports that may not forward packets yet."""
         self._made = asyncio.Event()
         self._is_told = False
-        """Whether a server has said what is to be probed here. The file of an earlier life may be older than what that
-        saw."""
+        """True if a server has sent the slice. The file of an earlier process may be older than that process'
+        results."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Probe until cancelled."""
         self._given.subscribe(self._mark)
         await self._given.ready.wait()
         self._dirty.update(all_probing(self._given.snapshot))
@@ -180,7 +179,7 @@ class Probing:
             while True:
                 await self._rest()
                 if self._thread is not None and self._thread.ended.done():
-                    self._thread.ended.result()  # raises: who lives and probes nobody would be believed for ever
+                    self._thread.ended.result()  # raises: otherwise stale results would stay valid
                 await self._step()
         finally:
             for each in beside:
@@ -189,14 +188,14 @@ class Probing:
                 self._thread.stop()
 
     def _mark(self, owners: tuple[Owner, ...]) -> None:
-        """A network or port of which something was said may be one from which others are probed."""
+        """Mark owners for a new computation. A changed network or port may affect the devices of all owners."""
         if not all(owner.kind in _PROBING for owner in owners):
             self._dirty.update(self._wanted.owners | self._looked_at)
         self._dirty.update(owner for owner in owners if owner.kind in _PROBING)
         self._news.set()
 
     async def _rest(self) -> None:
-        """Until there is news, or it is time to try again."""
+        """Wait for changes, or for the retry interval."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(AGAIN if self._devices is None else None):
                 await self._news.wait()
@@ -231,7 +230,7 @@ class Probing:
         self._complaints.end()
 
     async def _provide(self, devices: list[ProbeDevice]) -> Collection[str]:
-        """The names of those that were made. Raises SwitchError, OSError."""
+        """Create devices and start the prober; return the names of new devices. Raises SwitchError, OSError."""
         made = frozenset[str]()
         if self._ports is None:
             self._devices = []
@@ -239,7 +238,7 @@ class Probing:
             made = await self._ports.apply(devices)
             self._devices = devices
             covering = {device_name(each.key) for each in devices if each.covers}
-            if self._thread is None:  # what is left from before may be plugged in nowhere
+            if self._thread is None:  # devices of an earlier process may be unplugged
                 made |= covering
             self._unsettled |= made & covering
             self._made.set()
@@ -269,13 +268,13 @@ class Probing:
         self._news.set()
 
     async def _settle(self) -> None:
-        """Looks when the switch knows new ordinary ports."""
+        """Poll until the switch forwards packets of new ordinary ports."""
         while True:
             await self._made.wait()
             self._made.clear()
             while self._unsettled and self._ports is not None:
                 await asyncio.sleep(SETTLING_LOOK)
-                with contextlib.suppress(SwitchError):  # it is asked again
+                with contextlib.suppress(SwitchError):  # retried
                     found = self._unsettled & await self._ports.installed()
                     self._unsettled -= found
                     if self._devices is not None:
@@ -294,5 +293,5 @@ class Probing:
 
 
 def _differs(told: Sighting | None, seen: Sighting) -> bool:
-    """By more than the moment from which it is counted back."""
+    """Return whether results differ in more than their time."""
     return told is None or (told.health, told.error, told.latency) != (seen.health, seen.error, seen.latency)

@@ -1,4 +1,4 @@
-"""The agent's process: it counts and it announces, and ends with a signal."""
+"""Process of the node agent. It ends on SIGINT or SIGTERM."""
 
 import asyncio
 import contextlib
@@ -57,23 +57,23 @@ from fairlead.supervision import READY, STOPPING, keep_alive, tell_supervisor
 
 LOG = logging.getLogger(__name__)
 ANSWER_PATIENCE = 10.0
-"""Seconds for an answer, besides those for which a server was asked to wait."""
+"""Timeout of a response in seconds, in addition to a long poll's."""
 
 
 class Counting(Protocol):
     async def read(self) -> Readings:
-        """What this node has counted. Raises SwitchError, DriverError, OSError."""
+        """Read the counters of this node. Raises SwitchError, DriverError, OSError."""
 
 
 class Knowing(Tells, Protocol):
-    """Who says whose the addresses are, and hears the sums."""
+    """Interface for listener lookup and for sending sums."""
 
     async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
-        """Raises ServerError."""
+        """Find the listeners of services. Raises ServerError."""
 
 
 class Agent:
-    """It counts."""
+    """Collector of counters."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Agent:
         chassis: Callable[[], Awaitable[str]],
         boot: str,
     ) -> None:
-        """`chassis` asks for the node's name, and raises SwitchError."""
+        """`chassis` returns the node's name and raises SwitchError."""
         self._path = Path(options.state)
         self._interval = options.interval
         self._servers = servers
@@ -95,7 +95,7 @@ class Agent:
         self._complaints = Complaints("counting and telling")
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Collect until cancelled."""
         while True:
             began = time.monotonic()
             await self.look()
@@ -110,10 +110,8 @@ class Agent:
             self._complaints.end()
 
     async def step(self) -> None:
-        """One look: read, ask whose it is, keep, tell; what no server knows is gone.
-
-        Raises SwitchError, DriverError, ServerError, OSError.
-        """
+        """Read, look up, store and report counters once, and forget listeners that no server knows. Raises SwitchError,
+        DriverError, ServerError, OSError."""
         self._chassis = self._chassis or await self._ask_chassis()
         readings = await self._switch.read()
         grown = self.tally.grown(readings)
@@ -127,13 +125,13 @@ class Agent:
 
 
 async def serve(options: AgentOptions) -> None:
-    """Until SIGINT or SIGTERM. Raises OSError when the password cannot be read."""
+    """Run the agent until SIGINT or SIGTERM. Raises OSError if the password cannot be read."""
     with frozen():
         await (_serve_host(options) if options.host else _serve_node(options))
 
 
 async def _serve_host(options: AgentOptions) -> None:
-    """On a plain Linux host, which needs no switch to know its name."""
+    """Run on a plain Linux host, whose name is configured rather than read from a switch."""
     with be_present():
         await _serve_present(options)
 
@@ -155,8 +153,8 @@ async def _serve_present(options: AgentOptions) -> None:
 
 
 async def remove(options: AgentOptions) -> None:
-    """What the agent of a plain host has left: the host is as it was before. Proxies of a node beside a switch stay.
-    Raises DriverError, also while an agent runs: it would make all of it anew."""
+    """Remove the state of a plain host's agent. Proxies of a node with a switch remain. Raises DriverError, also while
+    an agent runs, because it would restore the state."""
     if agents := present_agents():
         raise DriverError(f"an agent runs on this host, process {', '.join(map(str, agents))}: end it first")
     driver = Native()
@@ -189,14 +187,14 @@ async def _until_told(*parts: Callable[[], Coroutine[None, None, None]]) -> None
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, running.cancel)
-    tell_supervisor(READY)  # servers may be away: it works with what it was told last
+    tell_supervisor(READY)  # without waiting for servers, because the last slice suffices
     with contextlib.suppress(asyncio.CancelledError):
         await running
     tell_supervisor(STOPPING)
 
 
 async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[str]], tally: Tally) -> None:
-    """Hear what this node is given, and report: until it is cancelled. What works by the slice starts here."""
+    """Receive the slice and report until cancelled, and run the parts that depend on the slice."""
     name, complaints = "", Complaints("listening and reporting")
     while not name:
         try:
@@ -220,7 +218,7 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
 
 
 def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tally) -> Proxying:
-    """Raises OSError when the password cannot be read."""
+    """Make the reconciler of proxies. Raises OSError if the password cannot be read."""
     counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
     program = Program(path=options.haproxy, memory=options.haproxy_memory)
@@ -229,10 +227,10 @@ def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tall
 
 
 class Heard:
-    """What a node hears from servers, and what they hear from it."""
+    """Slice and reports of a node."""
 
     def __init__(self, options: AgentOptions, name: str) -> None:
-        """`name` is the chassis's. Raises NoIdentity, and OSError when the password cannot be read."""
+        """`name` is the chassis' name. Raises NoIdentity, and OSError if the password cannot be read."""
         own = Own(options)
         since, host = datetime.now(UTC), socket.gethostname()
         agent = SeenAgent(name=name, version=__version__, host=host, since=since, heartbeat=float(options.heartbeat))
@@ -244,16 +242,16 @@ class Heard:
 
 
 class Own:
-    """How this node shows who it is, and the servers to which it does."""
+    """Identity of this node, and its servers."""
 
     def __init__(self, options: AgentOptions) -> None:
-        """Raises NoIdentity, and OSError when the password cannot be read."""
+        """Read the identity. Raises NoIdentity, and OSError if the password cannot be read."""
         self._options = options
         self._identity = read_identity(Path(options.identity))
         self.remotes = read_remotes(options, self._identity)
 
     async def keep_renewed(self) -> None:
-        """Until it is cancelled."""
+        """Renew the certificate until cancelled."""
         if self._identity is not None:
             await keep_renewed(self._identity, self._options.server_urls, self._take)
 
@@ -262,8 +260,7 @@ class Own:
 
 
 async def read_once(options: AgentOptions) -> list[dict[str, object]]:
-    """What this node has counted, for people: each service with its figures. Raises SwitchError, DriverError,
-    OSError."""
+    """Return the counters of this node by service, for display. Raises SwitchError, DriverError, OSError."""
     readings = await _read_readings(options)
     return [
         {
@@ -295,14 +292,15 @@ def make_switch(options: AgentOptions, tools: Tools) -> Switch:
 
 
 def read_remotes(options: AgentOptions, identity: NodeIdentity | None = None) -> Sequence[Remote]:
-    """Raises OSError when the password cannot be read."""
+    """Return the servers for persistent connections. Raises OSError if the password cannot be read."""
     password = Path(options.password_file).read_text().strip() if options.password_file else ""
     tls = identity.tls() if identity is not None else ssl.create_default_context(cafile=options.ca or None)
     return [Remote(url=url, tls=tls, user=options.user, password=password) for url in options.server_urls]
 
 
 def read_servers(options: AgentOptions, timeout: float) -> Servers:
-    """`timeout` is for one answer, in seconds. Raises OSError when the password cannot be read."""
+    """Return the servers for single requests; `timeout` of a response in seconds. Raises OSError if the password cannot
+    be read."""
     password = Path(options.password_file).read_text().strip() if options.password_file else ""
     identity = read_identity(Path(options.identity))
     own = {} if identity is None else {"identity": str(identity.path), "authority": identity.authority}

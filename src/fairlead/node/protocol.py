@@ -1,5 +1,4 @@
-"""What an agent says to servers: it asks whose the addresses are that it has counted for, tells its sums, asks for
-news of its machines' neighbours, and for the keys and certificates of its proxies.
+"""Requests of an agent to the servers: listener lookup, counters, neighbours, and keys and certificates of proxies.
 
 The messages are declared in `api/agent_messages.py`, for both ends.
 """
@@ -29,20 +28,20 @@ from fairlead.node.threads import beside
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     unknown: Set[str]
-    """The listeners that none of the servers knows that have answered."""
+    """Listeners unknown to all servers that answered."""
     failure: BaseException | None
-    """Of the first server that was not told."""
+    """Error of the first server that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
     listeners: Sequence[str | None]
-    """Of each service; None for what is nobody's."""
+    """Listener of each service; None if there is none."""
     proxied: Set[str]
-    """Those of them that lead to proxies."""
+    """Those of the listeners that use proxies."""
     places: Sequence[str | None] = ()
-    """The network, router or port that the place of each service is; None: none of this node. Empty: the server is of
-    a version that does not name them."""
+    """Network, router or port of each service; None if it is not on this node. Empty if the server's release does not
+    send them."""
 
 
 class Servers:
@@ -52,7 +51,7 @@ class Servers:
         self._servers = list(servers)
 
     async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
-        """Raises ServerError."""
+        """Find the listeners of services. Raises ServerError."""
         found, places, proxied = list[str | None](), list[str | None](), set[str]()
         for first in range(0, len(services), MOST_SERVICES):
             question = render_question(chassis, services[first : first + MOST_SERVICES])
@@ -63,7 +62,7 @@ class Servers:
         return Whose(listeners=found, proxied=proxied, places=places if len(places) == len(found) else ())
 
     async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
-        """Tell all servers: each answers for itself what clients ask."""
+        """Send the sums to all servers, because each answers clients from its own memory."""
         report = render_report(chassis, interval, sums)
         found = await asyncio.gather(
             *(asyncio.to_thread(server.ask, *report) for server in self._servers), return_exceptions=True
@@ -73,15 +72,15 @@ class Servers:
         return Told(unknown=set.intersection(*unknown) if unknown else set(), failure=failure)
 
     async def hear(self, chassis: str, digest: str, remembered: Remembered, wait: int) -> HeardNeighbours:
-        """By which MACs neighbours have to be known, as soon as that is not what the digest is of, or after `wait`
-        seconds. Raises ServerError."""
+        """Receive the desired neighbours as soon as they differ from the digest, or after `wait` seconds. Raises
+        ServerError."""
         try:
             return read_neighbours(await self._ask_one(*render_neighbours_question(chassis, digest, remembered, wait)))
         except ValueError as error:
             raise ServerError(f"a server's answer cannot be read: {error}") from None
 
     async def ask_keys(self, chassis: str, wanted: Sequence[Wanted]) -> list[Found]:
-        """What each is now. Raises ServerError."""
+        """Fetch the current keys and certificates. Raises ServerError."""
         found = list[Found]()
         for first in range(0, len(wanted), MOST_ASKED):
             some = wanted[first : first + MOST_ASKED]
@@ -93,7 +92,8 @@ class Servers:
         return found
 
     async def _ask_one(self, method: str, path: str, body: object) -> Any:
-        """The first server that answers knows, and is asked first the next time. Raises ServerError."""
+        """Send a request to the servers in turn until one answers, which becomes the first for the next request. Raises
+        ServerError."""
         complaints = []
         for server in tuple(self._servers):
             try:

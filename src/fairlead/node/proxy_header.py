@@ -1,7 +1,7 @@
-"""The PROXY protocol's header, as a client of a member sends it (haproxy, doc/proxy-protocol.txt). Pure.
+"""Header of the PROXY protocol, as a client of a member sends it (haproxy, doc/proxy-protocol.txt). Pure.
 
-A probe speaks for itself: version 1 names its own two ends, version 2 has LOCAL (2.2), which names nobody. HAProxy's
-checks send the same.
+A probe is its own client: version 1 has the probe's own addresses, version 2 the command LOCAL (2.2) without addresses.
+HAProxy's checks send the same.
 """
 
 from typing import assert_never
@@ -16,7 +16,7 @@ End = tuple[IPAddress, int]
 
 
 def proxy_header(version: ProxyHeader, source: End, destination: End) -> bytes:
-    """Addresses have no scope: the protocol has no place for one."""
+    """Build the header. Scope ids are omitted, because the protocol has no field for them."""
     match version:
         case ProxyHeader.V1:
             (client, client_port), (member, port) = source, destination

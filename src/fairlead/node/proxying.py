@@ -1,7 +1,7 @@
-"""The proxies of this node: the reconciler of HAProxy's rows, by the slice that the node is given.
+"""Proxies of this node: reconciles HAProxy's rows by the node's slice.
 
-At which ports proxies take connections is reported, and what they have counted is added to the sums of the node. Keys
-and certificates are asked of a server when rows name them, and looked after from time to time.
+The ports that proxies serve are reported, and their counters are added to the node's sums. Keys and certificates are
+fetched from a server when rows reference them, and refreshed periodically.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from fairlead.node.reporting import Reports
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """How often what is looked at, in seconds."""
+    """Intervals in seconds."""
 
     tally: Tally
-    """To which the driver adds what proxies have counted."""
+    """Sums to which the driver adds the proxies' counters."""
     interval: float
-    """Of what they count."""
+    """Interval of reading counters."""
     renewal: float
-    """Of keys and certificates: whether they were renewed."""
+    """Interval of refreshing keys and certificates."""
 
 
 class Proxying:
@@ -40,15 +40,15 @@ class Proxying:
 
     @property
     def found(self) -> asyncio.Event:
-        """Set when it is known which processes an earlier agent left."""
+        """Event that is set when the processes of an earlier agent are known."""
         return self._keeping.found
 
     async def run(self) -> None:
-        """Until it is cancelled; processes go on then."""
+        """Reconcile until cancelled; the processes continue."""
         await self._keeping.run(self._renew, self._count)
 
     async def _renew(self) -> None:
-        """Until it is cancelled. What somebody waits for is asked for sooner."""
+        """Refresh keys and certificates until cancelled; missing ones are fetched sooner."""
         complaints, due = Complaints("asking for keys and certificates"), 0.0
         while True:
             if self._driver.lacks or time.monotonic() >= due:

@@ -1,7 +1,7 @@
-"""What this node saw of whoever it probes, kept in a file: it holds until it sees something else.
+"""Probe results of this node, stored in a file; they are valid until there are newer ones.
 
-Where an agent ends, and a server that has not heard it yet begins, nobody would know any more who is dead, and the dead
-would serve until they have failed again. So an agent that begins tells what it saw last.
+If an agent restarts while a server starts, no process would know which members are down, and these would receive
+traffic until they have failed again. An agent therefore reports its stored results first.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from fairlead.node.reporting import Reports
 from fairlead.node.threads import beside
 
 GATHER, AGAIN = 0.05, 2.0
-"""Seconds for which verdicts are gathered, and until what could not be written is tried again."""
+"""Seconds for which verdicts are batched before a write, and retry interval of a failed write."""
 
 
 def sightings_path(path: Path) -> Path:
-    """Beside the file of the sums."""
+    """Return the path of the results, beside the file of the counters."""
     return path.with_name(f"{path.stem}.sightings.json")
 
 
@@ -31,7 +31,7 @@ class KeptReports(Reports):
     def __init__(
         self, path: Path, agent: Callable[[], Agent], remotes: Callable[[], Sequence[Remote]], servers: int
     ) -> None:
-        """As `Reports`; what the file has is told first."""
+        """Like `Reports`, beginning with the results in the file."""
         super().__init__(agent, remotes, servers)
         self._path = path
         self._news = asyncio.Event()
@@ -48,7 +48,7 @@ class KeptReports(Reports):
         return None if seen is None else seen.health
 
     def probes_only(self, endpoints: Collection[Endpoint]) -> None:
-        """Of others that the file has nothing is known any more: they are not probed here now."""
+        """Drop results from the file for endpoints that are not probed here."""
         self.observe(dict.fromkeys(self._seen.keys() - set(endpoints)))
 
     async def run(self) -> None:

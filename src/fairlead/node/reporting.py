@@ -1,8 +1,8 @@
-"""What this node tells every server: that its agent lives, what it could not apply, what it sees of whoever it probes.
+"""Reports of this node to every server: heartbeat, owners that could not be applied, and probe results.
 
-What was seen is kept by endpoint, and each server has its own list of what it was not told yet: of an endpoint that
-changes again and again, the last word is told. A server that was restarted is told all of it. What a server does not
-believe, because it does not know yet what it is for, is said to it again with the next heartbeat.
+Results are stored by endpoint, and each server has a set of endpoints that are still to be reported, so only the last
+result of an endpoint is sent. A restarted server gets a full report. A result that a server rejects, because it does
+not know the endpoint yet, is sent again with the next heartbeat.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ from fairlead.node.connection import Connection, Remote
 
 LOG = logging.getLogger(__name__)
 REPORT_PAUSE = 0.05
-"""Seconds from report to report at least: the first news goes at once, and what comes meanwhile is gathered."""
+"""Minimum seconds between two reports: the first change is sent immediately, later ones are batched."""
 ANSWER_PATIENCE = 10.0
 AGAIN = 1.0
-"""Seconds until a server that did not answer is told again, or a heartbeat, whichever is less."""
+"""Retry interval in seconds; the heartbeat interval if that is less."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Told:
-    """What a server knows."""
+    """State of one server."""
 
     epoch: str = ""
     whole: bool = True
-    """Whether the next report begins anew."""
+    """True if the next report is a full one."""
     pending: dict[Endpoint, None] = field(default_factory=dict)
     later: dict[Endpoint, None] = field(default_factory=dict)
-    """What it did not believe."""
+    """Endpoints whose results were rejected."""
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Reports:
     def __init__(self, agent: Callable[[], Agent], remotes: Callable[[], Sequence[Remote]], servers: int) -> None:
-        """`agent` is what is told of the agent itself, but for what it could not apply; `remotes` are the servers, of
-        which there are so many."""
+        """`agent` returns the agent's own data without unapplied owners; `remotes` returns the servers, `servers` of
+        them."""
         self._agent = agent
         self._remotes = remotes
         self._seen: dict[Endpoint, Sighting] = {}
@@ -54,11 +54,12 @@ class Reports:
         self._serving: dict[str, frozenset[int]] = {}
         self._addresses: frozenset[IPAddress] | None = None
         self._looks_since: datetime | None = None
-        """Since when what is seen is not only remembered, if this node has overslept since the agent began."""
+        """Time since which results are current, if the process had no CPU time for seconds since the agent started
+        (`Prober.overslept`); older results are restored ones."""
         self._told = [_Told() for _ in range(servers)]
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
-        """What is seen now; None: it is not probed any more."""
+        """Take new results; None means that the endpoint is no longer probed."""
         for endpoint, sighting in news.items():
             if sighting is None:
                 self._seen.pop(endpoint, None)
@@ -69,12 +70,13 @@ class Reports:
             told.wanted.set()
 
     def doubt(self) -> None:
-        """What was seen is from before a sleep: it is remembered, and somebody else may have seen something since. A
-        server that knows nothing newer believes it, or whoever is down would serve where a server begins just now."""
+        """Mark all results as older than a time without CPU (`Prober.overslept`), so that they do not replace newer
+        ones of other nodes. A server without newer ones uses them; otherwise members that are down would receive
+        traffic when a server has just started."""
         self._looks_since = datetime.now(UTC)
 
     def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
-        """What could not be applied of an owner, and why; None: it could."""
+        """Record why an owner could not be applied; None means that it was."""
         key = dataplane, str(owner)
         before = self._unapplied.get(key)
         if error is None:
@@ -86,7 +88,7 @@ class Reports:
                 told.wanted.set()
 
     def serves(self, port_id: str, ports: frozenset[int] | None) -> None:
-        """At which ports the proxy behind this one takes connections; None: it does not run."""
+        """Record the ports that a proxy serves; None means that it does not run."""
         before = self._serving.get(port_id)
         if ports is None:
             self._serving.pop(port_id, None)
@@ -97,14 +99,14 @@ class Reports:
                 told.wanted.set()
 
     def has(self, addresses: frozenset[IPAddress]) -> None:
-        """This host itself, of those that are behind it."""
+        """Record the host's own addresses among those routed to it."""
         before, self._addresses = self._addresses, addresses
         if before != addresses:
             for told in self._told:
                 told.wanted.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Report to all servers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for index in range(len(self._told)):
                 tasks.create_task(self._tell(index))
@@ -137,7 +139,7 @@ class Reports:
                 connection.close()
 
     async def tell(self, connection: Connection, told: _Told) -> bool:
-        """One report; whether there is more to tell at once. Raises ServerError."""
+        """Send one report, and return whether more is to be sent immediately. Raises ServerError."""
         told.wanted.clear()
         if told.whole:
             told.pending = dict.fromkeys(self._seen)

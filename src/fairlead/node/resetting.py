@@ -1,8 +1,9 @@
-"""Resets the connections that are led to this node because none of their members is left (`model/resetting.py`).
+"""TCP resets for connections that are redirected to this node because their pool has no member left
+(`model/resetting.py`).
 
-The kernel would do it, but it asks its routes where the answer goes, and the devices of all networks are in one
-namespace: it might tell another tenant. So the frames are read and answered here, by the device by which they came; and
-the kernel is kept silent by a socket that listens and hears nothing.
+The kernel would look up a route for its reset, and the devices of all networks are in one namespace, so the reset could
+reach another tenant. The frames are therefore read here and answered on the device on which they arrived. A listening
+socket with a filter that drops everything prevents a reset by the kernel.
 """
 
 import asyncio
@@ -26,16 +27,17 @@ from fairlead.node.threads import beside
 
 LOG = logging.getLogger(__name__)
 MOST, PERIOD = 32, 0.032
-"""Frames of one network and IP version that are answered, and seconds until the next ones are: 1,000 a second. Whoever
-is not answered sends again."""
+"""Rate limit per network and IP version: frames, and seconds of the period; 1,000 per second. Clients without an answer
+retransmit."""
 LONGEST_FRAME = 2**16
 SO_ATTACH_FILTER = 26
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD
-"""linux/if_ether.h. A socket for one of them sees what comes, and not what goes."""
+"""EtherTypes (linux/if_ether.h). A packet socket bound to one of them receives incoming frames only."""
 _Program = Sequence[tuple[int, int, int, int]]
 _LOAD_BYTE, _LOAD_HALF, _LOAD_HALF_AFTER, _HEADER_LENGTH = 0x30, 0x28, 0x48, 0xB1
 _IS, _HAS, _RETURN = 0x15, 0x45, 0x06
-"""Operations of the filter (linux/bpf_common.h): code, lines to jump if so, if not, operand."""
+"""Operations of a classic BPF filter (linux/bpf_common.h); an instruction is code, jump if true, jump if false,
+operand."""
 FILTERS: Mapping[int, _Program] = {
     ETH_P_IP: (
         (_LOAD_BYTE, 0, 0, 23),
@@ -57,7 +59,7 @@ FILTERS: Mapping[int, _Program] = {
         (_RETURN, 0, 0, 0),
     ),
 }
-"""Segments to the port at which connections are reset: nothing else wakes anybody up."""
+"""Filters for TCP segments to the reset port, so that no other traffic wakes up the agent."""
 NOTHING: _Program = ((_RETURN, 0, 0, 0),)
 
 
@@ -76,13 +78,13 @@ class _Open:
 
 class Resetter:
     def __init__(self, namespace: Path) -> None:
-        """`namespace` is the file that stands for the one that has the devices."""
+        """`namespace` is the file of the network namespace with the devices."""
         self._namespace = namespace
         self._open: dict[str, _Open] = {}
-        """By the name of the device."""
+        """Device name -> its sockets."""
 
     async def apply(self, devices: Collection[ProbeDevice], made: Collection[str]) -> None:
-        """Reset what comes by these, and by no other; `made` are the names of those that are new. Raises OSError."""
+        """Reset connections on exactly these devices; `made` are the names of new ones. Raises OSError."""
         wanted = {device_name(each.network_id): each for each in devices}
         for name in [name for name, each in self._open.items() if name in made or wanted.get(name) != each.device]:
             self._open.pop(name).close()
@@ -103,7 +105,7 @@ class Resetter:
                     hearing.send(answer)
             except BlockingIOError:
                 return
-            except OSError as error:  # the device is gone: a new one is opened anew
+            except OSError as error:  # the device was removed; its successor is opened again
                 LOG.debug("connections are not reset by a device any more: %s", error)
                 loop.remove_reader(hearing)
                 return
@@ -116,7 +118,7 @@ class Resetter:
 
 
 def _open_all(namespace: Path, devices: Iterable[ProbeDevice]) -> list[_Open]:
-    """In a thread of its own, which is in that namespace from then on. All of them or, with OSError, none."""
+    """Open all sockets, or with OSError none. It runs in its own thread, which stays in the namespace."""
     enter_namespace(namespace)
     with contextlib.ExitStack() as stack:
         found = [_open(each, stack) for each in devices]
@@ -132,7 +134,7 @@ def _open(device: ProbeDevice, stack: contextlib.ExitStack) -> _Open:
 
 
 def _hear(name: str, kind: int, stack: contextlib.ExitStack) -> socket.socket:
-    """packet(7). Nothing comes before the filter is there: the socket is for no frames until it is bound."""
+    """Open a packet socket (packet(7)). It is bound after the filter is attached, so no unfiltered frame arrives."""
     found = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     _attach(found, FILTERS[kind])
     found.bind((name, kind))
@@ -141,7 +143,7 @@ def _hear(name: str, kind: int, stack: contextlib.ExitStack) -> socket.socket:
 
 
 def _silence(name: str, address: IPAddress, stack: contextlib.ExitStack) -> socket.socket:
-    """For the kernel somebody listens here, so it resets nothing; and no segment comes through."""
+    """Open a listening socket, so that the kernel sends no reset; its filter drops all segments."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     found = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
     _attach(found, NOTHING)
@@ -153,7 +155,7 @@ def _silence(name: str, address: IPAddress, stack: contextlib.ExitStack) -> sock
 
 
 def _attach(to: socket.socket, program: _Program) -> None:
-    """socket(7), SO_ATTACH_FILTER."""
+    """Attach a filter (socket(7), SO_ATTACH_FILTER)."""
     lines = b"".join(struct.pack("=HBBI", *line) for line in program)
     kept = ctypes.create_string_buffer(lines)
     to.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(kept)))

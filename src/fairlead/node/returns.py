@@ -1,7 +1,8 @@
-"""Who is up again after they were down, as this host is told: what others got meanwhile stays with these, for a while.
+"""Members that are up again after they were down, from the node's slice. Their substitutes keep flows that began
+meanwhile, for the drain timeout.
 
-The host that a member is behind leads on what it does not know to who stood in. It keeps that in memory: an agent that
-begins anew knows of nobody who came back before.
+The host that routes a returned member forwards packets of unknown flows to the former substitute. The state is in
+memory only, so a restarted agent has none.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.node.given import Given
 
 LOOK = 5.0
-"""Seconds from look to look whose time is over."""
+"""Seconds between two searches for expired entries."""
 
 
 class Returns:
@@ -26,31 +27,31 @@ class Returns:
         self._clock = clock
         self._down: Map[str, frozenset[HealthKey]] = given.snapshot.down
         self._until: dict[str, dict[HealthKey, float]] = {}
-        """Load balancer -> its members that are back, each with until when that is remembered."""
+        """Load balancer -> returned members -> time of expiry."""
         self._call: Callable[[Iterable[Owner]], None] = lambda _: None
         self.known: Map[str, frozenset[HealthKey]] = Map()
-        """The same for compilers: the value of the fact `RETURNED`."""
+        """Value of the fact `RETURNED`, for compilers."""
         self._bare = self._view = given.snapshot
         given.subscribe(self._mark)
 
     def seen_in(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot that knows it too: the same one as long as nothing is new."""
+        """Return the snapshot with the fact; the same object while nothing has changed."""
         if snapshot is not self._bare or self.known is not self._view.returned:
             self._bare, self._view = snapshot, with_facts(snapshot, RETURNED, self.known)
         return self._view
 
     def follow(self, call: Callable[[Iterable[Owner]], None]) -> None:
-        """`call` is told whose rows may differ since somebody's time is over."""
+        """Register a callback for owners whose rows may change after an entry expired."""
         self._call = call
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Remove expired entries until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
             self.forget()
 
     def forget(self) -> None:
-        """Those whose time is over."""
+        """Remove expired entries."""
         now, before = self._clock(), self.known
         late = [each for each, its in self._until.items() if min(its.values()) <= now]
         for balancer_id in late:

@@ -1,8 +1,7 @@
-"""Resets of TCP, as a host sends them for a connection that does not exist (RFC 9293, section 3.5.2). Pure: bytes of
-bytes.
+"""TCP resets as a host sends them for a connection that does not exist (RFC 9293, section 3.5.2). Pure: bytes to bytes.
 
-What came as a frame is answered by a frame to the neighbour that sent it: so no route is asked, and two networks may
-have the same addresses.
+The answer to a frame is a frame to the MAC that sent it. No route is needed, so networks may have overlapping
+addresses.
 """
 
 import struct
@@ -14,12 +13,12 @@ TCP = 6
 HOPS = 64
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 _ETHERNET, _SHORTEST = 14, 20
-"""Octets of the header, and of one of TCP or IPv4 without options."""
+"""Octets of an Ethernet header, and of a TCP or IPv4 header without options."""
 _IPV6 = 40
 
 
 def reset_of(frame: bytes) -> bytes | None:
-    """The answer to a segment; None to what is no whole header of a segment, and to a reset."""
+    """Build the reset of a segment; None for an incomplete header and for a reset."""
     kind, packet = frame[12:_ETHERNET], frame[_ETHERNET:]
     found = _ipv4(packet) if kind == IPV4 else _ipv6(packet) if kind == IPV6 else None
     if found is None:
@@ -34,7 +33,7 @@ def reset_of(frame: bytes) -> bytes | None:
 
 
 def _ipv4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Sender, receiver and the segment of a packet that is no fragment."""
+    """Return source, destination and segment; None for a fragment or another protocol."""
     if len(packet) < _SHORTEST or packet[9] != TCP or int.from_bytes(packet[6:8], "big") & 0x3FFF:
         return None
     begin, end = 4 * (packet[0] & 0x0F), int.from_bytes(packet[2:4], "big")
@@ -42,15 +41,15 @@ def _ipv4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def _ipv6(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """The same of one without extension headers."""
+    """Return source, destination and segment; None with extension headers."""
     if len(packet) < _IPV6 or packet[6] != TCP:
         return None
     return packet[8:24], packet[24:40], packet[_IPV6 : _IPV6 + int.from_bytes(packet[4:6], "big")]
 
 
 def _reset(segment: bytes) -> bytes:
-    """Without a checksum. A segment with an acknowledgement says which number its sender waits for; one without is
-    acknowledged instead."""
+    """Build the segment without checksum. The reset of a segment with ACK uses its acknowledgement number as sequence
+    number; otherwise the reset acknowledges the segment."""
     source, target, number, acknowledged, offset, flags = struct.unpack("!HHIIBB", segment[:14])
     if flags & ACK:
         return struct.pack("!HHIIBBHHH", target, source, acknowledged, 0, 5 << 4, RST, 0, 0, 0)

@@ -1,5 +1,4 @@
-"""The files in which an agent's sums, and what it has said of neighbours, outlive a restart of the agent and of the
-machine."""
+"""Files of the agent's counters and neighbour announcements, which survive restarts of the agent and of the machine."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -21,20 +20,20 @@ LOG = logging.getLogger(__name__)
 
 
 class _State(msgspec.Struct):
-    """The file: `boot` says which boot of the machine the times belong to."""
+    """Content of the counter file. `boot` identifies the boot to which the times belong."""
 
     boot: str
     last: list[tuple[str, str, str, int, dict[str, tuple[int, int, float]]]]
-    """Place, transport, address and port of what was counted, and the value, cookie and time of each count."""
+    """Place, transport, address and port of each service, with value, cookie and creation time of each counter."""
     sums: dict[str, dict[str, int]]
     processes: dict[str, dict[str, dict[str, int]]] = {}
-    """Process -> listener -> what it had counted."""
+    """Process -> listener -> counters."""
     slack: float = 0.0
-    """Seconds that the switch took to answer at most."""
+    """Maximum seconds that the switch took to answer."""
 
 
 def read_state(path: Path, boot: str) -> Tally:
-    """What an earlier agent left; nothing when there is no file, or none that can be read."""
+    """Read the counters of an earlier agent; empty if the file is missing or invalid."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
         sums = _figures(state.sums)
@@ -45,18 +44,18 @@ def read_state(path: Path, boot: str) -> Tally:
     except (OSError, ValueError, TypeError) as error:
         LOG.warning("%s cannot be read (%s); counting begins anew", path, error)
         return Tally()
-    if state.boot != boot:  # clocks and processes begin anew
+    if state.boot != boot:  # clocks and processes start again at boot
         return Tally(sums=sums)
     return Tally(last=last, sums=sums, processes=processes)
 
 
 def _figures(found: Mapping[str, Mapping[str, int]]) -> dict[str, Figures]:
-    """Raises TypeError."""
+    """Convert counters by listener. Raises TypeError."""
     return {listener: Figures(**figures) for listener, figures in found.items()}
 
 
 def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Count]]]:
-    """Raises ValueError."""
+    """Convert the last counters. Raises ValueError."""
     for place, transport, address, port, counts in state.last:
         service = CountedService(
             place=parse_place(place), transport=Transport(transport), address=parse_address(address), port=port
@@ -71,7 +70,7 @@ def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Cou
 
 
 def write_state(path: Path, boot: str, tally: Tally) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the counters atomically. Raises OSError."""
     last = [
         (
             str(service.place),
@@ -101,13 +100,13 @@ class _Neighbours(msgspec.Struct):
 
 
 def neighbours_path(path: Path) -> Path:
-    """Beside the file of the sums."""
+    """Return the path of the announcements, beside the file of the counters."""
     return path.with_name(f"{path.stem}.neighbours.json")
 
 
 def read_memory(path: Path) -> Memory:
-    """What an earlier agent has said; nothing when there is no file, or none that can be read. Who has heard it is not
-    known: it may be said once more."""
+    """Read the announcements of an earlier agent; empty if the file is missing or invalid. The recipients are unknown,
+    so announcements may be repeated once."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_Neighbours)
         said = {
@@ -124,7 +123,7 @@ def read_memory(path: Path) -> Memory:
 
 
 def write_memory(path: Path, macs: Mapping[Key, str]) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the announcements atomically. Raises OSError."""
     said: dict[str, dict[str, str]] = {}
     for (network_id, address), mac in macs.items():
         said.setdefault(network_id, {})[str(address)] = mac
@@ -132,5 +131,5 @@ def write_memory(path: Path, macs: Mapping[Key, str]) -> None:
 
 
 def read_boot() -> str:
-    """Names this boot of the machine (random(4)): the clock begins anew with each."""
+    """Return the id of this boot (random(4)), which scopes monotonic times."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Work beside the event loop that nobody waits for when the process ends."""
+"""Threads for blocking work that does not delay the end of the process."""
 
 import asyncio
 import threading
@@ -10,11 +10,8 @@ _T = TypeVar("_T")
 
 
 async def beside(work: Callable[[], _T]) -> _T:
-    """What the work returns or raises.
-
-    A thread of asyncio's own pool would be waited for at the end of the process, and a question that waits for news may
-    take long.
-    """
+    """Run the work in a daemon thread, and return or raise its result. asyncio's own pool would be joined at exit, and
+    a long poll may take long."""
     done: Future[_T] = Future()
 
     def run() -> None:

@@ -1,15 +1,16 @@
-"""When whom to probe, and what the answers mean. Pure: what time it is, and what became of a probe, are arguments.
+"""Schedule of probes, and the evaluation of their outcomes. Pure: times and outcomes are arguments.
 
-* **A place in the delay.** Each member has one, by a hash of what is probed: ten thousand members are probed evenly, a
-  restart changes nothing, and no two nodes have to agree. The first probe comes soon, even if the delay is a minute.
-* **One at a time.** A member is not probed again while it is being probed. Who is late leaves out what was due
-  meanwhile, and never catches up with a burst.
-* **In a row.** `max_retries` answers in a row make a member UP, `max_retries_down` failures in a row DOWN. A probe that
-  the node could not make, or could not look after (`Missed`), breaks no row and counts as nothing. If the node was
-  too busy to look after it, the next one comes at once.
-* **A share for each project.** Of the places for probes in flight, a project may have as many as are free: alone half
-  of them, of two each a third. Its members beyond that wait for its own, so however many of them are silent, those of
-  another project are probed when they are due.
+* **Phase.** Each member has a fixed phase within the delay, by a hash of its endpoint: ten thousand members are probed
+  evenly, a restart changes nothing, and nodes need no coordination. The first probe is soon, even if the delay is a
+  minute.
+* **No overlap.** A member is not probed while a probe is in flight. Probes that were due during it are skipped, without
+  a burst afterwards.
+* **Consecutive outcomes.** `max_retries` successes in a row make a member UP, `max_retries_down` failures in a row
+  DOWN. A probe that the node could not make or evaluate (`Missed`) neither counts nor interrupts a row. If the node was
+  too busy to evaluate it, the next probe follows immediately.
+* **Fair share per project.** A project may use as many slots for probes in flight as are free: half of all if it is
+  alone, a third each for two projects. Further members wait for a slot of their own project, so silent members of one
+  project do not delay probes of another.
 """
 
 import heapq
@@ -24,33 +25,35 @@ from fairlead.model.checks import Rhythm, Target, Verdict
 from fairlead.model.health import Endpoint
 
 SOON = 5.0
-"""Seconds in which the first probe of a member comes at the latest."""
+"""Maximum seconds until the first probe of a member."""
 WOKEN = 2
-"""Members that wait for their project's share, for each of its probes that ends: the share may have grown meanwhile."""
+"""Waiting members that are scheduled when a probe of their project ends, because the share may have grown."""
 _WHOLE = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """As the monitor wants it."""
+    """Success of a probe."""
 
     seconds: float | None
-    """How long it took; None where silence is as good as an answer."""
+    """Latency in seconds; None where a timeout is a success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     why: str
-    """For people: "refused", "no answer in 3 s"."""
+    """Reason for display: "refused", "no answer in 3 s"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """The node was too busy to probe, or to see what came of it, or cannot probe so. It says nothing of the member."""
+    """Void probe: the node was too busy to make or evaluate it, or cannot make it. It does not affect the member's
+    state."""
 
     why: str
     at_once: bool = False
-    """Whether to ask again without a rest: the member may be dead, and only the node's haste is in the way."""
+    """True if the probe is repeated immediately, because the member may be dead and only the node's load prevents the
+    detection."""
 
 
 Outcome: TypeAlias = Answered | Failed | Missed
@@ -58,22 +61,22 @@ Outcome: TypeAlias = Answered | Failed | Missed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Of one member."""
+    """State of one member."""
 
     verdict: Verdict = Verdict.PENDING
     since: float | None = None
-    """When it came to this."""
+    """Time of the last change of the verdict."""
     answers: int = 0
     failures: int = 0
-    """In a row: one of the two is 0."""
+    """Consecutive successes and failures; one of the two is 0."""
     error: str = ""
-    """Of the last probe that failed, while the last one did."""
+    """Reason of the last failure; empty after a success."""
     missed: str = ""
-    """Why the last probe said nothing, if it did not."""
+    """Reason why the last probe was void; empty if it was not."""
     doubts: int = 0
-    """How often in a row that was because the node was too busy."""
+    """Consecutive void probes because of the node's load."""
     latency: float | None = None
-    """Seconds that the last answer took."""
+    """Latency of the last answer, in seconds."""
 
     def after(self, outcome: Outcome, rhythm: Rhythm, now: float) -> "Standing":
         match outcome:
@@ -102,28 +105,28 @@ PENDING = Standing()
 class _Aim:
     target: Target
     place: float
-    """Of its endpoint: it is a hash, and needed for each probe."""
+    """Phase of the endpoint, cached because it is a hash and needed for each probe."""
     number: int = -1
-    """Of the entry in the heap that counts; others are left from before."""
+    """Number of the valid heap entry; entries with other numbers are stale."""
     began: float | None = None
-    """When the probe began that is in flight; None while none is."""
+    """Start of the probe in flight; None if there is none."""
     waits: bool = False
-    """Whether it was due when its project had its share."""
+    """True if the target was due while its project had used up its share."""
 
 
 @dataclass(slots=True)
 class Tracker:
-    """A value that only its own methods change."""
+    """Schedule and states of all targets. Only its methods change it."""
 
     standings: dict[Endpoint, Standing] = field(default_factory=dict)
     changed: set[Endpoint] = field(default_factory=set)
-    """Whose verdict is another one since somebody took this set."""
+    """Endpoints with a changed verdict since the caller emptied this set."""
     _aims: dict[Endpoint, _Aim] = field(default_factory=dict)
     _due: list[tuple[float, int, Endpoint]] = field(default_factory=list)
     _flying: Counter[str] = field(default_factory=Counter)
-    """Probes that are in flight, by project."""
+    """Probes in flight by project."""
     _waiting: defaultdict[str, deque[_Aim]] = field(default_factory=lambda: defaultdict(deque))
-    """Who was due when their project had its share; some may have gone since then."""
+    """Targets that wait for their project's share; some may have been removed since."""
     _numbers: Iterator[int] = field(default_factory=count)
 
     def __len__(self) -> int:
@@ -134,13 +137,13 @@ class Tracker:
         return (aim.target for aim in self._aims.values())
 
     def aim(self, targets: Iterable[Target], now: float) -> None:
-        """All that is to be probed from now on."""
+        """Replace all targets."""
         wanted = {target.endpoint: target for target in targets}
         self.change(self._aims.keys() - wanted.keys(), wanted.values(), now)
 
     def change(self, gone: Iterable[Endpoint], targets: Iterable[Target], now: float) -> None:
-        """Who is not probed any more, and who is; the others stay. Who is probed otherwise than before keeps its
-        standing: what was known of it last holds until the new probes say something else."""
+        """Remove and add targets, leaving others unchanged. A target whose check changes keeps its state until new
+        outcomes change it."""
         for endpoint in list(gone):
             aim = self._aims.pop(endpoint, None)
             if aim is not None and aim.began is not None:
@@ -159,7 +162,7 @@ class Tracker:
                     self._restart(before, now)
 
     def forget(self) -> None:
-        """What was known of anybody: much may have happened meanwhile."""
+        """Forget all states, after a long time without CPU (`Prober.overslept`)."""
         self.standings.clear()
         self.changed.clear()
 
@@ -171,13 +174,14 @@ class Tracker:
             self._plan(aim, first_due(aim.target, now))
 
     def next_due(self) -> float | None:
-        """When somebody has to be probed next."""
+        """Return the time of the next probe."""
         while self._due and not self._counts(self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def take_due(self, now: float, most: int, free: int) -> list[Target]:
-        """Who is to be probed now, `most` at once, `free` places being left. Each is in flight until concluded."""
+        """Return the targets to probe now, at most `most`, with `free` slots left. Each is in flight until
+        `conclude`."""
         found = list[Target]()
         while len(found) < min(most, free) and (due := self.next_due()) is not None and due <= now:
             aim = self._aims[heapq.heappop(self._due)[2]]
@@ -192,7 +196,7 @@ class Tracker:
         return found
 
     def _land(self, aim: _Aim, now: float) -> None:
-        """Its probe is in flight no more: others of its project may have their turn."""
+        """End the probe in flight, and schedule waiting targets of the project."""
         project_id = aim.target.project_id
         aim.began = None
         self._flying[project_id] -= 1
@@ -203,7 +207,7 @@ class Tracker:
             self._plan(other, now)
 
     def _next_waiting(self, project_id: str) -> Iterator[_Aim]:
-        """Those that are still there; they do not wait any more."""
+        """Yield the waiting targets that still exist, and remove them from the queue."""
         waiting = self._waiting.get(project_id)
         while waiting:
             aim = waiting.popleft()
@@ -212,7 +216,7 @@ class Tracker:
         self._waiting.pop(project_id, None)
 
     def conclude(self, target: Target, outcome: Outcome, now: float) -> None:
-        """What became of a probe. Of somebody who is probed otherwise by now, or not at all, it says nothing."""
+        """Take the outcome of a probe; ignored if the target was changed or removed since."""
         endpoint = target.endpoint
         aim = self._aims.get(endpoint)
         if aim is None or aim.began is None:
@@ -238,16 +242,16 @@ class Tracker:
 
 
 def place(endpoint: Endpoint) -> float:
-    """From 0 to 1: where in its delay somebody is probed. The same everywhere and always."""
+    """Return the phase of an endpoint within its delay, from 0 to 1; the same on every node."""
     return seeded("/".join(map(str, endpoint))) / _WHOLE
 
 
 def first_due(target: Target, now: float) -> float:
-    """At its place, but soon."""
+    """Return the time of the first probe: at its phase, within `SOON`."""
     return now + place(target.endpoint) * min(target.rhythm.delay, SOON)
 
 
 def next_due(delay: float, where: float, began: float) -> float:
-    """The first time at this place that is not sooner than half a delay after the last probe began."""
+    """Return the first time at this phase at least half a delay after the last probe began."""
     earliest = began + delay / 2
     return earliest + (where * delay - earliest) % delay

@@ -56,7 +56,7 @@ class Listener:
     """Project filter; None for all visible projects."""
     restricted: bool = False
     projects: frozenset[str] = frozenset()
-    """Projects against whose limit a restricted listener counts."""
+    """Projects of a restricted listener; it counts towards the limit of each."""
     types: frozenset[str] = TYPES
     queue: "asyncio.Queue[Told]" = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
     dropped: asyncio.Event = field(default_factory=asyncio.Event)

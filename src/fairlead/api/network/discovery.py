@@ -83,8 +83,8 @@ def versions_document(root: str) -> JsonObject:
 
 
 def version_document(root: str) -> JsonObject:
-    """Return the version document. The resource list is Neutron's; the version supports clients whose endpoint ends in
-    /v2.0."""
+    """Return the version document. The resource list is Neutron's; the version is for clients with an endpoint that
+    ends in /v2.0."""
     resources = [
         {"name": name, "collection": f"{name}s", "links": [{"rel": "self", "href": f"{root}/v2.0/{name}s"}]}
         for name in _RESOURCES

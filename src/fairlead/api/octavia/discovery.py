@@ -46,7 +46,7 @@ def versions_document(root: str) -> JsonObject:
 
 
 def version_document(root: str) -> JsonObject:
-    """Return the version document for clients whose endpoint ends in /v2.0. Octavia's own response there breaks
+    """Return the version document for clients with an endpoint that ends in /v2.0. Octavia's own response there breaks
     keystoneauth."""
     return {"version": _version(list(_UPDATED)[-1], root)}
 

@@ -58,7 +58,7 @@ def forbidden() -> ApiError:
 
 
 def missing_project() -> ApiError:
-    """Return the error for a caller with system scope who creates an object without a project."""
+    """Return the error for a caller with system scope that creates an object without a project."""
     return bad_request(
         "Missing project ID in request where one is required. An administrator should check the keystone settings in"
         " the Octavia configuration."

@@ -128,7 +128,7 @@ class Permit(Identity):
 
     @property
     def is_for_all(self) -> bool:
-        """Whether the grant covers all projects."""
+        """True if the grant covers all projects."""
         return bool(self.roles & self.grant.everywhere)
 
     @property
