@@ -1,7 +1,7 @@
-"""Who calls, by a token of Keystone's (Identity API v3).
+"""Authentication by Keystone tokens (Identity API v3).
 
-answers.py     what a validated token says
-remembered.py  what Keystone said lately, by digests: never a token
-asking.py      what is asked of Keystone, with a token of our own
-tokens.py      a caller's token: remembered, or asked for, in turns
+answers.py     parser of Keystone's responses
+remembered.py  cache of validation results by token digest
+asking.py      Keystone client with the service user's token
+tokens.py      validation of a caller's token, cached or by Keystone, with rate limits
 """

@@ -1,7 +1,7 @@
-"""What Keystone says of a valid token (Identity API v3, "Validate and show information for token").
+"""Parser of a valid token (Identity API v3, "Validate and show information for token").
 
-A token speaks for a project, or for the whole deployment (`system`). All others may do nothing here: who
-administers a domain has the role `admin` in a token of that domain, and is no administrator of the deployment.
+A token has project scope, or system scope for the whole deployment. Tokens with another scope have no rights here: the
+role `admin` in a token with domain scope does not make its user an administrator of the deployment.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from fairlead.api.auth import ROLES
 from fairlead.changes.identity import LONGEST_PROJECT, Identity
 
 KNOWN_ROLES = ROLES - {"service"}
-"""Keystone's `service` is a role of whole services; here it is that of an agent, who names its chassis."""
+"""Accepted roles. Keystone's `service` is a role of whole services; here it is the role of agents, which are tied to a
+chassis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class ValidToken:
 
 
 class NotUnderstood(Exception):
-    """The answer is none of Keystone's."""
+    """The response is not Keystone's format."""
 
 
 class _Thing(msgspec.Struct):
@@ -36,7 +37,7 @@ class _Token(msgspec.Struct):
     user: _Thing
     expires_at: datetime
     roles: Sequence[_Thing] = ()
-    """Those that are implied by others among them."""
+    """Roles, including implied ones."""
     project: _Thing | None = None
     system: dict[str, bool] | None = None
 
@@ -46,7 +47,7 @@ class _Answer(msgspec.Struct):
 
 
 def read_token(body: bytes) -> ValidToken:
-    """Raises NotUnderstood."""
+    """Parse a validated token. Raises NotUnderstood."""
     token = _read(body)
     project = token.project.id if token.project else ""
     system = bool(token.system and token.system.get("all")) and not project
@@ -57,14 +58,14 @@ def read_token(body: bytes) -> ValidToken:
 
 
 def may_validate(body: bytes) -> bool:
-    """Whether a token's roles let it validate those of others (Keystone's default policy, `identity:validate_token`).
-    Raises NotUnderstood."""
+    """Return whether a token's roles permit validation of other tokens (Keystone's default policy,
+    `identity:validate_token`). Raises NotUnderstood."""
     token = _read(body)
     return bool(_names(token) & ({"admin", "service", "reader"} if token.system else {"admin", "service"}))
 
 
 def read_own(body: bytes) -> tuple[str, datetime]:
-    """Whose the token is, by the user's id, and until when it is good. Raises NotUnderstood."""
+    """Return user id and expiry of the service user's token. Raises NotUnderstood."""
     token = _read(body)
     return token.user.id, token.expires_at
 

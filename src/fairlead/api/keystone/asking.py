@@ -1,8 +1,8 @@
-"""What is asked of Keystone, with a token of our own (Identity API v3, Authentication and token management).
+"""Keystone client with the service user's token (Identity API v3, Authentication and token management).
 
-Only its 200 lets anybody in, and only its 404 says that a token is not good (not a token, at its end, revoked, of a
-project or user that is disabled). Anything else says nothing about the token. While Keystone does not answer, one
-question at a time looks whether it is back; the others are told at once that nobody can be asked.
+Only a 200 validates a token, and only a 404 rejects it (invalid, expired, revoked, or of a disabled project or user).
+Any other response leaves the token's validity unknown. While Keystone is unavailable one request at a time probes it;
+all others fail immediately.
 """
 
 import asyncio
@@ -22,30 +22,31 @@ from fairlead.questions import Answer, NoAnswer, Place, ask
 
 LOG = logging.getLogger(__name__)
 ODD = logging.getLogger(f"{__name__}.odd")
-"""Of answers that Keystone should not give; a token may be made so that it does."""
+"""Rate-limited log of unexpected responses, which a crafted token may cause."""
 ODD.addFilter(RateLimit(10))
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
-"""Printable, without spaces. Keystone's have some hundred characters: 183 (fernet), 700 (JWS)."""
+"""Valid token: printable without spaces. Keystone's tokens have some hundred characters: 183 (fernet), 700 (JWS)."""
 VALIDATION_PATIENCE = 8.0
-"""Seconds for a validation, a new token of our own included."""
+"""Timeout of a validation in seconds, including a log-in of the service user."""
 AWAY_SECONDS, MISUSED_SECONDS = 2.0, 20.0
-"""Until somebody asks again: after no answer; and after a refusal of our own user, who must not be locked out."""
+"""Retry intervals in seconds: after no response, and after a rejection of the service user, which must not be locked
+out."""
 MARGIN = 60.0
-"""Seconds before its end in which our own token is not used any more."""
+"""Seconds before its expiry at which the service user's token is replaced."""
 AWAY = frozenset({502, 503, 504})
 
 
 class OddAnswer(NobodyToAsk):
-    """Keystone answers, and nobody knows what that says about the token."""
+    """Keystone's response does not determine the token's validity."""
 
 
 class Misused(Exception):
-    """Keystone says that our own configuration is wrong. The message names what to look at."""
+    """Keystone rejects the service user or URL; the message names the option to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceUser:
-    """Who asks."""
+    """Service user of this deployment."""
 
     name: str
     password: str = field(repr=False)
@@ -62,7 +63,7 @@ class OwnToken:
     text: str = field(repr=False)
     user_id: str
     until: float
-    """Of the clock."""
+    """Time of replacement, by the monotonic clock."""
     may_validate: bool
 
 
@@ -73,29 +74,30 @@ class Keystone:
         self._own: OwnToken | None = None
         self._logging_in: asyncio.Task[OwnToken] | None = None
         self._trouble, self._retry_at = "", 0.0
-        """Why nobody can be asked; and when it is tried again."""
+        """Reason why Keystone is unavailable, and the time of the next attempt."""
         self._trying = False
 
     @property
     def answers(self) -> bool:
-        """As far as is known: nobody has asked in vain since it did."""
+        """True if the last request to Keystone succeeded, or none was made."""
         return not self._trouble
 
     def replace(self, place: Place, user: ServiceUser) -> None:
-        """From now on it is asked there, by this user."""
+        """Replace the endpoint and the service user."""
         self._place, self._user = place, user
         self._own = self._logging_in = None
         self._trouble = ""
 
     async def check(self) -> None:
-        """Log in. Raises Misused, NotTrusted; NoAnswer when it is not known whether anything is wrong."""
+        """Log in and check the service user's roles. Raises Misused, NotTrusted; NoAnswer if Keystone is
+        unavailable."""
         own = await self._log_in()
         if not own.may_validate:
             raise Misused(f"{self._user} may not validate tokens of others: it needs the role 'service'")
         self._own = own
 
     async def validate(self, token: str) -> ValidToken | None:
-        """What a token says; None when it is not good. Raises NobodyToAsk."""
+        """Validate a token; None if it is rejected. Raises NobodyToAsk."""
         if self._trouble and (self._trying or self._clock() < self._retry_at):
             raise NobodyToAsk(AWAY_SECONDS)
         self._trying = bool(self._trouble)
@@ -124,7 +126,7 @@ class Keystone:
     async def _validate(self, token: str) -> ValidToken | None:
         own = await self.own_token()
         answer = await self._ask_about(token, own)
-        if answer.status == 401:  # about our own
+        if answer.status == 401:  # the service user's token is rejected
             own = await self.own_token(instead_of=own)
             answer = await self._ask_about(token, own)
         match answer.status:
@@ -153,7 +155,8 @@ class Keystone:
         return await ask(self._place, "GET /auth/tokens?nocatalog", headers)
 
     async def own_token(self, instead_of: OwnToken | None = None) -> OwnToken:
-        """Of our own user. One log-in is for all who wait for it, also if it fails. Raises Misused, NoAnswer."""
+        """Return the service user's token. Concurrent callers share one log-in and its failure. Raises Misused,
+        NoAnswer."""
         if self._own is None or self._own is instead_of or self._clock() >= self._own.until:
             if self._logging_in is None or self._logging_in.done():
                 self._logging_in = asyncio.create_task(self._log_in())
@@ -162,7 +165,7 @@ class Keystone:
         return self._own
 
     async def _log_in(self) -> OwnToken:
-        """Raises Misused, NoAnswer."""
+        """Log in as the service user. Raises Misused, NoAnswer."""
         answer = await ask(self._place, "POST /auth/tokens?nocatalog", {}, _login(self._user))
         match answer.status:
             case 201:
@@ -186,12 +189,12 @@ class Keystone:
             text = ""
         if not TOKEN.fullmatch(text):
             raise Misused("its answer to a log-in has no token: keystone.url is not that of the Identity API v3")
-        # at least for a while, whatever the clocks say: nobody logs in for each question
+        # with a minimum lifetime in spite of clock skew, to avoid a log-in per request
         return OwnToken(text=text, user_id=user, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)
 
 
 def _hear(task: "asyncio.Task[OwnToken]") -> None:
-    """What comes of it may be for nobody any more."""
+    """Retrieve the result of a log-in, so that asyncio does not warn if no caller waits for it."""
     if not task.cancelled():
         task.exception()
 

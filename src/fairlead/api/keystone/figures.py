@@ -1,4 +1,4 @@
-"""What is counted of tokens, for monitoring: by what was found, never by whose they are."""
+"""Counters of token validations, by result and without identities."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Asked(StrEnum):
-    """What came of a question to Keystone."""
+    """Result of a request to Keystone."""
 
     GOOD = "good"
     REFUSED = "refused"
@@ -14,17 +14,17 @@ class Asked(StrEnum):
 
 
 class Known(StrEnum):
-    """Why nobody was asked about a token."""
+    """Reason why Keystone was not requested."""
 
     FRESH = "fresh"
     REFUSED = "refused"
     OUTAGE = "outage"
-    """It was good lately, and nobody can be asked."""
+    """The token was recently valid, and Keystone is unavailable."""
 
 
 @dataclass(slots=True)
 class TokenFigures:
     asked: Counter[Asked] = field(default_factory=Counter)
     seconds: float = 0.0
-    """That these questions took."""
+    """Total duration of the requests."""
     known: Counter[Known] = field(default_factory=Counter)

@@ -1,8 +1,8 @@
-"""What Keystone said of tokens lately. Tokens are known by a digest under a key that only this process has.
+"""Cache of token validations, keyed by an HMAC of the token under a key of this process.
 
-A token is believed for some time without asking, and for some more while nobody can be asked; never longer than it is
-good. So one that is revoked is refused when that time is over. All that is kept has a size. One user's tokens push out
-that user's own: nobody can make others ask again.
+A valid token is accepted from the cache for a time, and for a grace period while Keystone is unavailable, but never
+beyond its expiry. A revoked token is rejected after that time. All caches are bounded. A user's tokens evict only those
+of the same user, so a user cannot evict others' tokens.
 """
 
 import hmac
@@ -15,34 +15,35 @@ from dataclasses import dataclass
 from fairlead.changes.identity import Identity
 
 REMEMBERED, REMEMBERED_OF_ONE = 10_000, 100
-"""Tokens that are good: of all, and of one user."""
+"""Maximum valid tokens: in total, and of one user."""
 REFUSED, REFUSED_SECONDS = 1000, 10.0
-"""Tokens that are not; and how long that is known. It spares Keystone who tries again and again."""
+"""Maximum rejected tokens, and seconds for which a rejection is cached. It protects Keystone from repeated requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A token that was good when Keystone was asked. Times are those of the clock."""
+    """Validated token. Times are of the monotonic clock."""
 
     identity: Identity
     fresh_until: float
-    """Nobody is asked before."""
+    """Time until which the token is accepted without a request."""
     ends: float
-    """Nor after, if nobody can be asked in between."""
+    """Time until which it is accepted while Keystone is unavailable."""
 
 
 class Memory:
     def __init__(
         self, fresh_seconds: float, outage_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`outage_seconds` for which a token goes on when it is no longer fresh, and nobody can be asked."""
+        """`fresh_seconds` is the time without a request, `outage_seconds` the grace period while Keystone is
+        unavailable."""
         self._fresh, self._outage = fresh_seconds, outage_seconds
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, Remembered] = OrderedDict()
         self._of_user: defaultdict[str, OrderedDict[bytes, None]] = defaultdict(OrderedDict)
         self._refused: OrderedDict[bytes, float] = OrderedDict()
-        """Until when."""
+        """Digest -> time until which the rejection is cached."""
 
     def __len__(self) -> int:
         return len(self._good)
@@ -54,7 +55,7 @@ class Memory:
         return self._clock() < known.fresh_until
 
     def find(self, digest: bytes) -> Remembered | None:
-        """A token that was good, and has not ended."""
+        """Return a validated token that has not ended."""
         known = self._good.get(digest)
         if known is not None and self._clock() >= known.ends:
             self._drop(digest)
@@ -65,7 +66,7 @@ class Memory:
         return self._clock() < self._refused.get(digest, 0.0)
 
     def keep(self, digest: bytes, identity: Identity, seconds: float) -> None:
-        """It is good for so long, by what Keystone says now."""
+        """Cache a token that is valid for `seconds`."""
         self._drop(digest)
         now = self._clock()
         until = now + min(seconds, self._fresh)
@@ -89,7 +90,7 @@ class Memory:
             self._refused.popitem(last=False)
 
     def forget(self) -> None:
-        """All of it."""
+        """Clear the cache."""
         self._good.clear()
         self._of_user.clear()
         self._refused.clear()

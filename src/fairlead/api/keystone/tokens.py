@@ -1,9 +1,8 @@
-"""A caller's token: remembered, or asked for.
+"""Authentication of callers by token, from the cache or by Keystone.
 
-Who comes with a token that was good lately waits for nobody. Others take turns with Keystone by address, in lines with
-an end, and one question is asked for all who bring the same token. Tokens that are refused make their address wait. A
-user whose token has to be looked at again takes turns with themselves, and no stranger is before them. So whoever sends
-nonsense keeps themselves waiting.
+A cached token never waits. Other tokens are validated in turns by address, in bounded queues, with one request for
+concurrent callers of the same token. Rejected tokens delay their address. A user with a recently valid token has a
+separate turn and does not wait for unknown callers. Clients with invalid tokens therefore delay only their own address.
 """
 
 import asyncio
@@ -22,15 +21,15 @@ from fairlead.changes.identity import Identity
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany, unless_gone
 
 AT_ONCE, OF_ONE = 6, 3
-"""Questions to Keystone about tokens that were not good lately, of all and of one address; and as many about those that
-were, of all and of one user."""
+"""Maximum concurrent requests to Keystone: in total and per address for unknown tokens, in total and per user for
+recently valid ones."""
 WAITING, WAITING_IN_ALL = 16, 256
-"""Questions that wait, of one address or user, and of all."""
+"""Maximum queued requests: per address or user, and in total."""
 LINE_PATIENCE = 10.0
-"""Seconds for which a question waits for its turn."""
+"""Maximum seconds for which a request is queued."""
 FAILURES, FORGIVEN = 60, 0.5
-"""Tokens of an address that are refused, at once; each comes back after so many seconds. Many users may share one: each
-client that comes back after an hour brings a token that has ended."""
+"""Rate limit of rejected tokens per address: burst size, and seconds until one unit is available again. Many users may
+share an address, and after an idle hour each client sends an expired token."""
 
 
 _Ask: TypeAlias = Callable[[], Coroutine[Any, Any, Identity | None]]
@@ -38,14 +37,14 @@ _Ask: TypeAlias = Callable[[], Coroutine[Any, Any, Identity | None]]
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """About one token, for all who bring it."""
+    """Validation in progress, shared by concurrent callers of the token."""
 
     task: "asyncio.Task[Identity | None]"
     asking: int = 0
 
 
 class KeystoneTokens:
-    """Checks callers with tokens; those without are for `others` to check."""
+    """Authenticate callers with tokens; requests without one are passed to `others`."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class KeystoneTokens:
         self._questions: dict[bytes, _Question] = {}
 
     async def __call__(self, attempt: LoginAttempt) -> Identity | None:
-        """Raises what `Authenticate` does."""
+        """Authenticate a request. Raises the exceptions of `Authenticate`."""
         if attempt.token is None:
             return await self.others(attempt) if self.others else None
         found = await self._find(attempt.token, attempt) if TOKEN.fullmatch(attempt.token) else None
@@ -91,7 +90,8 @@ class KeystoneTokens:
             return known.identity
 
     async def _share(self, digest: bytes, ask: _Ask, gone: asyncio.Event | None) -> Identity | None:
-        """Who has hung up does not wait, and nobody is asked for those who all have. Raises Gone."""
+        """Share one validation between callers of the same token; it is cancelled when all of them have disconnected.
+        Raises Gone."""
         question = self._questions.get(digest)
         if question is None:
             question = self._questions[digest] = _Question(asyncio.create_task(ask()))
@@ -112,7 +112,7 @@ class KeystoneTokens:
         try:
             async with line.turn(key, LINE_PATIENCE):
                 if known is None:
-                    self._refuse_after_failures(address)  # those before it in the line may have failed
+                    self._refuse_after_failures(address)  # earlier requests of this address may have failed
                 return await self._validate(digest, token, address)
         except TooMany:
             raise TooManyChecks(1) from None
@@ -138,7 +138,7 @@ class KeystoneTokens:
         return found.identity
 
     def _refuse_after_failures(self, address: str) -> None:
-        """Raises TooManyChecks when this address has brought too many that were refused lately."""
+        """Raise TooManyChecks if too many tokens of this address were rejected."""
         wait = self.failures.wait(address)
         if wait > 0:
             raise TooManyChecks(int(wait) + 1)

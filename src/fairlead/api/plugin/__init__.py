@@ -1,9 +1,9 @@
-"""The door for plug-ins: a service that has load balancers gives them to Fairlead, and is told how they stand.
+"""API front end for plug-ins: a service creates its load balancers in Fairlead and receives their statuses.
 
-So far that is Octavia's provider driver (`fairlead.octavia_plugin`), so bodies have Octavia's attributes and words. It
-is not Octavia's door: ids are given and not made, a load balancer comes with its project, whoever calls speaks for all
-projects, and a provider's name has no place in a refusal, since the service names its own. Administrators only.
-Errors: {"error": sentence}; 501 where the sentence is the name of an option that cannot be had.
+The only such service is Octavia, with its provider driver (`fairlead.octavia_plugin`), so bodies have Octavia's
+attributes and texts. It differs from the Octavia front end: ids are given by the service, a load balancer comes with
+its project, the caller acts for all projects, and errors do not contain a provider name, because the service has its
+own. Administrators only. Errors: {"error": sentence}; 501 with the name of the unsupported option.
 """
 
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ def make_door(services: Services) -> Starlette:
 
 
 def _answering(news: Published) -> Iterator[Owner]:
-    """Of which other members are seen to answer than before: that changes statuses, and need not change a row."""
+    """Return the owners whose set of answering members has changed. That changes statuses, but not necessarily rows."""
     before, after = news.before.online, news.after.online
     return (owner for owner in news.derived if before.get(owner.id) != after.get(owner.id))
 
 
 def _say(_: Request, error: Refused) -> ApiError:
-    """Octavia's words; what is before the option's name is for the service to say. A quota that is met is not 403 here:
-    that says something of the service, and this of the project for which it asks."""
+    """Return Octavia's error without the prefix before an option's name. An exceeded quota is 413 instead of 403,
+    because a 403 would concern the service, whereas the quota is that of a project."""
     said = say(error.why)
     match said.status:
         case 501:
@@ -57,7 +57,7 @@ def _say(_: Request, error: Refused) -> ApiError:
 
 
 def _only_admin(who: Identity) -> None:
-    """The service has seen to it that its user may use the keys that they name. Raises ApiError."""
+    """Check for an administrator, and mark key references as already authorised by the service. Raises ApiError."""
     if not who.is_admin:
         raise ApiError(403, "this is for plug-ins: the role is 'admin'")
     ASKER.set(Asker(is_service=True))

@@ -1,6 +1,6 @@
-"""What a service says of a load balancer beside what is stored of it: each part that differs, and in which attributes.
+"""Comparison of a service's load balancer with the stored one: parts and attributes that differ.
 
-Both are encoded as Octavia's door shows them, and then compared, so a difference has that door's names and values.
+Both are encoded as by the Octavia front end before the comparison, so a difference has Octavia's names and values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +21,11 @@ from fairlead.model.steps import Steps
 _NOT_SAID = frozenset(
     {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member", "raw"}
 )
-"""Attributes that no service says."""
+"""Attributes that services do not send."""
 _OF_OTHERS = frozenset(
     {"listeners", "pools", "members", "healthmonitor_id", "loadbalancers", "l7policies", "rules", "listener_id"}
 )
-"""Attributes that say which other parts there are."""
+"""Attributes that list other parts."""
 DIFFERENCE: Mapping[str, Schema] = {
     "kind": {"enum": [BALANCERS, *MOST]},
     "id": IDENTITY,
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 
 def differences_of(where: BalancerStatus, said: LoadBalancer) -> Steps[list[JsonObject]]:
-    """Of a load balancer as it stands, and as it is said. What is stored and not said is no difference."""
+    """Return the differences. Stored parts that the service did not send are ignored."""
     stored = {part.id: (part, shown) for _, part, shown in _parts(where)}
     found = list[JsonObject]()
     for kind, part, shown in _parts(replace(where, balancer=said)):

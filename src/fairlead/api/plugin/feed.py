@@ -1,8 +1,8 @@
-"""Which load balancers may stand otherwise than before: a service that asks for news is told their ids.
+"""Change feed of load balancers whose status may have changed, as ids for a service that polls.
 
-Each piece of news has a number. A cursor is the number up to which somebody has heard, after the name of the feed that
-counted: another server, or this one after a restart, has another name. Who brings a cursor of another feed, or one that
-is too old, has to look at everything. News may concern a load balancer whose status is the same as before.
+Each change has a number. A cursor is the name of the feed and the last number that a client has received; another
+server, and this one after a restart, has another name. A client with a cursor of another feed, or an evicted one, must
+read all load balancers. A change may be reported although the status is the same.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ from typing import NamedTuple
 from fairlead.model.owner import Kind, Owner
 
 MOST_KNOWN = 20_000
-"""Load balancers whose newest news is remembered."""
+"""Maximum load balancers whose last change is remembered."""
 MOST_TOLD = 500
-"""Ids in one answer."""
+"""Maximum ids in one response."""
 MOST_WAITING = 4
-"""Who would wait besides is answered at once: each of them holds a turn of their project."""
+"""Maximum concurrent long polls; further requests return immediately, because each long poll occupies a concurrency
+slot of its project."""
 LONGEST_WAIT = 30
-"""Seconds."""
+"""Maximum seconds of a long poll."""
 LONG = re.compile("[0-9]{1,18}")
 
 
@@ -30,7 +31,7 @@ class News(NamedTuple):
     cursor: str
     ids: tuple[str, ...]
     is_whole: bool
-    """Whether everything has to be looked at: what has changed since the cursor is not known."""
+    """True if the changes since the cursor are unknown, so that the client must read all load balancers."""
 
 
 class StatusFeed:
@@ -38,15 +39,15 @@ class StatusFeed:
         self._name = name
         self._most = known
         self._newest = OrderedDict[str, int]()
-        """Load balancer -> the number of its newest news, in the order of these."""
+        """Load balancer -> number of its last change, in ascending order."""
         self._number = 0
         self._forgotten = 0
-        """Up to this number not all is known any more."""
+        """Number of the newest evicted change."""
         self._heard = asyncio.Event()
         self._waiting = 0
 
     def hear(self, owners: Iterable[Owner]) -> None:
-        """There may be news of these."""
+        """Record changes of owners."""
         heard = self._number
         for owner in owners:
             if owner.kind is Kind.LOAD_BALANCER:
@@ -59,7 +60,7 @@ class StatusFeed:
             self._heard.set()
 
     async def since(self, cursor: str, seconds: int) -> News:
-        """What was heard after that; when there is nothing, whatever comes in so many seconds."""
+        """Return the changes after the cursor; if there are none, wait for `seconds`."""
         news = self._told(cursor)
         if news.ids or news.is_whole or self._waiting >= MOST_WAITING:
             return news

@@ -1,4 +1,4 @@
-"""The ports of proxies on networks of others: which of them a service has to make and to delete, and why it cannot."""
+"""Proxy ports on unmanaged networks: the ports that a service must create and delete, and its reason if it cannot."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
 
 MOST_PLACES, MOST_PORTS = 10_000, 10_000
-"""Projects of one network, and ports of proxies that one project may have there."""
+"""Maximum projects of a network, and proxy ports of a project on it."""
 LONGEST_REASON = 1_000
 _COMES = {"host": TEXT, "device_id": TEXT, "mac_address": TEXT}
 _PLACE: dict[str, Schema] = {
@@ -71,6 +71,6 @@ def _port(snapshot: Snapshot, network_id: str, place: ProxyPlace, chassis: str) 
 
 
 def _host(snapshot: Snapshot, chassis: str) -> str:
-    """By which others know the chassis."""
+    """Return the host name by which other services know the chassis."""
     known = snapshot.chassis.get(chassis)
     return known.host if known is not None and known.host else chassis

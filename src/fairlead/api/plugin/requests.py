@@ -1,4 +1,4 @@
-"""A load balancer that another service has made: which rules are asked for it, and what the service says of it."""
+"""Requests of the plug-in API as functions of a snapshot: they decode a service's load balancer and call the rules."""
 
 import json
 from collections.abc import Mapping
@@ -20,14 +20,15 @@ from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 LONGEST_REVISION = 19
-"""Digits: the stores count in 64 bits."""
+"""Maximum digits of a revision; stores use 64 bits."""
 
 
 def create_load_balancer(
     snapshot: Snapshot, values: Values, caller: Caller, served: Places | None = None
 ) -> Steps[Changes]:
-    """The whole tree, of the default provider: what the service calls its provider is its own affair. `served` is where
-    another provider has it, if somebody minds. Raises Refused, Unsupported, ApiError."""
+    """Create the whole load balancer, with the default provider because the service has its own provider names.
+    `served` are the places at which another provider serves it, if these are to be checked. Raises Refused,
+    Unsupported, ApiError."""
     asker, balancer_id = caller.asker, values["id"]
     provider = asker.providers.default
     specs.refuse_not_yet(values, provider)
@@ -57,8 +58,8 @@ def _made(changes: Changes) -> LoadBalancer:
 
 
 def said(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[LoadBalancer]:
-    """A load balancer that is stored, as the service says it now; its parts have only what the service says of them.
-    Raises Refused, ApiError."""
+    """Return the stored load balancer with the values that the service sent; its parts have only these values. Raises
+    Refused, ApiError."""
     if values["id"] != balancer_id:
         raise bad_request(f"The body is of load balancer {values['id']}.")
     old = find_kept(snapshot, balancer_id, caller.asker)
@@ -67,7 +68,7 @@ def said(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -
 
 
 def revision_of(text: str | None) -> int | None:
-    """Raises ApiError."""
+    """Parse a revision. Raises ApiError."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < LONGEST_REVISION):
@@ -76,8 +77,8 @@ def revision_of(text: str | None) -> int | None:
 
 
 def check_profiles(providers: Names, values: Values) -> frozenset[str] | None:
-    """What a flavor and an availability zone say; the networks on which VIPs may be, if one says any. Raises Refused
-    for what the default provider does not know."""
+    """Validate the metadata of flavor and availability zone, and return the networks to which VIPs are limited, if any.
+    Raises Refused for metadata unknown to the default provider."""
     common: Mapping[str, str] = {"id": "", "name": "", "provider": providers.default}
     if values.get("flavor"):
         offers.check_profile(providers, FlavorProfile(**common, metadata=json.dumps(values["flavor"])))

@@ -1,4 +1,4 @@
-"""The operations of the door for plug-ins: changes, as Octavia asks for them, and how what was asked for stands."""
+"""Operations of the plug-in API: changes in Octavia's form, and statuses."""
 
 from collections.abc import Iterable
 
@@ -41,8 +41,7 @@ _SHOWN = object_schema({"loadbalancer": STATUSES}, ["loadbalancer"])
 
 
 class _Balancers:
-    """Load balancers as a service says them, whole. The server's rules and compilers are asked: it is written, or it is
-    refused and nothing is."""
+    """Handlers of whole load balancers. The rules and compilers decide; a rejected load balancer is not written."""
 
     def __init__(self, services: Services, seen: Views) -> None:
         self._services, self._seen = services, seen
@@ -93,7 +92,7 @@ class _Balancers:
 
 
 class _Profiles:
-    """What flavors and availability zones may say."""
+    """Handlers of flavor and availability zone metadata."""
 
     def __init__(self, services: Services) -> None:
         self._providers = services.providers
@@ -146,7 +145,7 @@ def change_routes(services: Services) -> list[Operation]:
 
 
 def takeover_routes(services: Services) -> list[Operation]:
-    """For what another provider of the service has: it is made with `takeover`, and so it is prepared."""
+    """Return the operations for load balancers of another provider: creation with `takeover` prepares one."""
     seen = Views(services)
     balancers = _Balancers(services, seen)
 

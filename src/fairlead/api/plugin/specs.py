@@ -1,4 +1,4 @@
-"""Bodies of the door for plug-ins: Octavia's attributes, with the ids that the service has given."""
+"""Bodies of the plug-in API: Octavia's attributes with ids given by the service."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.model import sizes
 
 MOST_LEFT = 1_000
-"""Networks and routers of one load balancer that are left. Ours."""
+"""Maximum networks and routers in `leaves`; Fairlead's own."""
 
 
 def _with_id(spec: Spec) -> Spec:
@@ -31,7 +31,7 @@ _POLICY_IN_TREE: Spec = {name: field for name, field in L7_POLICY.items() if nam
 _OF_LISTENER: Spec = {"l7policies": Field(list_of(specs.nested(_POLICY_IN_TREE), sizes.POLICIES))}
 _LISTENER: Spec = {name: field for name, field in specs.LISTENER_POST.items() if name != "default_pool"}
 LISTENER = _with_id({**_LISTENER, **_OF_LISTENER})
-"""It leads to its pool by the pool's id, in a tree too."""
+"""Listener spec; it references its pool by id, also in a nested body."""
 _LISTENER_IN_TREE: Spec = {name: field for name, field in LISTENER.items() if name != "loadbalancer_id"}
 LOAD_BALANCER: Spec = _with_id(
     {
@@ -50,9 +50,9 @@ LOAD_BALANCER: Spec = _with_id(
         },
     }
 )
-"""A flavor and a zone are what their profiles say: those of the service are its own. `takeover`: another provider of
-the service has it, and it is only prepared. `leaves`: networks and routers where that one has it and it need not be; if
-it is there, any other such place is a refusal."""
+"""Load balancer spec. Flavor and zone contain the metadata of their profiles, because the service's ids are its own.
+`takeover`: another provider serves the load balancer, so it is only prepared. `leaves`: networks and routers at which
+clients may stay with that provider; if present, any other such place is rejected."""
 PROFILES: Spec = {"availability_zone": Field(mapping), "flavor": Field(mapping)}
 MEMBERS: Parser[tuple[Values, ...]] = specs.under(
     "members", list_of(specs.nested(MEMBER), sizes.MEMBERS), "a list", argument="members_"
@@ -66,4 +66,4 @@ _POSTS = {
     "rule": L7_RULE,
 }
 PARTS: tuple[Part, ...] = tuple(replace(part, post=_POSTS[part.root]) for part in parts.PARTS)
-"""They are found, made and changed as Octavia's door does it."""
+"""Parts that are found, created and changed as by the Octavia front end."""

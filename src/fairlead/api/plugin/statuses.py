@@ -1,6 +1,6 @@
-"""How load balancers stand that a service has given: every part by its kind and id, as octavia-lib takes it.
+"""Statuses of a service's load balancers: each part by kind and id, in the form of octavia-lib.
 
-Statuses are those of Octavia's own door: both ask `model/balancer_status.py`.
+The statuses are those of the Octavia front end; both use `model/balancer_status.py`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from fairlead.model.status import OperatingStatus, ProvisioningStatus
 from fairlead.model.steps import Steps
 
 MOST_SHOWN = 50
-"""Load balancers in one answer."""
+"""Maximum load balancers in one response."""
 BALANCERS = "loadbalancers"
 _PART: Mapping[str, Schema] = {
     "id": IDENTITY,
@@ -40,19 +40,19 @@ MOST = {
     "l7rules": sizes.LISTENERS * sizes.POLICIES * sizes.RULES,
 }
 _IN_PARENT: Mapping[str, Schema] = {**_PART, "parent": IDENTITY}
-"""A member's pool, and a rule's policy: the door finds them there."""
+"""A member's pool and a rule's policy, by which the API finds them."""
 _SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MOST}
 CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
-"""Subnets of members, each once."""
+"""Subnets of members without duplicates."""
 _PROBED: Mapping[str, Schema] = {"id": IDENTITY, "cidrs": CIDRS, "is_ready": FLAG}
 PROXIED_NETWORK: Mapping[str, Schema] = {"id": IDENTITY, "is_ready": FLAG}
 _SHOWN: Mapping[str, Schema] = {
     **_PART,
     "takeover": or_null(words_schema(Takeover)),
-    "revision": NUMBER,  # another one whenever anything of it has been written
-    # of others, that need a port from which members are probed, with an address of each of these subnets
+    "revision": NUMBER,  # changes with each write of the load balancer
+    # unmanaged networks that need a port for probes, with an address in each of these subnets
     "probed_networks": array_schema(object_schema(_PROBED, _PROBED), sizes.MEMBERS),
-    # of others, that need ports of its proxies
+    # unmanaged networks that need ports of the load balancer's proxies
     "proxied_networks": array_schema(object_schema(PROXIED_NETWORK, PROXIED_NETWORK), 1),
     **{plural: array_schema(object_schema(_SCHEMAS[plural], _SCHEMAS[plural]), most) for plural, most in MOST.items()},
 }
@@ -62,7 +62,7 @@ STATUSES = object_schema(_SHOWN, _SHOWN)
 class Page(NamedTuple):
     shown: list[JsonObject]
     next: str | None
-    """After which id the next page begins; None for the last one."""
+    """Id after which the next page begins; None for the last page."""
 
 
 def kept(balancer: LoadBalancer) -> bool:
@@ -70,7 +70,7 @@ def kept(balancer: LoadBalancer) -> bool:
 
 
 def page_of(services: Services, after: str) -> Steps[Page]:
-    """The load balancers after this id, of one moment."""
+    """Return a page of load balancers after this id, from one snapshot."""
     snapshot = services.model.snapshot
     later = list[str]()
     for shelf in sorted(each for each in snapshot.kept_balancers if each >= after[:KEPT_SHELF]):
@@ -87,7 +87,7 @@ def page_of(services: Services, after: str) -> Steps[Page]:
 
 
 def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObject]:
-    """A load balancer, and all that it holds by kind."""
+    """Encode a load balancer and its parts by kind."""
     balancer = where.balancer
     found: dict[str, list[JsonObject]] = {plural: [] for plural in MOST}
 
@@ -122,8 +122,8 @@ def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObje
 
 
 def probed_on(services: Services, network_id: str) -> Steps[list[str] | None]:
-    """The IPv4 subnets (CIDRs) in which the port for probes on this network needs an address; None if no load balancer
-    needs a port there."""
+    """Return the IPv4 subnets (CIDRs) in which the probe port on this network needs an address; None if no load
+    balancer needs a port there."""
     found = yield from wanted_on(services.model.snapshot, network_id)
     return None if found is None else _in_order(found)
 
@@ -133,7 +133,7 @@ def _in_order(cidrs: Iterable[IPNetwork]) -> list[str]:
 
 
 def statistics_of(services: Services, balancer_ids: Iterable[str]) -> Steps[list[JsonObject]]:
-    """Of each listener of these load balancers, as far as they are there and somebody counts."""
+    """Return the counters of the load balancers' listeners, where a node has reported any."""
     snapshot = services.model.snapshot
     shown = list[JsonObject]()
     for balancer_id in dict.fromkeys(balancer_ids):
