@@ -39,7 +39,7 @@ LOG.addFilter(RateLimit(LINES_A_MINUTE))
 
 
 class _Refused(Exception):
-    """Stop parsing: httptools raises it from `data_received`."""
+    """Raised in a parser callback to stop parsing; httptools then fails in `data_received`."""
 
 
 class BoundedHttp(HttpToolsProtocol):

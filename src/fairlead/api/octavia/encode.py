@@ -395,8 +395,8 @@ def _resource(where: BalancerStatus, resource: Resource, operating: OperatingSta
 
 
 def _first_update(resource: Resource, status: ProvisioningStatus) -> datetime | None:
-    """Return the creation time as `updated_at` of an ACTIVE resource, because Octavia records the end of the creation
-    as an update."""
+    """Return the creation time in place of a missing `updated_at`, once the creation is complete, because Octavia
+    records the end of a creation as an update."""
     return None if status is ProvisioningStatus.PENDING_CREATE else resource.created_at
 
 
