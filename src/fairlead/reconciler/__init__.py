@@ -1,1 +1,1 @@
-"""The one loop: dirty owners are compiled, compared with what was last applied, and applied."""
+"""Reconciler: compiles dirty owners, compares their rows with those last applied, and applies the difference."""

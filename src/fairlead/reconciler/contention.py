@@ -1,8 +1,8 @@
-"""Owners whose rows somebody else changes back, again and again. Pure: the time is an argument.
+"""Contention: owners with rows that another writer keeps changing back. Pure: the time is an argument.
 
-What others change is put right at once. If somebody changes it back at once, the dataplane would never be at rest: a
-write of ours, a write of theirs. So after a few repairs in a row each further repair waits twice as long as the one
-before. An owner that nobody disturbs for a while is treated like all others again.
+Drift is repaired immediately. If the other writer reverts each repair, both would write without end. So after
+`FREE_REPAIRS` consecutive repairs, the pause before each further repair doubles. An owner without drift for `QUIET`
+seconds is repaired without a pause again.
 """
 
 from dataclasses import dataclass
@@ -10,50 +10,54 @@ from dataclasses import dataclass
 from fairlead.model.owner import Owner
 
 FREE_REPAIRS = 3
-"""Of one owner in a row, without a pause: mischief, and its repetition, are mended at once."""
+"""Consecutive repairs of one owner without a pause: one accidental change, even if repeated, is repaired
+immediately."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 60.0
-"""Seconds; one write a minute is no load, and one who reads the log sees it."""
+"""Seconds. One write a minute is no load, and it still appears in the log regularly."""
 DOUBLINGS = 16
 QUIET = 2 * LONGEST_PAUSE
-"""Seconds without a change by others after which an owner's repairs are forgotten."""
+"""Seconds without drift after which the repairs of an owner are forgotten."""
 
 
 @dataclass(slots=True)
 class _Dispute:
     repairs: int = 0
     last: float = 0.0
-    """When others changed it, or it was put right, last."""
+    """Time of the last drift or repair."""
     noticed: bool = False
-    """Whether others changed it since it was put right."""
+    """Whether the rows have drifted since the last repair."""
     wrong_at: int | None = None
-    """The generation that it was not right for while another server writes."""
+    """Generation of the rows that differed while another server held the lock."""
 
 
 class Contention:
-    """The owners that somebody disturbs. All times are seconds of one clock that only moves forward."""
+    """Owners with contended rows. All times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._known: dict[Owner, _Dispute] = {}
 
     def notice(self, owner: Owner, now: float) -> float:
-        """Others changed rows of this owner. Answers the seconds that its repair should wait."""
+        """Record drift of this owner's rows, and return the seconds to wait before the repair."""
         dispute = self._touch(owner, now)
         dispute.noticed = True
         return self._pause(dispute)
 
     def differs(self, owner: Owner, generation: int) -> None:
-        """It was looked at, and another server has to put it right. That it differs says something only after others
-        have changed it: news of health reach this server before the other one has written them."""
+        """Record that the owner's rows differ and that another server (the leader) has to repair them.
+
+        The difference counts only after drift: this server may receive health changes before the leader has written
+        them.
+        """
         dispute = self._known.get(owner)
         if dispute is not None and dispute.noticed:
             dispute.wrong_at = generation
 
     def settle(self, owner: Owner, generation: int, now: float, *, repaired: bool) -> None:
-        """It was looked at, and it was right or was put right.
+        """Record that the owner's rows are right, or were repaired by this server.
 
-        If it was wrong before and its generation is the same, another server has put it right meanwhile. If its
-        generation is newer, nobody disturbed it: the other server was faster with news.
+        If they were wrong before at the same generation, the leader has repaired them, which counts as a repair. A
+        newer generation means a change of the model, which is no contention.
         """
         if owner not in self._known or not self._known[owner].noticed:
             return
@@ -66,7 +70,7 @@ class Contention:
         return dispute.repairs if dispute else 0
 
     def contended(self, now: float) -> int:
-        """How many owners have to wait for repairs."""
+        """Return the number of owners with delayed repairs."""
         self._forget(now)
         return sum(self._pause(dispute) > 0 for dispute in self._known.values())
 
@@ -75,7 +79,7 @@ class Contention:
         return 0.0 if beyond < 0 else min(FIRST_PAUSE * 2 ** min(beyond, DOUBLINGS), LONGEST_PAUSE)
 
     def _touch(self, owner: Owner, now: float) -> _Dispute:
-        """What was touched last is last: so what is forgotten is found without a look at all."""
+        """Move the owner to the end of `_known`, which is so ordered by time and can be expired from its front."""
         self._forget(now)
         dispute = self._known.pop(owner, None) or _Dispute()
         dispute.last = now

@@ -1,6 +1,6 @@
-"""All dataplanes that a server keeps, for those who ask of all at once: how an owner stands, and what is to be done.
+"""All dataplanes of a server, addressed together: the applied state of an owner, and requests to resync it.
 
-A central dataplane has a reconciler here. What nodes could not apply is a fact, which their agents tell.
+A central dataplane has a reconciler in this process. Failures on nodes are facts, which the node agents report.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,36 +15,36 @@ from fairlead.reconciler.loop import Reconciler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What is known of a central dataplane at this moment."""
+    """State of a central dataplane at this moment."""
 
     connected: bool
     writes: bool
-    """Whether this server is the one that writes; of several, one is."""
+    """Whether this server is the leader, the only server that writes."""
     southbound: bool = False
-    """Whether it is heard what health monitors see."""
+    """Whether the reports of health monitors are received (OVN: connected to the Southbound database)."""
     unheard: float = 0.0
-    """Seconds for which facts were not heard although somebody waits for them."""
+    """Seconds since awaited facts were last received."""
     unheard_of: str = "what health monitors see"
-    """Which facts those are, in words for people."""
+    """Description of the missing facts, for log and status texts."""
     probing: Mapping[str, int] = field(default_factory=dict)
-    """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
+    """Chassis that are `alive` and `dead`, and probes with `unreadable` reports."""
     follows: bool = False
-    """Whether it is heard what others write there: networks, routers, ports."""
+    """Whether unmanaged networks, routers and ports are imported."""
     followed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Writer and kind -> how many documents of others are known."""
+    """(writer, kind) -> number of documents imported from that writer."""
     unreadable: int = 0
-    """Rows of others that are left out."""
+    """Number of rows of other writers that are skipped because they cannot be parsed."""
     hindrances: tuple[str, ...] = ()
-    """What others have set there that keeps load balancers from being reached, in sentences for operators."""
+    """Settings of other writers that make load balancers unreachable; one sentence for operators each."""
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Table and column -> how often somebody else changed it in rows of ours."""
+    """(table, column) -> number of times another writer changed it in managed rows."""
     takeovers: int = 0
-    """How often this server has taken the place of one that did not write."""
+    """Number of times this server has taken the lock from a leader that did not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Central:
-    """A central dataplane and who keeps it as the model says."""
+    """A central dataplane and its reconciler."""
 
     reconciler: Reconciler
     condition: Callable[[], Condition]
@@ -55,7 +55,7 @@ class Central:
         return self.reconciler.dataplane
 
     def applied(self, owner: Owner) -> Applied:
-        """What is known of an owner; while the dataplane is away nothing new can be on its way."""
+        """Return the applied state of an owner; an error if it was never applied and the dataplane is disconnected."""
         known = self.reconciler.applied(owner)
         if known.generation == 0 and known.error is None and not self.connected():
             return Applied(error=f"{self.dataplane.title} is not reachable")
@@ -63,8 +63,11 @@ class Central:
 
 
 class Dataplanes:
-    """`applied`, `news` and `read_again` are those of the one dataplane where there is but one: lists ask ten thousand
-    times."""
+    """Combined view of all dataplanes.
+
+    With only one central dataplane and no node dataplane, `applied`, `news` and `read_again` are the methods of that
+    dataplane's reconciler, because a list request calls them up to ten thousand times.
+    """
 
     def __init__(
         self, snapshot: Callable[[], Snapshot], central: Sequence[Central], nodes: Sequence[Dataplane] = ()
@@ -80,13 +83,15 @@ class Dataplanes:
             self.applied, self.news, self.read_again = alone.applied, alone.reconciler.news, alone.reconciler.read_again
 
     def follow(self, follower: Callable[[Owner], None]) -> None:
-        """Call this whenever another thing is known of what of an owner has been applied."""
+        """Register a callback that is called with the owner whenever its applied state changes."""
         for each in self.central:
             each.reconciler.follow(follower)
 
     def known(self, owner: Owner) -> Mapping[str, Applied]:
-        """What is known of an owner, by the names of the dataplanes in which it is one to have rows. What fails
-        elsewhere says nothing of it."""
+        """Return dataplane name -> applied state, for the dataplanes in which the owner should have rows.
+
+        Failures in other dataplanes do not affect the owner's status.
+        """
         return {each.dataplane.name: each.applied(owner) for each in self._concerned(owner)}
 
     def _applied(self, owner: Owner) -> Applied:
@@ -94,19 +99,23 @@ class Dataplanes:
         return combine(self.known(owner), snapshot.generations.get(owner, snapshot.revision))
 
     async def _news(self, owner: Owner, generation: int) -> None:
-        """Returns when this generation of the owner has an outcome in all, or when any of their attempts has ended."""
+        """Wait until this generation of the owner has an outcome in all dataplanes, or one of their attempts has
+        ended."""
         for each in self.central:
             await each.reconciler.news(owner, generation)
 
     def outcome(self, owner: Owner, generation: int) -> Applied | None:
-        """What became of this generation of the owner in all central dataplanes; None while an attempt is due. Those
-        that should have nothing of it count too: they may have had rows of it."""
+        """Return the outcome of this generation of the owner, combined over all central dataplanes.
+
+        None while an attempt is due. Dataplanes that should have no rows of the owner are included, because they may
+        still hold rows of it.
+        """
         found = {each.dataplane.name: each.reconciler.outcome(owner, generation) for each in self.central}
         known = {name: outcome for name, outcome in found.items() if outcome is not None}
         return combine(known, generation) if len(known) == len(found) else None
 
     def _read_again(self, owner: Owner) -> None:
-        """In dataplanes too that should have nothing of it."""
+        """Re-read the owner in every central dataplane, also in those that should have no rows of it."""
         for each in self.central:
             each.reconciler.read_again(owner)
 

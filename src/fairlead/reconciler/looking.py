@@ -1,5 +1,7 @@
-"""A look at everything: the model and the dataplane as they were at one moment, owner by owner, and what holds a look
-back that would delete too much. It works in slices, so that doors answer and changes are applied while it goes on."""
+"""Full comparison of model and dataplane at one moment, owner by owner, and the mass-deletion guard.
+
+The comparison yields to the event loop after each slice, so the server goes on answering requests and applying changes.
+"""
 
 import asyncio
 import logging
@@ -16,24 +18,25 @@ from fairlead.model.writing import owners_with_rows
 BRAKE_OWNERS = 20
 BRAKE_SHARE = 0.3
 SLICE = 0.01
-"""Seconds for which a look at everything may keep the event loop."""
+"""Maximum seconds for the comparison to hold the event loop."""
 
 
 class MassDelete(Exception):
-    """A resync would delete more than 30 % of more than 20 owners that the store does not know to have deleted, or any
-    because nothing was ever stored (is it the right store?): somebody has to say that this is meant.
+    """Raised when a resync would delete the rows of too many owners; an operator has to confirm (`force`).
 
-    Everything else that the resync found has been set right all the same.
+    The limit is 30 % of the owners if there are more than 20, not counting owners that the store records as deleted.
+    With an empty store (revision 0) any deletion raises, because the server may be using the wrong store. The resync
+    has repaired all other differences.
     """
 
     def __init__(self, words: str, meant: list[Owner]) -> None:
         super().__init__(words)
         self.meant = meant
-        """Those that the store does know to have deleted."""
+        """Owners that the store records as deleted."""
 
 
 class Compared(NamedTuple):
-    """An owner at one moment: what it should have and what it had; or why it could not be compiled."""
+    """Comparison of one owner: desired and actual rows with their difference, or the reason why compiling failed."""
 
     owner: Owner
     desired: Rows
@@ -54,8 +57,9 @@ class Looking:
         self._kinds, self._compile, self._clock, self._logger = kinds, compile_owner, clock, logger
 
     async def compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[Compared]:
-        """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
-        await asyncio.sleep(0)  # these lists are slices of their own
+        """Yield each owner of the model or the dataplane, in slices. An owner that cannot be compiled is left
+        unchanged."""
+        await asyncio.sleep(0)  # building each of the lists below is a slice of its own
         owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
         await asyncio.sleep(0)
         orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
@@ -80,8 +84,10 @@ class Looking:
 async def brake(
     snapshot: Snapshot, gone: list[Owner], owners: int, deleted: Callable[[], Awaitable[Container[Owner]]]
 ) -> list[Owner]:
-    """Those that may go: all. Raises MassDelete, which has those that the store knows to have deleted: they are meant,
-    and go all the same."""
+    """Mass-deletion guard: return `gone`, the owners to delete.
+
+    Raises MassDelete, with the owners that the store records as deleted. These are intended and may be deleted.
+    """
 
     def holds(some: list[Owner]) -> bool:
         many = owners > BRAKE_OWNERS and len(some) > BRAKE_SHARE * owners

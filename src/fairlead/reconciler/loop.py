@@ -1,7 +1,8 @@
-"""The reconciler of one dataplane: compile an owner whole, compare it with what was last applied, apply the difference.
+"""The reconciler of one dataplane: compile an owner whole, compare it with the rows last applied, apply the difference.
 
-Create, update, delete, restart and repair are this one path. What was last applied is believed until an apply fails or
-the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing (`looking`).
+Create, update, delete, restart and repair use this one path. The rows last applied are taken as the actual state until
+an apply fails or the driver reports drift; then the owner is read again. A resync re-reads the whole dataplane
+(`looking`).
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from fairlead.resting import Rests, in_steps
 
 LOG = logging.getLogger(__name__)
 STALLED = 1.0
-"""Seconds without a success after which an owner is no longer waited for: nobody answers, or nobody writes."""
+"""Seconds without a success after which requests stop waiting for an owner: the dataplane or the leader is down."""
 TOGETHER = 0.05
-"""Seconds for which owners are compiled that are applied together: a change that comes meanwhile waits for them."""
+"""Seconds of compiling for one batch. A change that arrives during this time waits until it ends."""
 MOST_TOGETHER = 1024
-"""Owners of one transaction."""
+"""Maximum owners in one transaction."""
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
-"""The id of the request that is being served: owners that it makes dirty remember it until they are applied."""
+"""Id of the request being served. Owners that it marks dirty keep the id until they are applied."""
 
 
 async def _nothing() -> frozenset[Owner]:
@@ -46,10 +47,13 @@ def _hears_all(_: Owner) -> str:
 
 
 class Reconciler:
-    """`snapshot` gives the newest model, or on a node the newest slice of it; `clock` the seconds that back-off counts.
+    """Reconcile loop of one dataplane.
 
-    `deleted` gives the owners that are known to have been deleted on purpose. `unheard` says why what an owner's rows
-    depend on is not known yet, or "": until then they stay as they are.
+    - `snapshot` returns the newest model; on a node, the newest slice of it.
+    - `clock` returns monotonic seconds, used for back-off.
+    - `deleted` returns the owners that the store records as deleted.
+    - `unheard` returns why the facts that an owner's rows depend on are not known yet, or "". Until they are known, its
+      rows stay unchanged.
     """
 
     def __init__(
@@ -78,27 +82,28 @@ class Reconciler:
         self._heard = clock()
         self.statistics = self._outcomes.statistics
         self.stood_by = self._outcomes.stood_by
-        """Set whenever something waits for another server."""
+        """Set whenever an owner waits for the leader, another server."""
         self.tried = asyncio.Event()
-        """Set while each owner that the last resync marked was worked on: what waits now has failed, or is newer."""
+        """Set while every owner that the last resync marked has been tried. Owners still queued have failed or are
+        newer."""
         self._has_looked = False
-        """Whether the last resync marked all that differs."""
+        """Whether the last resync has marked all owners that differ."""
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._look = Looking(self._kinds, self._compile, clock, self._logger)
 
     def watch(self, watcher: Callable[[Work], None]) -> None:
-        """Call this after each owner that was worked on with success."""
+        """Register a callback that is called after each owner that was processed successfully."""
         self._outcomes.watchers.append(watcher)
 
     def follow(self, follower: Callable[[Owner], None]) -> None:
-        """Call this whenever another thing is known of what of an owner has been applied."""
+        """Register a callback that is called with the owner whenever its applied state changes."""
         self._outcomes.followers.append(follower)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """These owners are dirty: their model, or what it depends on, has changed. Those that never have rows here are
-        left out."""
+        """Mark owners dirty: their model, or something it depends on, has changed. Kinds without rows here are
+        skipped."""
         cause, wanted = CAUSE.get(), [owner for owner in owners if owner.kind in self._kinds]
         self._queue.add(wanted, self._clock())
         for owner in wanted:
@@ -110,7 +115,7 @@ class Reconciler:
         self._wake.set()
 
     def read_again(self, owner: Owner) -> None:
-        """Read this owner again, and put right what is wrong."""
+        """Mark the owner's applied state stale, so that it is read again and repaired."""
         if owner.kind not in self._kinds:
             return
         self._memory.believed.pop(owner, None)
@@ -118,9 +123,9 @@ class Reconciler:
         self.mark([owner])
 
     def note_foreign_change(self, owner: Owner, what: str = "") -> None:
-        """Somebody else changed rows of this owner: as `read_again`, but not again and again without a pause.
+        """Handle drift of this owner: as `read_again`, but with a growing pause if the drift recurs.
 
-        `what` says it in words; "" is for one who only looks on while another server writes.
+        `what` describes the change for the log; "" on a standby, which only watches.
         """
         now = self._heard = self._clock()
         self.statistics.meddled += bool(what)
@@ -140,7 +145,7 @@ class Reconciler:
         self._wake.set()
 
     def _complain_of_dispute(self, owner: Owner, what: str, pause: float) -> None:
-        """Once for each repair that waits: the pauses grow, so the lines become few."""
+        """Log the contention once per delayed repair. The pauses grow, so the log lines become rare."""
         repairs = self._contention.repairs(owner)
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
         self._outcomes.telling.disputed(owner, what, error, {"repairs": repairs, "pause": pause})
@@ -148,63 +153,63 @@ class Reconciler:
         self._outcomes.know(owner, Applied(generation=before.generation, error=error))
 
     def awaited(self) -> float | None:
-        """Seconds for which something has waited for another server, and that server has done nothing at all; None
-        when nothing waits for one."""
+        """Return the seconds that an owner has waited for a leader that wrote nothing; None if no owner waits."""
         since = min(self._memory.awaiting.values(), default=None)
         return None if since is None else self._clock() - max(since, self._heard)
 
     def contended(self) -> int:
-        """How many owners wait for repairs because somebody else undoes each."""
+        """Return the number of owners with a delayed repair because another writer keeps reverting it."""
         return self._contention.contended(self._clock())
 
     def applied(self, owner: Owner) -> Applied:
         known = self._memory.applied.get(owner, NEVER_APPLIED)
         since = self._queue.since(owner)
-        if since is None and known == NEVER_APPLIED:  # since the start nobody has looked at it
+        if since is None and known == NEVER_APPLIED:  # not processed since the start
             return replace(known, stalled=True)
         stalled = since is not None and self._clock() - max(since, self._outcomes.last_success) > STALLED
         return replace(known, stalled=True) if stalled else known
 
     async def news(self, owner: Owner, generation: int) -> None:
-        """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
+        """Wait until this generation of the owner has an outcome, or any attempt has ended."""
         await self._outcomes.news(owner, generation)
 
     def outcome(self, owner: Owner, generation: int) -> Applied | None:
-        """What became of this generation (`Outcomes.outcome`). An owner without rows here is always applied."""
+        """Return the outcome of this generation (`Outcomes.outcome`). An owner without rows here always counts as
+        applied."""
         if owner.kind not in self._kinds:
             return Applied(generation=generation)
         return self._outcomes.outcome(owner, generation)
 
     def next_due(self) -> float | None:
-        """When the first owner that waits for a retry is due."""
+        """Return the due time of the first delayed owner."""
         return self._queue.next_due()
 
     def age(self) -> float:
-        """Seconds for which the owner that is ready longest has waited."""
+        """Return the seconds that the oldest ready owner has waited."""
         oldest = self._queue.oldest()
         return 0.0 if oldest is None else self._clock() - oldest
 
     def unsettled(self) -> float:
-        """Seconds since which the owner that waits longest is dirty, those included that are tried again and again."""
+        """Return the seconds that the oldest dirty owner has been dirty, including all retries."""
         since = self._queue.unsettled()
         return 0.0 if since is None else self._clock() - since
 
     def __len__(self) -> int:
-        """How many owners wait, for their turn or for a retry."""
+        """Number of owners that are queued or delayed."""
         return len(self._queue)
 
     async def plan(self) -> Mapping[Owner, Diff]:
-        """What a resync would change; nothing is written. Raises DriverError."""
+        """Return the changes that a resync would make, without writing. Raises DriverError."""
         async with self._busy:
             snapshot, actual = self._snapshot(), await self._driver.read_all()
         return {each.owner: each.change async for each in self._look.compare(snapshot, actual) if each.change}
 
     async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
-        """What one owner should have, and what the dataplane has. Raises DriverError and Unsupported."""
+        """Return the desired and the actual rows of one owner. Raises DriverError and Unsupported."""
         return await self._compile(self._snapshot(), owner), await self._driver.read(owner)
 
     async def resync(self, *, force: bool = False) -> int:
-        """Believe nothing: read all, and mark every owner that is not as it should be. Answers how many.
+        """Re-read the whole dataplane, mark every owner that differs, and return their number.
 
         Raises DriverError, and MassDelete unless `force`.
         """
@@ -218,10 +223,12 @@ class Reconciler:
                 self._wake.set()
 
     async def _resync(self, force: bool) -> int:
-        """Model and dataplane are compared as they were at one moment. Owners with news since then are left out: they
-        are looked at anyway, and read again, because from that moment on nothing is believed.
+        """Compare model and dataplane as they were at one moment.
+
+        Owners that were queued or marked since that moment are skipped: the loop processes them anyway, and reads them
+        again because their last applied rows were dropped.
         """
-        async with self._busy:  # not in the middle of an apply
+        async with self._busy:  # not during an apply
             snapshot, actual = self._snapshot(), await self._driver.read_all()
             self._memory.believed.clear()
             self._memory.touched = self._queue.owners()
@@ -241,13 +248,13 @@ class Reconciler:
             elif each.desired:
                 wrong.append(each.owner)
                 self._memory.remember_compiled(snapshot, each.owner, each.desired)
-                if len(wrong) - marked == 2 * together:  # the rest are many too: nobody who asks waits for them
+                if len(wrong) - marked == 2 * together:  # queue the rest as a large batch
                     self.mark(wrong[marked : marked + together])
                     marked += together
             else:
                 gone.append(each.owner)
         self.mark(wrong[marked:])
-        if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
+        if self.statistics.resyncs:  # the first resync is the start; its differences arose before
             self.statistics.resync_changes += len(wrong) + len(gone)
         self.statistics.resyncs += 1
         self._has_looked = True
@@ -259,8 +266,8 @@ class Reconciler:
         return len(wrong) + len(gone)
 
     async def step(self) -> bool:
-        """Work on the next owner that is ready, or on some where the dataplane takes them together; False when none
-        is."""
+        """Process the next ready owner, or a batch if the driver takes batches. Returns False when no owner is
+        ready."""
         async with self._busy:
             owner = self._queue.pop(self._clock())
             if owner is None:
@@ -277,7 +284,7 @@ class Reconciler:
             await self._attain(wanted)
 
     async def _work_on_some(self, first: Owner, driver: BulkDriver) -> None:
-        """Those of one line, by one snapshot and in one transaction."""
+        """Process owners of one queue line from one snapshot in one transaction."""
         some = await self._want_some(first)
         if len(some) == 1:
             await self._attain(some[0])
@@ -288,7 +295,7 @@ class Reconciler:
             self._outcomes.failed_together(some, error)
 
     async def _want_some(self, first: Owner) -> list[Wanted]:
-        """As many as are compiled in a short time. Doors and others are served meanwhile."""
+        """Compile as many owners as fit into `TOGETHER` seconds, yielding to the event loop after each."""
         some, snapshot, rests = list[Wanted](), self._snapshot(), Rests()
         until, owner = self._clock() + TOGETHER, first
         while True:
@@ -298,7 +305,7 @@ class Reconciler:
             await rests.rest()
             if len(some) == MOST_TOGETHER or self._clock() >= until:
                 return some
-            if self._snapshot() is not snapshot:  # whoever is next may not be in this one as they are
+            if self._snapshot() is not snapshot:  # the next owner may have changed since this snapshot
                 return some
             another = self._queue.pop_another(self._memory.apart)
             if another is None:
@@ -306,7 +313,7 @@ class Reconciler:
             owner = another
 
     async def _want(self, snapshot: Snapshot, owner: Owner) -> Wanted | None:
-        """None: it cannot be compiled, which is remembered."""
+        """Compile an owner. Returns None, and records the failure, if that fails."""
         awaited_since, began = self._memory.awaiting.pop(owner, self._clock()), self._clock()
         self._memory.doubted.discard(owner)
         try:
@@ -336,7 +343,7 @@ class Reconciler:
             self._outcomes.failed(owner, error, wanted.awaited_since)
 
     async def _attain_all(self, some: Sequence[Wanted], driver: BulkDriver) -> None:
-        """Raises DriverError."""
+        """Apply a batch in one transaction. Raises DriverError."""
         began, found = self._clock(), {each.owner: self._memory.believed.get(each.owner) for each in some}
         unknown = [owner for owner, rows in found.items() if rows is None]
         if unknown:
@@ -361,7 +368,7 @@ class Reconciler:
         self.statistics.applied += 1
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process owners until cancelled."""
         while True:
             self._wake.clear()
             while await self.step():  # noqa: ASYNC110 - the sleep lets the doors answer between two owners
@@ -377,12 +384,12 @@ class Reconciler:
                 pass
 
     def retry_now(self) -> None:
-        """The dataplane is back: end every back-off."""
+        """End every back-off because the dataplane has reconnected."""
         self._queue.retry_now(self._clock())
         self._wake.set()
 
     async def _compile(self, snapshot: Snapshot, owner: Owner) -> Rows:
-        """Others are served between two steps of an owner that takes long. Raises Unsupported and Unheard."""
+        """Compile an owner, yielding to the event loop between the compiler's steps. Raises Unsupported and Unheard."""
         if why := self._unheard(owner):
             raise Unheard(why)
         rows = self._memory.take_compiled(snapshot, owner)
@@ -393,5 +400,5 @@ class Reconciler:
 
 
 def _applied(snapshot: Snapshot, owner: Owner) -> Applied:
-    """In the dataplane as this snapshot has it."""
+    """Applied state of an owner with the generation that this snapshot has for it."""
     return Applied(generation=snapshot.generations.get(owner, snapshot.revision))

@@ -1,4 +1,4 @@
-"""What a reconciler remembers of owners, and what it has counted. Nothing of it has to outlive the process."""
+"""State that a reconciler keeps for each owner, and its counters. None of it outlives the process."""
 
 from dataclasses import dataclass, field
 
@@ -16,14 +16,15 @@ class Statistics:
     refused: int = 0
     resyncs: int = 0
     resync_changes: int = 0
-    """Owners that a resync found different. It must stay 0 in production: it is the alarm for a missed dependency."""
+    """Owners that a resync found different. It must stay 0 in production; any other value means a missing
+    dependency."""
     meddled: int = 0
-    """How often somebody else changed rows of ours. It too should stay 0."""
+    """Drift: changes of managed rows by other writers. It should stay 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One owner, worked on once. Seconds; `change` says what was written, and is empty when nothing had to be."""
+    """One pass over one owner. Times are seconds; `change` is empty if no write was needed."""
 
     owner: Owner
     compiling: float
@@ -33,39 +34,39 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an owner should have, by a snapshot that is the one of `applied`."""
+    """Desired rows of an owner, compiled from the snapshot that `applied` names by its generation."""
 
     owner: Owner
     desired: Rows
     applied: Applied
     compiling: float
-    """Seconds that it took."""
+    """Seconds spent compiling."""
     awaited_since: float
-    """Since when another server should have put it right, or now."""
+    """Time since which the leader should have applied it; the current time if it was not waiting."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
     believed: dict[Owner, Rows] = field(default_factory=dict)
     doubted: set[Owner] = field(default_factory=set)
-    """Owners that somebody else changed while they were worked on: what was written then is not believed."""
+    """Owners that drifted while they were being applied. The rows written by that apply are stale."""
     applied: dict[Owner, Applied] = field(default_factory=dict)
     awaiting: dict[Owner, float] = field(default_factory=dict)
-    """Owners that another server should put right, and since when. Not those that this server has failed with."""
+    """Owners that the leader should apply -> waiting since. Owners that failed on this server are left out."""
     failed: set[Owner] = field(default_factory=set)
-    """Owners that this server could not apply although it could reach the dataplane, and nobody has since."""
+    """Owners that this server last failed to apply although the dataplane was reachable."""
     apart: set[Owner] = field(default_factory=set)
-    """Owners that are applied each by itself: those that failed, or did together with others."""
+    """Owners that are applied alone because they failed, alone or in a batch."""
     causes: dict[Owner, list[str]] = field(default_factory=dict)
-    """The newest requests that made an owner dirty and are not applied yet."""
+    """Owner -> ids of the newest requests that made it dirty and are not applied yet."""
     postponed: set[Owner] = field(default_factory=set)
-    """Owners of which a driver may have kept what it had no time for."""
+    """Owners with a last change that the driver may have applied in part."""
     touched: set[Owner] = field(default_factory=set)
-    """Owners for which there was or came something to do since the resync that is running has read the dataplane."""
+    """Owners queued or marked since the running resync has read the dataplane."""
     compiled: dict[Owner, Rows] = field(default_factory=dict)
-    """What a look at everything has compiled of owners that it found wrong."""
+    """Rows compiled by a resync for the owners that it found different."""
     compiled_by: Snapshot | None = None
-    """The snapshot by which; with another one it is worth nothing."""
+    """Snapshot that `compiled` belongs to; with any other snapshot the rows are discarded."""
 
     def remember_compiled(self, snapshot: Snapshot, owner: Owner, rows: Rows) -> None:
         if snapshot is self.compiled_by:

@@ -1,5 +1,4 @@
-"""What becomes of owners that were worked on: it is remembered and told to whoever waits for it. What failed is tried
-again later."""
+"""Outcomes of applied owners: records them, wakes the requests that wait for them, and schedules retries."""
 
 import asyncio
 import logging
@@ -36,15 +35,16 @@ class Outcomes:
         self.stood_by = asyncio.Event()
         self._memory, self._queue, self._snapshot, self._clock, self._logger = memory, queue, snapshot, clock, logger
         self._news: dict[Owner, set[asyncio.Future[None]]] = {}
-        """Owner -> the requests that wait for news of it."""
+        """Owner -> futures of the requests that wait for its next outcome."""
 
     async def news(self, owner: Owner, generation: int) -> None:
-        """Returns when this generation of the owner has an outcome, or when any attempt has ended."""
+        """Wait until this generation of the owner has an outcome, or any attempt has ended."""
         if self.outcome(owner, generation) is None:
             await self._next_news(owner)
 
     async def _next_news(self, owner: Owner) -> None:
-        """Of an owner that has been deleted there is no more news, so a request that stops waiting leaves nothing."""
+        """Wait for the owner's next outcome. A cancelled wait removes its entry, because a deleted owner has no next
+        outcome."""
         news = asyncio.get_running_loop().create_future()
         waiting = self._news.setdefault(owner, set())
         waiting.add(news)
@@ -56,10 +56,10 @@ class Outcomes:
                 del self._news[owner]
 
     def outcome(self, owner: Owner, generation: int) -> Applied | None:
-        """What became of this generation: applied, or failed and not due for a retry yet. None while an attempt is due.
+        """Return the outcome of this generation: applied, or failed with the retry not due yet. None while an attempt
+        is due.
 
-        An error of an attempt before this generation is no outcome of it. A deleted owner is applied once its rows are
-        gone.
+        An error of an earlier generation is no outcome of this one. A deleted owner is applied when its rows are gone.
         """
         known = self._memory.applied.get(owner, NEVER_APPLIED)
         if known.generation >= generation:
@@ -77,7 +77,8 @@ class Outcomes:
             follower(owner)
 
     def succeeded(self, some: Sequence[tuple[Wanted, Diff]], applying: float) -> Steps[None]:
-        """What each has by now, and what was changed. `applying` is the time that all of them took together."""
+        """Record the applied rows and changes, one step per owner. `applying` is the seconds that all of them took
+        together."""
         told = list[Told]()
         for wanted, change in some:
             owner, generation = wanted.owner, wanted.applied.generation
@@ -111,14 +112,14 @@ class Outcomes:
             case Unsupported():
                 self.statistics.refused += 1
                 self._queue.done(owner)
-                self.remember_failure(owner, error)  # trying again would not help; a change of the model may
+                self.remember_failure(owner, error)  # a retry would not help; a change of the model may
             case Later():
                 self._memory.believed.pop(owner, None)
                 self._memory.postponed.add(owner)
-                self._queue.postpone(owner, now := self._clock(), now + error.seconds)  # no failure
+                self._queue.postpone(owner, now := self._clock(), now + error.seconds)  # not a failure
             case Standby():
                 self._memory.believed.pop(owner, None)
-                self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
+                self._queue.failed(owner, self._clock())  # stays pending until the leader's write is seen
                 if owner not in self._memory.failed:
                     self._memory.awaiting[owner] = awaited_since
                     self.stood_by.set()
@@ -140,7 +141,10 @@ class Outcomes:
             self._queue.failed(owner, self._clock())
 
     def failed_together(self, some: Sequence[Wanted], error: Exception) -> None:
-        """Whoever's fault it is stops no other: each is tried by itself, next. Not where nobody could be asked."""
+        """Handle the failure of a batch: one bad owner must not block the others, so each is retried alone, next.
+
+        If the dataplane was unavailable, each owner is retried with the usual back-off instead.
+        """
         if isinstance(error, Unavailable):
             for each in some:
                 self.failed(each.owner, error, each.awaited_since)

@@ -1,13 +1,13 @@
-"""Which owner is next. Pure: the time is an argument.
+"""Queue of dirty owners. Pure: the time is an argument.
 
-* Coalescing: an owner waits once, however often it is named; a burst of changes to it is one apply.
-* Fairness: where tenants are told apart they take turns, one owner each, so a tenant with a thousand dirty owners
-  delays another one's by one owner. Within a tenant it is first come, first served; an owner named again while it
-  waits keeps its place, and one that is named again while it is worked on goes to the end. Owners that are named
-  together with many others (a router joins a network with ten thousand load balancers) have a line of their own, and
-  the two lines take turns: one tenant's change does not wait for all that another one's has brought about.
-* Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting. While the dataplane
-  cannot be reached all of them wait for its return.
+* Coalescing: an owner is queued once, however often it is marked, so a burst of changes is one apply.
+* Fairness: where owners have tenants, the tenants take turns with one owner each, so a tenant with a thousand dirty
+  owners delays another tenant by one owner. Within a tenant the order is first in, first out: an owner marked again
+  while it is queued keeps its position; one marked again while it is being processed goes to the end. Owners marked in
+  a large batch (a router joins a network with ten thousand load balancers) have a line of their own. The two lines take
+  turns, so one tenant's change does not wait for a batch that another tenant caused.
+* Back-off: after each failure an owner waits twice as long, without delaying others. While the dataplane is
+  unreachable, all owners wait for its reconnect.
 """
 
 import heapq
@@ -17,21 +17,22 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from fairlead.model.owner import Owner
 
 MANY = 20
-"""Owners that are named together: more than the making of a load balancer, a network or a port concerns."""
+"""Owners in one call of `add` above which they count as a batch: more than creating a load balancer, network or port
+affects."""
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 5.0
 DOUBLINGS = 16
-"""More than the longest back-off needs; without an end the number grows until it is none."""
+"""More than `LONGEST_BACKOFF` needs; the bound keeps the power of two from overflowing."""
 UNREACHABLE_PAUSE = 60.0
-"""Seconds. Its return is told (`retry_now`); until then ten thousand owners must not be tried over and over."""
+"""Seconds. A reconnect calls `retry_now`; until then ten thousand owners must not be retried over and over."""
 
 
 class Line:
-    """Owners that wait, each with the time since when; tenants take turns."""
+    """FIFO of owners with the time since when each waits; tenants take turns."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, OrderedDict[Owner, float]] = OrderedDict()
-        """Tenant -> its owners; the tenant whose turn it is comes first."""
+        """Tenant -> its owners; the next tenant comes first."""
         self._tenants: dict[Owner, str] = {}
 
     def __len__(self) -> int:
@@ -56,11 +57,11 @@ class Line:
         self._turns.move_to_end(tenant, last=False)
 
     def peek(self) -> Owner | None:
-        """The next one; None if nobody waits."""
+        """Return the next owner; None if the line is empty."""
         return next((next(iter(owners)) for owners in self._turns.values()), None)
 
     def pop(self) -> Owner | None:
-        """Removes the next one; None if nobody waits."""
+        """Remove and return the next owner; None if the line is empty."""
         for tenant, owners in self._turns.items():
             owner, _ = owners.popitem(last=False)
             del self._tenants[owner]
@@ -71,21 +72,21 @@ class Line:
         return None
 
     def oldest(self) -> float | None:
-        """Since when the longest waiting owner waits."""
+        """Return the time since which the oldest owner waits."""
         return min((next(iter(owners.values())) for owners in self._turns.values()), default=None)
 
 
 class Queue:
-    """All times are seconds of one clock that only moves forward."""
+    """Ready and delayed owners. All times are seconds of one monotonic clock."""
 
     def __init__(self, tenant_of: Callable[[Owner], str] = lambda _: "") -> None:
-        """`tenant_of` returns the project that takes a turn for this owner."""
+        """`tenant_of` returns the project that the owner is queued under."""
         self._tenant_of = tenant_of
         self._few, self._many = Line(), Line()
         self._lines = (self._few, self._many)
-        """Whose turn it is comes first."""
+        """Both lines, in the order of their turns."""
         self._line = self._few
-        """Whose turn it was."""
+        """Line of the last `pop`."""
         self._delayed: dict[Owner, float] = {}
         self._due: list[tuple[float, str, Owner]] = []
         self._failures: dict[Owner, int] = {}
@@ -98,11 +99,11 @@ class Queue:
         return self._is_ready(owner) or owner in self._delayed
 
     def owners(self) -> set[Owner]:
-        """All that wait, for their turn or for a retry."""
+        """Return all owners, ready or delayed."""
         return {*self._few, *self._many, *self._delayed}
 
     def add(self, owners: Collection[Owner], now: float) -> None:
-        """These are dirty. News ends a back-off: what changed may be what was wrong."""
+        """Mark owners dirty. This ends their back-off, because the change may remove the cause of the failure."""
         line = self._many if len(owners) > MANY else self._few
         for owner in owners:
             self._delayed.pop(owner, None)
@@ -111,25 +112,25 @@ class Queue:
             self._since.setdefault(owner, now)
 
     def failed(self, owner: Owner, now: float) -> None:
-        """Try again later; an owner that was named again meanwhile is ready at once."""
+        """Schedule a retry with back-off. An owner that was marked again since is ready immediately."""
         failures = self._failures.get(owner, 0)
         self._failures[owner] = failures + 1
         if not self._is_ready(owner):
             self._delay(owner, now + min(FIRST_BACKOFF * 2 ** min(failures, DOUBLINGS), LONGEST_BACKOFF))
 
     def postpone(self, owner: Owner, now: float, due: float) -> None:
-        """The owner is dirty, and nothing is lost if it waits; one that was named for another reason does not."""
+        """Delay a dirty owner until `due`, unless it is ready or due earlier for another reason."""
         if not self._is_ready(owner) and self._delayed.get(owner, due) >= due:
             self._delay(owner, due)
         self._since.setdefault(owner, now)
 
     def unreachable(self, owner: Owner, now: float) -> None:
-        """Nobody could be asked: no failure of the owner's."""
+        """Delay an owner because the dataplane is unreachable, which is not counted as a failure of the owner."""
         if not self._is_ready(owner):
             self._delay(owner, now + UNREACHABLE_PAUSE)
 
     def is_delayed(self, owner: Owner) -> bool:
-        """Whether it waits for a retry. One that is named again is ready instead."""
+        """Whether the owner waits for a retry. Marking it again makes it ready instead."""
         return owner in self._delayed
 
     def _is_ready(self, owner: Owner) -> bool:
@@ -140,7 +141,7 @@ class Queue:
         heapq.heappush(self._due, (due, str(owner), owner))
 
     def done(self, owner: Owner) -> None:
-        """Nothing is left to try for it; if it was named again meanwhile, its wait begins now."""
+        """Forget the failures of an owner. If it was marked again since, its waiting time starts now."""
         self._failures.pop(owner, None)
         self._since.pop(owner, None)
         for line in self._lines:
@@ -148,11 +149,11 @@ class Queue:
                 self._since[owner] = line.since(owner)
 
     def retry_now(self, now: float) -> None:
-        """End every back-off: what all were waiting for has come back."""
+        """End every back-off because the dataplane is reachable again."""
         self.add(list(self._delayed), now)
 
     def pop(self, now: float) -> Owner | None:
-        """The next owner to work on, None when none is ready."""
+        """Return the next ready owner; None when none is ready."""
         while self._due and self._due[0][0] <= now:
             due, _, owner = heapq.heappop(self._due)
             if self._delayed.get(owner) == due:
@@ -165,31 +166,33 @@ class Queue:
         return self._line.pop()
 
     def pop_another(self, apart: Container[Owner]) -> Owner | None:
-        """The next one of the same line, to be worked on together; None when none is left there, or it is one of those
-        that are to be worked on by themselves."""
+        """Return the next owner of the line of the last `pop`, for the same batch.
+
+        None when the line is empty or its next owner is in `apart`, the owners that must be applied alone.
+        """
         following = self._line.peek()
         return None if following is None or following in apart else self._line.pop()
 
     def again(self, owners: Sequence[Owner], now: float) -> None:
-        """These come next in the line of many: what was done for them together came to nothing."""
+        """Put owners at the front of the line for batches, because their joint apply failed."""
         for owner in reversed(owners):
             if not self._is_ready(owner):
                 self._many.put_first(owner, self._tenant_of(owner), self._since.get(owner, now))
 
     def next_due(self) -> float | None:
-        """When the first of those that wait for a retry is due."""
+        """Return the due time of the first delayed owner."""
         while self._due and self._delayed.get(self._due[0][2]) != self._due[0][0]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def since(self, owner: Owner) -> float | None:
-        """Since when this owner is dirty, through all that was tried for it."""
+        """Return the time since which this owner has been dirty, including all its attempts."""
         return self._since.get(owner)
 
     def unsettled(self) -> float | None:
-        """Since when the longest waiting owner is dirty, through all that was tried for it."""
+        """Return the time since which the oldest dirty owner has been dirty, including all its attempts."""
         return min(self._since.values(), default=None)
 
     def oldest(self) -> float | None:
-        """Since when the longest waiting owner is ready."""
+        """Return the time since which the oldest ready owner has been ready."""
         return min((since for line in self._lines if (since := line.oldest()) is not None), default=None)

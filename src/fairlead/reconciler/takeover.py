@@ -1,16 +1,16 @@
-"""When a server that stands by takes the place of the one that writes.
+"""Failover of the lock: when a standby server takes the lock from a leader that does not write.
 
-A writer that ends loses its lock with its connection. A frozen writer keeps both: nobody probes a unix socket. So a
-server that waits in vain takes the lock. The frozen writer is told so when it goes on, and each of its transactions
-asserts the lock: nothing is written twice.
+A leader that exits loses its OVSDB lock with its connection. A frozen leader keeps both, because ovsdb-server sends no
+probes on a Unix socket. So a standby that waits too long steals the lock. A frozen leader receives the notification
+when it resumes, and each of its transactions asserts the lock, so no row is written twice.
 
-A server that does not know all that the writer may know (the store, what probes say) never takes the lock: it would
-write old rows.
+A server with state that may be older than the leader's (store revision, probe results) never takes the lock, because it
+would write outdated rows.
 
-A server waits in vain if something that is wanted is not in the dataplane, if this server could write it, and if no row
-of ours has changed for a while. It asks the dataplane for a sign of life first: if the server itself was frozen, it
-hears what has happened meanwhile before it acts. Two servers that live and disagree must not take the lock from each
-other for ever: patience grows with each takeover, and shrinks only after a long time without any.
+A standby waits too long if a desired change is missing in the dataplane, this server could write it, and no managed row
+has changed for a while. It pings the dataplane first, so a standby that was itself frozen processes the updates
+received since. Two live servers that disagree must not steal the lock from each other without end, so the timeout
+doubles with each takeover and is reset only after `PEACE` seconds without one.
 """
 
 import asyncio
@@ -26,27 +26,27 @@ LOG = logging.getLogger(__name__)
 FIRST_PATIENCE = 2.5
 LONGEST_PATIENCE = 600.0
 PEACE = 3600.0
-"""Seconds without a takeover after which the patience is what it was first."""
+"""Seconds without a takeover after which the timeout is `FIRST_PATIENCE` again."""
 PAUSE = 1.0
-"""Seconds until a dataplane that does not answer is asked again."""
+"""Seconds before an unresponsive dataplane is pinged again."""
 
 
 class Writer(Protocol):
-    """A driver through which only one server writes at a time."""
+    """A driver with a lock: only one server writes at a time."""
 
     @property
     def has_lock(self) -> bool: ...
 
     async def ping(self) -> None:
-        """Returns when the dataplane has answered, and all that it said before was heard. Raises DriverError."""
+        """Return when the dataplane has answered and all earlier updates are processed. Raises DriverError."""
 
     async def take_lock(self) -> None:
-        """From the server that has it. Raises DriverError."""
+        """Take the lock from its current holder. Raises DriverError."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Seconds of one clock; pure."""
+    """Timeout before a takeover, in seconds of one clock. Pure."""
 
     takeovers: int = 0
     _last: float = 0.0
@@ -68,7 +68,7 @@ class Takeover:
         clock: Callable[[], float],
         knows_all: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`knows_all` returns when this server has heard what others have stored: whether it could hear all."""
+        """`knows_all` waits for the newest revision of the store and returns whether it could be read."""
         self.takeovers = 0
         self._knows_all = knows_all
         self._writer = writer
@@ -77,7 +77,7 @@ class Takeover:
         self._patience = Patience()
 
     async def run(self) -> None:
-        """Until cancelled. It sleeps while nothing waits for another server."""
+        """Run until cancelled. Sleeps while no owner waits for the leader."""
         while True:
             await self._reconciler.stood_by.wait()
             self._reconciler.stood_by.clear()

@@ -1,4 +1,4 @@
-"""What the log says of a reconciler's work: a line for each owner, or one for many that were applied together."""
+"""Log lines of a reconciler: one for each applied owner, or one for a whole batch."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.memory import Work
 
 MOST_LINES = 20
-"""For owners of one transaction: of more, one line says how many there were."""
+"""Maximum lines for one transaction; a larger batch gets a single line with counts."""
 MOST_CAUSES = 8
-"""Of one owner, and of one line: a burst of changes is one apply, and its log line stays readable."""
+"""Maximum request ids kept for one owner and logged in one line, so that a burst of changes stays readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """An owner that was applied, and for which requests."""
+    """An applied owner and the ids of the requests that caused the apply."""
 
     work: Work
     generation: int
@@ -34,7 +34,7 @@ class Telling:
         return describe_owner(self._snapshot(), owner)
 
     def applied(self, some: Sequence[Told]) -> None:
-        """Those of one transaction of which something was changed."""
+        """Log the changed owners of one transaction."""
         if len(some) > MOST_LINES:
             self._applied_many(some)
             return
@@ -71,7 +71,10 @@ class Telling:
         )
 
     def disputed(self, owner: Owner, what: str, error: str, fields: dict[str, object]) -> None:
-        """Somebody keeps changing rows of it; `what` says it in words, "" is for one who only looks on."""
+        """Log contention: another writer keeps changing the owner's rows.
+
+        `what` describes the change; "" on a standby, which only watches and logs at DEBUG.
+        """
         self._logger.log(
             logging.WARNING if what else logging.DEBUG,
             *("%s: %s: %s", self.called(owner), error, what),

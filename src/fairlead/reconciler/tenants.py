@@ -1,4 +1,4 @@
-"""Which project takes a turn for an owner."""
+"""Maps an owner to the project that it is queued under."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,14 @@ from fairlead.model.snapshot import Snapshot
 
 
 class Tenants:
-    """The projects of owners, also of those that have just been deleted."""
+    """Projects of owners, including owners that were just deleted."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
         self._known: dict[Owner, str] = {}
 
     def find(self, owner: Owner) -> str:
-        """Returns the project of the owner's document. For a deleted document it returns the last known project, once;
-        empty if there was none."""
+        """Return the project of the owner's document; for a deleted document the last known project, once, or ""."""
         project: str | None = getattr(self._snapshot().find(owner), "project_id", None)
         if project is None:
             return self._known.pop(owner, "")
