@@ -1,8 +1,9 @@
-"""A deployment in one file: lines of JSON, compressed. The first says what it is, the last that it is whole.
+"""Backup of a deployment in one file: gzip-compressed lines of JSON.
 
-It has all documents with their revisions, names of claims and of what was deleted. What is kept beside the store is not
-in it: the authority of nodes, LXD's certificate, the configuration. Documents may hold secrets, so its owner alone may
-read it.
+The first line is the header, the last has the number of documents and a SHA-256 checksum, so truncation is detected.
+The file has all documents with their revisions, claims, and the keys of deleted documents. It does not have state
+outside the store: the CA of the nodes, the LXD certificate, the configuration. The file mode is 0600, because documents
+may hold secrets.
 """
 
 import gzip
@@ -25,17 +26,17 @@ from fairlead.store.whole import PAGE, Picture
 VERSION = 1
 LONGEST_LINE = 2**26
 GONE = 5_000
-"""Names in a line."""
+"""Maximum keys of deleted documents in one line."""
 LEVEL = 6
 
 
 class BadBackup(StoreError):
-    """It is no backup, or not a whole one. The message says which."""
+    """The file is no backup, or is truncated or damaged. The message names the reason."""
 
 
 class Header(msgspec.Struct, kw_only=True, frozen=True):
     backup: int
-    """Which version of the format."""
+    """Version of the backup format."""
     made: str
     fairlead: str
     store: str
@@ -44,7 +45,7 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Line(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A document, or names of deleted ones, or the end."""
+    """A document, keys of deleted documents, or the end of the file."""
 
     key: str = ""
     revision: int = 0
@@ -55,7 +56,7 @@ class Line(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
 
 
 async def write_backup(path: Path, header: Header, picture: Picture, tell: Callable[[int], None]) -> int:
-    """The file is there whole or not at all, and never in the place of another. Answers its size. Raises OSError."""
+    """Write a new file atomically and return its size in bytes. Raises OSError, also if the file exists."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -104,7 +105,10 @@ class Checked:
 
 
 def check_backup(path: Path) -> Checked:
-    """All of it, to the end: checksum, number, and that this version can read each document. Raises BadBackup."""
+    """Read the whole file and check the checksum, the counts, and that this version can decode each document.
+
+    Raises BadBackup.
+    """
     gone: set[str] = set()
     octets = 0
     unreadable = ""
@@ -112,13 +116,13 @@ def check_backup(path: Path) -> Checked:
         gone.update(line.gone)
         octets += len(line.value)
         unreadable = unreadable or _complain(line)
-    if unreadable:  # of a file that is as it was written
+    if unreadable:  # only after the checksum, so the file is known to be undamaged
         raise BadBackup(f"{path}: this version of Fairlead cannot read a document of it: {unreadable}")
     return Checked(header=header, gone=gone, octets=octets)
 
 
 def read_header(path: Path) -> Header:
-    """Raises BadBackup."""
+    """Read and return the first line. Raises BadBackup."""
     first = next(_lines(path), b"")
     try:
         header = msgspec.json.decode(first, type=Header)
@@ -148,7 +152,7 @@ async def _pages(path: Path, header: Header) -> AsyncIterator[Sequence[Document]
 
 
 def _read(path: Path, header: Header) -> Iterator[Line]:
-    """What is between the first and the last line. Raises BadBackup where the file stops being what was written."""
+    """Yield the lines between the header and the end. Raises BadBackup if the file is damaged or truncated."""
     digest = hashlib.sha256()
     documents = 0
     lines = _lines(path)
@@ -171,7 +175,7 @@ def _read(path: Path, header: Header) -> Iterator[Line]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Raises BadBackup, OSError."""
+    """Yield the uncompressed lines. Raises BadBackup and OSError."""
     try:
         with gzip.open(path, "rb") as file:
             while line := file.readline(LONGEST_LINE):
@@ -183,7 +187,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _complain(line: Line) -> str:
-    """Of a document that this version cannot read."""
+    """Return why this version cannot read the document in this line; "" if it can."""
     if not line.key or line.key.startswith(CLAIM):
         return ""
     try:

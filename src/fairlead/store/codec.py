@@ -1,6 +1,7 @@
-"""Documents as JSON: the fields of the model's dataclasses, addresses as text, times in ISO 8601.
+"""JSON codec of documents: the fields of the model's dataclasses, addresses as text, times in ISO 8601.
 
-A document names no class: its key says what it is. Lossless both ways, which a test holds for every kind.
+A document has no class name, because its key determines the kind. The codec is lossless both ways; a test checks each
+kind.
 """
 
 from base64 import b64decode
@@ -31,14 +32,14 @@ from fairlead.store.interface import StoreError
 
 
 class BadDocument(StoreError):
-    """Somebody else wrote it. The message names the owner."""
+    """The document does not match its kind; another program wrote it. The message names the owner."""
 
 
 _T = TypeVar("_T")
 LONGEST_COMPLAINT = 300
 """Characters."""
 Hook: TypeAlias = Callable[[Any, Any], Any]
-"""Reads a decoded JSON value as what a type form says."""
+"""cattrs structure hook: converts a decoded JSON value to a type."""
 PLAIN = (str, int, bool)
 CLASSES: Mapping[str, type[Aggregate]] = {kind.value: declared.document for kind, declared in KINDS.items()}
 
@@ -48,19 +49,20 @@ def encode(aggregate: Aggregate) -> bytes:
 
 
 def decode(owner: Owner, document: bytes) -> Aggregate:
-    """Raises BadDocument when the document is not one of this owner's kind, and NewerDocument."""
+    """Decode the document of an owner. Raises BadDocument if it does not match the owner's kind, and NewerDocument."""
     try:
         found = upgraded(str(owner), owner.kind, msgspec.json.decode(document))
         decoded: Aggregate = _CONVERTER.structure(found, CLASSES[owner.kind.value])
     except NewerDocument:
         raise
-    except Exception as error:  # cattrs has no class of its own for what structuring raises
+    except Exception as error:  # cattrs has no common base class for errors of structuring
         raise BadDocument(f"{owner}: this is not its document: {error!r}") from error
     return decoded
 
 
 def decode_stored(key: str, document: bytes) -> Aggregate:
-    """What is stored under a key. Raises BadDocument, and NewerDocument for sorts too that this version has not."""
+    """Decode the document stored under a key. Raises BadDocument, and NewerDocument also for kinds unknown to this
+    version."""
     owner = owner_stored(key)
     if owner is None:
         raise NewerDocument(key, "it is of a sort that this version does not know")
@@ -68,7 +70,7 @@ def decode_stored(key: str, document: bytes) -> Aggregate:
 
 
 def owner_stored(key: str) -> Owner | None:
-    """None for a sort of a newer version."""
+    """Parse a key; None for a kind of a newer version."""
     try:
         return Owner.parse(key)
     except ValueError:
@@ -76,15 +78,15 @@ def owner_stored(key: str) -> Owner | None:
 
 
 def encode_value(value: object) -> bytes:
-    """A value of the model that is no document of its own, as JSON."""
+    """Encode a model value that is not a document of its own as JSON."""
     return _ENCODER.encode(value)
 
 
 def read_value(decoded: object, form: type[_T]) -> _T:
-    """Of this class, from decoded JSON. Raises ValueError."""
+    """Convert decoded JSON to a value of class `form`. Raises ValueError."""
     try:
         found: _T = _CONVERTER.structure(decoded, form)
-    except Exception as error:  # cattrs has no class of its own for what structuring raises
+    except Exception as error:  # cattrs has no common base class for errors of structuring
         raise ValueError(f"this is no {form.__name__}: {error!r}"[:LONGEST_COMPLAINT]) from error
     return found
 
@@ -97,8 +99,10 @@ def _text(value: object) -> str:
 
 @lru_cache(maxsize=2**12)
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """A machine is a member of many pools: its address is parsed once, and one object in memory. What is stored is
-    canonical, and `inet_pton` reads that four times as fast as `ip_address`, which takes what else there is."""
+    """Parse an address once and share the object, because a server is a member of many pools.
+
+    Stored addresses are canonical. `inet_pton` reads those four times as fast as `ip_address`, which reads the rest.
+    """
     try:
         return IPv6Address(inet_pton(AF_INET6, text)) if ":" in text else IPv4Address(inet_pton(AF_INET, text))
     except OSError:
@@ -107,25 +111,25 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 @lru_cache(maxsize=2**12)
 def _time(text: str) -> datetime:
-    """What was made in one request has one time."""
+    """Parse a time once and share the object, because all objects created in one request have the same time."""
     return datetime.fromisoformat(text)
 
 
 @lru_cache(maxsize=2**12)
 def _one(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Pools with as many equal members begin with the same slot tables: one object in memory for all of them."""
+    """Share equal tuples: pools with the same number of equal members start with the same slot tables."""
     return numbers
 
 
 def _integers(numbers: list[object], _: object) -> tuple[int, ...]:
-    """A slot table has hundreds of numbers: they are looked at here, in one go, and not one by one."""
+    """Check the hundreds of integers of a slot table in one pass instead of one by one."""
     if set(map(type, numbers)) <= {int}:
         return _one(tuple(numbers))
     raise TypeError(f"not all of {numbers} are integers")
 
 
 def _is_union_of(*members: type) -> Callable[[Any], bool]:
-    """A predicate over type forms: the union of `members`, with or without None."""
+    """Return a predicate over types: true for the union of `members`, with or without None."""
     wanted = set(members)
 
     def holds(form: Any) -> bool:
@@ -136,7 +140,7 @@ def _is_union_of(*members: type) -> Callable[[Any], bool]:
 
 
 def _is_one_or_none(form: Any) -> bool:
-    """Whether a type form is a class or None."""
+    """Whether a type is the union of one class and None."""
     members = get_args(form)
     return get_origin(form) in (Union, UnionType) and len(members) == 2 and type(None) in members
 
@@ -173,7 +177,7 @@ def _is_resource(form: Any) -> bool:
 
 
 def _resource(form: Any, converter: Converter) -> Hook:
-    """All that a project has names it: one object in memory."""
+    """Structure a resource, interning its project id, because all objects of a project share it."""
     once = override(struct_hook=lambda text, _: intern(text))
     return make_dict_structure_fn(form, converter, _cattrs_detailed_validation=False, project_id=once)
 
@@ -194,7 +198,7 @@ def _number(value: object) -> int:
 
 
 def _register_union(converter: Converter, union: Any) -> None:
-    """A union of classes that each say by their `type`, a Literal, which words of a document mean them."""
+    """Register a union of classes that a Literal field `type` distinguishes."""
     classes = {word: each for each in get_args(union) for word in get_args(get_type_hints(each)["type"])}
 
     def structure(document: Any, _: object) -> Any:
@@ -204,14 +208,14 @@ def _register_union(converter: Converter, union: Any) -> None:
 
 
 def _register_parser(converter: Converter, union: Any, parse: Callable[[str], object]) -> None:
-    """A union of classes that one function reads from a text."""
+    """Register a union of classes that one function parses from a text."""
     converter.register_structure_hook_func(
         _is_union_of(*get_args(union)), lambda text, _: None if text is None else parse(text)
     )
 
 
 def _make_converter() -> Converter:
-    """Hooks for what cattrs would structure generically: a start decodes hundreds of thousands of members."""
+    """Return a converter with fast hooks for common types, because a start decodes hundreds of thousands of members."""
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook_factory(_is_one_or_none, _or_none)
     converter.register_structure_hook_factory(_is_tuple, _tuple_of)

@@ -1,7 +1,7 @@
-"""From one store into another, whole: sealed, filled, compared, and only then open.
+"""Copying a store into another one: seal both, fill the target, compare, then open the target.
 
-While it lasts servers of the one it comes from read and do not write, and nobody serves from the other. When it ends
-the first says where the deployment is. Whatever interrupts it leaves one that can be served from: the first one.
+During a copy the servers of the source can read but not write, and no server can use the target. At the end the source
+is sealed with the location of the target. An interrupted copy always leaves the source usable.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from fairlead.store.whole import Picture, Refused, Whole
 from fairlead.store.whole import State as Found
 
 SHOWN = 10
-"""Differences that are named."""
+"""Maximum differences that are listed."""
 Tell: TypeAlias = Callable[[str, int, int], None]
-"""What is being done, how many documents of how many."""
+"""Progress callback: phase ("copied" or "compared"), documents done, documents in total."""
 Pictures: TypeAlias = Callable[[], AbstractAsyncContextManager[Picture]]
-"""Opens one more picture of what is copied."""
+"""Opens another snapshot of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Move:
     since: str
     id: str
     replaces: bool
-    """Whatever is in the target goes."""
+    """Whether the present contents of the target are discarded."""
 
     def seal(self, state: State) -> Seal:
         other = self.source if state is State.FILLING else self.target
@@ -54,7 +54,7 @@ class Compared:
 
 
 class Differs(StoreError):
-    """What was written is not what was read: the target stays sealed."""
+    """The target differs from the source after the copy, and stays sealed."""
 
     def __init__(self, compared: Compared) -> None:
         super().__init__(f"{compared.differing} documents differ from what was read")
@@ -65,9 +65,9 @@ NOTHING = Found(revision=0, documents=0, seal=None)
 
 
 async def check_copy(source: Whole, target: Whole | None, move: Move) -> tuple[Found, Found]:
-    """What there is at both ends, if it may be copied; None is a file that is still to be made.
+    """Return the state of both ends if the copy is allowed. `target` None is a file that does not exist yet.
 
-    Raises Refused, StoreUnavailable.
+    Raises Refused and StoreUnavailable.
     """
     if move.source == move.target:
         raise Refused(f"{move.source} is one store, and not two")
@@ -87,16 +87,16 @@ async def check_copy(source: Whole, target: Whole | None, move: Move) -> tuple[F
 
 
 def _is_begun(there: Found, move: Move) -> bool:
-    """By an earlier one that was interrupted."""
+    """Whether the target was partly filled by an earlier, interrupted copy of the same move."""
     return there.seal is not None and there.seal.state is State.FILLING and there.seal.other == move.source
 
 
 class Effect(StrEnum):
-    """On the target of a move."""
+    """Effect of a move on its target."""
 
     FILL = "fill"
     RESUME = "resume"
-    """An earlier one was interrupted, and is begun again."""
+    """Start again: an earlier copy was interrupted."""
     REPLACE = "replace"
     REFUSE = "refuse"
 
@@ -110,12 +110,12 @@ def effect(there: Found, move: Move) -> Effect:
 
 
 def contents(there: Found) -> str:
-    """What a target that is not empty has."""
+    """Describe the contents of a target that is not empty."""
     return there.seal.words if there.seal else f"it has {there.documents} documents, revision {there.revision}"
 
 
 class NotEmpty(Refused):
-    """The target has documents, and the move replaces none."""
+    """The target has documents, and the move is not allowed to replace them."""
 
     def __init__(self, there: Found, move: Move) -> None:
         self.reason = f"{move.target} is not empty: {contents(there)}"
@@ -123,13 +123,13 @@ class NotEmpty(Refused):
 
 
 def check_target(there: Found, move: Move) -> None:
-    """Raises NotEmpty."""
+    """Raise NotEmpty if the move is not allowed to write to this target."""
     if effect(there, move) is Effect.REFUSE:
         raise NotEmpty(there, move)
 
 
 async def copy(source: Whole, target: Whole, move: Move, tell: Tell) -> Compared:
-    """Raises Refused, Differs, StoreUnavailable."""
+    """Copy a store and compare the result. Raises Refused, Differs and StoreUnavailable."""
     found, there = await check_copy(source, target, move)
     filling = move.seal(State.FILLING)
     await _take(target, filling, there)
@@ -150,8 +150,11 @@ async def copy(source: Whole, target: Whole, move: Move, tell: Tell) -> Compared
 
 
 async def restore(target: Whole, pictures: Pictures, move: Move, more: int, tell: Tell) -> Compared:
-    """What a file has. Revisions go on `more` after its own: they may have been further when it was lost. Raises
-    Refused, Differs, StoreUnavailable."""
+    """Fill a store from a backup.
+
+    The store's revision becomes `more` higher than the backup's, because the lost store may have had newer revisions
+    than its backup. Raises Refused, Differs and StoreUnavailable.
+    """
     there = await target.state()
     check_target(there, move)
     filling = move.seal(State.FILLING)
@@ -164,7 +167,7 @@ async def restore(target: Whole, pictures: Pictures, move: Move, more: int, tell
 
 
 async def fill(target: Whole, seal: Seal, pictures: Pictures, revision: int, tell: Tell) -> Compared:
-    """Raises Differs, StoreUnavailable."""
+    """Copy all documents under the seal and compare the result. Raises Differs and StoreUnavailable."""
     async with pictures() as picture:
         await target.begin(seal, revision, picture.gone)
         done = 0
@@ -180,7 +183,7 @@ async def fill(target: Whole, seal: Seal, pictures: Pictures, revision: int, tel
 
 
 async def compare(one: Pictures, other: Pictures, tell: Tell) -> Compared:
-    """Each document, byte for byte, and what was deleted. Raises StoreUnavailable."""
+    """Compare each document byte for byte, and the keys of deleted documents. Raises StoreUnavailable."""
     first: list[Difference] = []
     documents = octets = differing = 0
     async with one() as mine, other() as theirs:
@@ -219,7 +222,7 @@ def _difference(left: Document | None, right: Document | None) -> str:
 async def _pairs(
     left: AsyncIterator[Sequence[Document]], right: AsyncIterator[Sequence[Document]]
 ) -> AsyncIterator[tuple[Document | None, Document | None]]:
-    """Of equal keys, in their order; None for one that is missing."""
+    """Merge two ordered sequences by key; None for a document that is missing on one side."""
     mine, theirs = _each(left), _each(right)
     one, other = await anext(mine, None), await anext(theirs, None)
     while one or other:
@@ -241,7 +244,7 @@ async def _each(pages: AsyncIterator[Sequence[Document]]) -> AsyncIterator[Docum
 
 
 async def _take(target: Whole, seal: Seal, there: Found) -> None:
-    """Raises Refused when somebody writes there."""
+    """Seal the target. Raises Refused if another process writes to it."""
     try:
         await target.seal(seal, there.seal, there.revision)
     except Conflict:
@@ -249,7 +252,7 @@ async def _take(target: Whole, seal: Seal, there: Found) -> None:
 
 
 async def _hold(source: Whole, before: Seal | None, move: Move, undo: Callable[[], Awaitable[None]]) -> Seal:
-    """Nobody writes there any more. Raises Refused, and then the target is as it was."""
+    """Seal the source against writes. Raises Refused, after `undo` has restored the target's seal."""
     if before and before.state is State.MOVED:
         return before
     seal = move.seal(State.COPYING)

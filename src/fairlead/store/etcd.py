@@ -1,11 +1,12 @@
-"""The store in an etcd: several servers on several hosts, over the members of one cluster.
+"""Store in an etcd cluster, shared by servers on several hosts.
 
-A transaction is one of etcd's, whose revision is ours. Each writes the head, so the head's revision is the store's and
-everybody else may use the same etcd. Each writes a key of its server's session too, and expects there what it wrote
-last. So one whose answer was lost is found out: whoever writes the session next learns whether it was done, and it can
-not be done any more afterwards.
-
-Nothing here compacts: that is the operator's. The feed goes back as far as etcd's history.
+- Each transaction is one etcd transaction, and its revision is etcd's.
+- Each transaction writes the head key, so the head's modification revision is the store's revision, and other
+  applications may use the same etcd cluster.
+- Each transaction also writes the session key of its server, guarded by the value written last. If the answer of a
+  transaction is lost, the next write to the session key finds out whether it was committed, and prevents a later
+  commit.
+- Compaction is left to the operator. The change feed reaches back as far as etcd's history.
 """
 
 import asyncio
@@ -51,36 +52,39 @@ from fairlead.store.races import pause
 from fairlead.store.seal import State, decode_seal, sealed
 
 VERSION = b"1"
-"""Of how documents are laid out; the head has it."""
+"""Version of the key layout, stored as the value of the head."""
 PAGE = 500
 POLL = 2.0
-"""Seconds between two looks at the head by who follows: the stream may be at a member that stands still."""
+"""Seconds between polls of the head by a watcher, because the stream's member may hang."""
 ATTEMPTS = 5
-"""To read what is compacted meanwhile."""
+"""Maximum restarts of a read because etcd compacted its revision during the read."""
 CONTENDED = 3.0
-"""Seconds for which a change is tried that others overtake: one with more guards than etcd compares is done if nothing
-at all was written since they were looked at."""
+"""Seconds for retries of a transaction that loses write conflicts.
+
+A transaction with more guards than etcd can compare commits only if nothing was written since its guards were read.
+"""
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
-"""Who is further behind reads everything again."""
+"""Maximum bytes of one feed read. A reader that is further behind reads the whole store again."""
 FULL = (
     ". It takes no writes until an operator has compacted its history (etcdctl compact), made members smaller (etcdctl"
     " defrag) or raised --quota-backend-bytes, and then: etcdctl alarm disarm"
 )
 PRECEDENCE = 1.0
-"""Seconds for which others wait for who was overtaken; who had it may have been killed."""
+"""Seconds that other servers yield to a server that lost a write conflict. The limit exists because that server may
+have been killed."""
 WAITING = 4
-"""Lost races after which one would pause as long as who waits pauses between two looks."""
+"""Number of lost races that gives the back-off between two polls of a waiting server."""
 SESSIONS = 1000
-"""Sessions of servers that were killed, which a start leaves."""
+"""Sessions of killed servers that are kept at a start; older ones are deleted."""
 TRIMMED = 100
-"""Transactions of a server that deleted, after which it is looked whether there are more than are kept."""
+"""Deleting transactions of one server after which it trims the keys of deleted documents."""
 TRIMMED_AT_ONCE = 1000
-"""Keys that are taken away in one request."""
+"""Maximum keys removed in one request."""
 
 
 class EtcdStore:
-    """Use `await EtcdStore.open(location, access)`."""
+    """Store in etcd. Use `await EtcdStore.open(location, access)`."""
 
     def __init__(self, location: Location, access: Access) -> None:
         self._where = str(location)
@@ -90,24 +94,24 @@ class EtcdStore:
         self._feed = Feed(self._members, self._keys)
         self._turn = asyncio.Lock()
         self._seen = ABSENT
-        """The revision at which our session was written last, as far as is known."""
+        """Last known modification revision of the session key."""
         self.more = 0
-        """Than etcd's own are the store's revisions (`shifted`)."""
+        """Number added to etcd's revisions to get the store's (`shifted`)."""
         self._offset = ABSENT
-        """The revision at which somebody said so."""
+        """Modification revision of the offset key."""
         self._precedence = ABSENT
-        """The revision of the one that we have, or have waited for."""
+        """Modification revision of the precedence key that this server holds or has waited for."""
         self._goes_first = False
         self._open = ""
-        """The transaction of ours of which it is not known yet whether it was done."""
+        """Token of the transaction with unknown outcome; "" if there is none."""
         self._count = 0
         self._deletions = 0
-        """Transactions that deleted, since what is too old of these was taken away."""
+        """Number of deleting transactions since the last trim."""
         self._page = PAGE
 
     @classmethod
     async def open(cls, location: Location, access: Access) -> Self:
-        """Raises StoreUnavailable."""
+        """Connect to the cluster. Raises StoreUnavailable."""
         try:
             store = cls(location, access)
         except (OSError, ValueError) as error:
@@ -134,7 +138,7 @@ class EtcdStore:
         for _ in range(ATTEMPTS):
             try:
                 found, revision = await self._read(begin, end, limit)
-            except Compacted:  # while it was read
+            except Compacted:  # compacted during the read
                 continue
             name = self._keys.name
             return [
@@ -177,8 +181,10 @@ class EtcdStore:
         raise StoreUnavailable(f"{self._where}: not done in {CONTENDED:g} s; try again")
 
     async def _try_at(self, head: int, puts: Mapping[str, bytes], gone: list[str], until: float) -> int | None:
-        """If nothing was written since the guards were looked at; whatever was, they are looked at again. Raises
-        Conflict when others have written each time: whoever asks decides again."""
+        """Write if nothing was written since the guards were read. Returns None to have them read again.
+
+        Raises Conflict after `until`; the caller decides again.
+        """
         try:
             return await self._try({}, puts, gone, head)
         except Conflict:
@@ -188,7 +194,11 @@ class EtcdStore:
             return None
 
     async def _go_first(self) -> None:
-        """Everybody else waits for the next transaction of ours, for a moment. Unless somebody else goes first."""
+        """Claim precedence: all other servers yield to the next transaction of this one, for up to `PRECEDENCE`
+        seconds.
+
+        No effect if another server holds precedence.
+        """
         if self._goes_first:
             return
         there = holds(self._keys.precedence, self._precedence)
@@ -198,7 +208,7 @@ class EtcdStore:
             self._precedence, self._goes_first = answer.header.revision, True
 
     async def _give_way(self) -> None:
-        """If it could not be done though we went first; who is not told waits it out."""
+        """Release precedence if the transaction failed. Servers that do not notice wait until it times out."""
         if not self._goes_first:
             return
         self._goes_first = False
@@ -207,7 +217,10 @@ class EtcdStore:
             await self._ask(TXN, pb.TxnRequest(compare=[there], success=[delete(self._keys.precedence)]))
 
     async def _wait_for(self, precedence: int) -> None:
-        """That of somebody else, who may have been killed: the next transaction of ours takes it away then."""
+        """Wait while another server holds precedence.
+
+        That server may have been killed, so the next transaction here deletes the key after `PRECEDENCE` seconds.
+        """
         until = _now() + PRECEDENCE
         key = pb.RangeRequest(key=self._keys.precedence, keys_only=True)
         found = precedence
@@ -223,7 +236,7 @@ class EtcdStore:
             gone.update(key for each in values for key in msgspec.json.decode(each.value, type=list[str]))
         if gone:
             everything = self._by_page(self._keys.documents, after_all(self._keys.documents), keys_only=True)
-            async for there, _ in everything:  # a page at a time: the names of all of them at once hold the loop
+            async for there, _ in everything:  # page by page, because listing all keys would block the loop
                 gone.difference_update(self._keys.name(each.key) for each in there)
         return gone
 
@@ -234,7 +247,7 @@ class EtcdStore:
         return _revision(head)
 
     def _learn(self, offset: Any) -> None:
-        """It is another one once the store was replaced while we run."""
+        """Update the offset, which changes when the store is replaced while the server runs."""
         self.more, self._offset = int(offset.kvs[0].value) if offset.kvs else 0, _revision(offset)
 
     async def changes(self, after: int) -> list[Batch]:
@@ -256,14 +269,14 @@ class EtcdStore:
             except Unreached as error:
                 if _now() > until:
                     raise StoreUnavailable(f"{self._where}: {error}") from None
-        # A watch that begins where history does may have begun too late, and says nothing.
+        # A watch from the first revision in history may have started too late without an error; this read detects it.
         await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True, revision=max(after, 1)))
         return batches
 
     async def watch(self, after: int) -> AsyncIterator[Batch]:
         self._feed.start()
         while True:
-            for batch in await self.changes(after):  # whatever became of the stream
+            for batch in await self.changes(after):  # independent of the state of the stream
                 yield batch
                 after = batch.revision
             while (heard := self._feed.since(after)) is not None:
@@ -279,7 +292,7 @@ class EtcdStore:
                 await asyncio.sleep(PAUSE)
 
     async def renew(self) -> None:
-        """Raises StoreUnavailable: what was read before goes on then."""
+        """Reload certificates and password. Raises StoreUnavailable, and then keeps the previous ones."""
         try:
             await self._members.renew()
         except (OSError, ValueError) as error:
@@ -295,7 +308,7 @@ class EtcdStore:
         await self._members.close()
 
     async def _ask(self, method: Any, request: Any) -> Any:
-        """Raises StoreUnavailable, Compacted and TooLarge."""
+        """Send a request that can be repeated. Raises StoreUnavailable, Compacted and TooLarge."""
         try:
             return await self._members.ask(method, request)
         except Refused as refused:
@@ -322,14 +335,14 @@ class EtcdStore:
             raise sealed(self._where, found[0].value)
 
     def _refuse_half(self, found: Sequence[Any]) -> None:
-        """What somebody else is filling; whoever runs goes on with what they have read before."""
+        """Raise for a store that another process is filling. A running server keeps its last known model."""
         if found and decode_seal(found[0].value).state is State.FILLING:
             self._refuse_sealed(found)
 
     async def _read(
         self, begin: bytes, end: bytes, limit: int | None, *, keys_only: bool = False, moment: int = 0
     ) -> tuple[list[Any], int]:
-        """As of one moment, and the revision of the store then. Raises Compacted."""
+        """Read a key range at one revision, and return it with the store's revision. Raises Compacted."""
         found: list[Any] = []
         revision = 0
         async for page, at in self._by_page(begin, end, limit, keys_only=keys_only, moment=moment):
@@ -340,7 +353,7 @@ class EtcdStore:
     async def _by_page(
         self, begin: bytes, end: bytes, limit: int | None = None, *, keys_only: bool = False, moment: int = 0
     ) -> AsyncIterator[tuple[Sequence[Any], int]]:
-        """As of one moment, and the revision of the store then. Raises Compacted."""
+        """Yield pages of a key range at one revision, each with the store's revision. Raises Compacted."""
         count = 0
         while True:
             size = self._page if limit is None else min(self._page, limit - count)
@@ -368,7 +381,7 @@ class EtcdStore:
             begin = page.kvs[-1].key + b"\0"
 
     async def _look(self, guards: Mapping[str, int], head: int | None) -> int:
-        """The head at which all of these hold. Raises Conflict."""
+        """Return the head revision if all guards hold. Raises Conflict."""
         names = list(guards)
         moment = found_head = 0
         for first in range(0, len(names), LOOKS):
@@ -385,7 +398,10 @@ class EtcdStore:
     async def _try(
         self, guards: Mapping[str, int], puts: Mapping[str, bytes], gone: list[str], head: int | None
     ) -> int | None:
-        """The revision; None when it was not done and may be tried again. Raises Conflict, OutcomeUnknown."""
+        """Run the transaction and return its revision.
+
+        None if it was not committed and may be retried. Raises Conflict and OutcomeUnknown.
+        """
         self._count += 1
         token = f"{self._session}-{self._count}"
         own = (self._keys.session, self._keys.head, self._keys.precedence, self._keys.offset)
@@ -408,7 +424,7 @@ class EtcdStore:
             raise self._worded(refused) from None
         except NotSent:
             self._open = ""
-            await self.head()  # another member may let us in
+            await self.head()  # try another member
             return None
         except Unreached:
             return await self._settle()
@@ -431,7 +447,8 @@ class EtcdStore:
         return None
 
     async def _settle_earlier(self) -> None:
-        """Whoever made the open transaction was told already that nobody knows; it will not be done any more."""
+        """Settle the previous transaction with unknown outcome before the next write; its caller got OutcomeUnknown
+        already."""
         try:
             await self._settle()
         except OutcomeUnknown as error:
@@ -442,7 +459,7 @@ class EtcdStore:
             ) from None
 
     async def _settle(self) -> int | None:
-        """Find out what became of the open transaction: its revision, or None, and then it never will be done."""
+        """Settle the open transaction: return its revision, or None if it was not committed and never will be."""
         if not self._open:
             return None
         token, fence = self._open.encode(), f"{self._open}-not".encode()
@@ -471,7 +488,8 @@ class EtcdStore:
         )
 
     async def _collect(self, batches: list[Batch], after: int, head: int) -> None:
-        """Until the head's. Raises Compacted, StoreUnavailable and Unreached, and what came until then is kept."""
+        """Append batches until the head's revision. Raises Compacted, StoreUnavailable and Unreached; batches received
+        before an error are kept."""
         start = batches[-1].revision if batches else after
         size = sum(map(size_of, batches))
         too_much = Compacted(f"{self._where}: too much was written after revision {after}")
@@ -488,13 +506,13 @@ class EtcdStore:
             raise too_much if refused.too_large_an_answer else self._worded(refused) from None
 
     async def _tidy(self) -> None:
-        """Of what servers leave that are killed, or started again before they have deleted much."""
+        """Delete session keys of killed servers, and old keys of deleted documents."""
         for prefix, kept in ((self._keys.sessions, SESSIONS), (self._keys.gone, FEED)):
             while await self._trim(prefix, kept):
                 pass
 
     async def _trim(self, prefix: bytes, kept: int) -> bool:
-        """Of these the oldest, when there are more; whether there may still be."""
+        """Delete the oldest of these keys above `kept`. Returns whether there may be more."""
         oldest = pb.RangeRequest(
             key=prefix,
             range_end=after_all(prefix),
@@ -515,7 +533,7 @@ def _now() -> float:
 
 
 def _revision(found: Any) -> int:
-    """Of the one key that was looked for."""
+    """Modification revision of the single key in a range response."""
     return int(found.kvs[0].mod_revision) if found.kvs else ABSENT
 
 

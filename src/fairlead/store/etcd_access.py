@@ -1,4 +1,4 @@
-"""Where an etcd is and how to come in: what its URL and the options beside it say. It imports no gRPC."""
+"""Location and credentials of an etcd cluster, parsed from the store's URL and options. Does not import gRPC."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ EXAMPLE = "give it as in etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Names of files; what is in them is read when the store is opened, and when it is renewed."""
+    """Credential files, which are read when the store is opened or renewed."""
 
     ca: str = ""
     certificate: str = ""
@@ -24,16 +24,16 @@ class Access:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     members: tuple[str, ...]
-    """HOST:PORT or [IPv6]:PORT each."""
+    """Endpoints, each as HOST:PORT or [IPv6]:PORT."""
     prefix: str
-    """That all keys of the deployment begin with; it has neither the first nor the last slash."""
+    """Prefix of all keys of the deployment, without leading or trailing slash."""
 
     def __str__(self) -> str:
         return f"etcd://{','.join(self.members)}/{self.prefix}"
 
 
 def parse_location(rest: str) -> Location:
-    """Of what stands behind `etcd://`. Raises ValueError, which says what would be right."""
+    """Parse the part of the URL after `etcd://`. Raises ValueError with the correct form."""
     hosts, _, prefix = rest.partition("/")
     if "@" in hosts:
         raise ValueError("a user is not named in it: store.user and store.password_file do")
@@ -61,7 +61,7 @@ def _check_member(member: str) -> None:
 
 
 def check_access(access: Access) -> None:
-    """Raises ValueError."""
+    """Check the combination of access options. Raises ValueError."""
     if bool(access.certificate) != bool(access.key):
         raise ValueError("store.certificate and store.key go together")
     if bool(access.user) != bool(access.password_file):
@@ -71,5 +71,5 @@ def check_access(access: Access) -> None:
 
 
 def read_file(path: str) -> bytes | None:
-    """Raises OSError."""
+    """Read a file; None without a path. Raises OSError."""
     return Path(path).read_bytes() if path else None

@@ -1,7 +1,7 @@
-"""Calls to the members of an etcd: each has a deadline, and what one member does not answer is asked of the next.
+"""Calls to the members of an etcd cluster, each with a deadline and failover to the next member.
 
-A call ends in an answer, in `Refused` (etcd said no: it was not done), or in `Unreached` (nobody knows, unless it is
-`NotSent`).
+A call ends in an answer, in `Refused` (an etcd error: not executed), or in `Unreached` (unknown whether executed; its
+subclass `NotSent`: not executed).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.store.etcd_access import Access, Location, read_file
 from fairlead.store.interface import StoreUnavailable
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core writes to standard error, past the log
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core writes to standard error, bypassing the log
 if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
     raise StoreUnavailable("a store in etcd needs gRPC, which is not installed: pip install 'fairlead[etcd]'")
 
@@ -25,19 +25,19 @@ import grpc.aio
 from fairlead.store import etcd_pb2 as pb
 
 DEADLINE = 2.0
-"""Seconds for one call to one member: an election takes one, and a member that stands still is left after it."""
+"""Seconds for one call to one member: longer than an election takes. A hung member is skipped after it."""
 PATIENCE = 8.0
-"""Seconds in all, over all members."""
+"""Seconds for all attempts over all members."""
 PAUSE = 0.1
 """Seconds between two rounds over the members."""
 LONGEST_CALL = 2 * DEADLINE
-"""Seconds: of one that has to log in first."""
+"""Maximum seconds of a call that has to authenticate first."""
 LARGEST_ANSWER = 64 * 2**20
 OPTIONS = (
     ("grpc.max_receive_message_length", LARGEST_ANSWER),
     ("grpc.max_send_message_length", LARGEST_ANSWER),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", int(DEADLINE * 1000)),  # until an attempt is given up, whatever gRPC calls it
+    ("grpc.min_reconnect_backoff_ms", int(DEADLINE * 1000)),  # timeout of an attempt to connect
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -46,7 +46,7 @@ AGAIN = frozenset(
     (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.UNKNOWN,  # "context deadline exceeded", of a read without quorum
+        grpc.StatusCode.UNKNOWN,  # "context deadline exceeded": a read without quorum
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.INTERNAL,  # the connection was reset
         grpc.StatusCode.ABORTED,
@@ -58,15 +58,15 @@ LONGEST_REASON = 300
 
 
 class Unreached(Exception):
-    """No answer: what was asked may have been done."""
+    """No answer from the member; the request may have been executed."""
 
 
 class NotSent(Unreached):
-    """What was asked was not done, nor will it be."""
+    """The request was not sent, so it is not executed."""
 
 
 class Refused(Exception):
-    """Etcd's own refusal: what was asked was not done."""
+    """Error reported by etcd: the request was not executed."""
 
     def __init__(self, code: Any, reason: str) -> None:
         super().__init__(reason)
@@ -93,10 +93,10 @@ WATCH = "/etcdserverpb.Watch/Watch"
 
 
 class Way:
-    """To all members, with certificates and a password as they were read once."""
+    """Connections to all members, with one set of certificates and password."""
 
     def __init__(self, location: Location, access: Access) -> None:
-        """Raises OSError and ValueError for files that nobody can come in with."""
+        """Raises OSError and ValueError for unusable credential files."""
         self.password = (read_file(access.password_file) or b"").decode().rstrip("\r\n")
         self.token = ""
         tls = _read_tls(access)
@@ -115,11 +115,11 @@ class Way:
 
 
 def _read_tls(access: Access) -> Any:
-    """None without TLS. Raises OSError."""
+    """Build TLS credentials from the files; None without TLS. Raises OSError."""
     if not access.ca:
         return None
     read = tuple(map(read_file, (access.ca, access.key, access.certificate)))
-    try:  # gRPC itself would say nothing, and reach nobody
+    try:  # gRPC would report no error for bad files, and only fail to connect
         context = ssl.create_default_context(cafile=access.ca)
         if access.certificate:
             context.load_cert_chain(access.certificate, access.key, password="")
@@ -139,7 +139,7 @@ class Members:
         self._way = Way(location, access)
         self._streams = set[Any]()
         self._left: dict[Way, asyncio.Task[None]] = {}
-        """On which calls are under way, and what closes them."""
+        """Replaced connections with calls in progress, and the tasks that close them."""
 
     async def close(self) -> None:
         left = dict(self._left)
@@ -150,13 +150,16 @@ class Members:
             await way.close()
 
     async def renew(self) -> None:
-        """Go by what the files have now. Calls under way end as they began, and streams begin anew. Raises OSError,
-        ValueError and Refused: nothing has changed then."""
+        """Reconnect with the present contents of the credential files.
+
+        Calls in progress finish on the previous connections, streams restart. Raises OSError, ValueError and Refused,
+        and then keeps the previous connections.
+        """
         way = Way(self._location, self._access)
         try:
             if self._user:
                 await self._log_in(way)
-        except Unreached:  # it is not known to be wrong
+        except Unreached:  # unreachable, so the credentials are not known to be wrong
             pass
         except BaseException:
             await way.close()
@@ -167,7 +170,7 @@ class Members:
             stream.cancel()
 
     async def ask(self, method: Method, request: Any) -> Any:
-        """What may be asked twice. Raises Refused, and StoreUnavailable when no member answers."""
+        """Send an idempotent request. Raises Refused, and StoreUnavailable if no member answers."""
         until = _now() + PATIENCE
         while True:
             for _ in self._names:
@@ -180,7 +183,8 @@ class Members:
             await asyncio.sleep(PAUSE)
 
     async def ask_once(self, method: Method, request: Any) -> Any:
-        """Of one member; if it does not answer, the next call goes to the next one. Raises Refused, Unreached."""
+        """Send a request to one member; after a failure the next call uses the next member. Raises Refused and
+        Unreached."""
         way = await self._let_in()
         try:
             return await self._call(way, method, request)
@@ -191,7 +195,7 @@ class Members:
         return await self._call(await self._let_in(), method, request)
 
     async def watch(self, create: Any, patience: float | None = DEADLINE) -> AsyncGenerator[Any, None]:
-        """Messages of a watch at one member, each within `patience` seconds. Raises Refused, Unreached."""
+        """Yield messages of a watch at one member, each within `patience` seconds. Raises Refused and Unreached."""
         way = await self._let_in()
         asked = self._current
         open_stream = way.channels[asked].stream_stream(
@@ -228,7 +232,7 @@ class Members:
         del self._left[way]
 
     async def _let_in(self) -> Way:
-        """Raises Refused, NotSent."""
+        """Authenticate if needed. Raises Refused and NotSent."""
         way = self._way
         if self._user and not way.token:
             try:
@@ -262,14 +266,14 @@ class Members:
         return Refused(error.code(), reason)
 
     def _unreached(self, asked: int, reason: str) -> Unreached:
-        """Others may have gone on to the next member already."""
+        """Move on to the next member, unless a concurrent call has done so."""
         if self._current == asked:
             self._current = (asked + 1) % len(self._names)
         return Unreached(f"{self._names[asked]}: {reason}")
 
 
 def _is_told_to_end() -> bool:
-    """And not a call of it that was cancelled."""
+    """Whether this task was cancelled, and not only its gRPC call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

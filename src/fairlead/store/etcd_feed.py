@@ -1,11 +1,11 @@
-"""What is written to an etcd, transaction by transaction: read once, or heard on one stream that is kept open.
+"""Change feed of an etcd store, by transaction: read once, or received on a stream that is kept open.
 
-A watch that begins in the past is served every 100 ms, one that is kept within a few. So who follows has a stream, and
-the newest that came on it are kept for whoever asks what was written since. Nobody relies on it: a stream that stands
-still is late, and what it has not got is read.
+etcd serves a watch that starts in the past every 100 ms, an established one within a few. So a server keeps one stream
+open, and caches its newest transactions for readers of changes. The cache is an optimisation: if the stream hangs,
+changes are read from etcd.
 
-Events are put together by what was written, not by what etcd says of it: a watch that begins at the very revision that
-is compacted leaves out deletes (etcd 18089), and each transaction of ours writes down which keys it deletes.
+Batches are built from the written keys and not from etcd's delete events, because a watch that starts exactly at the
+compacted revision omits deletes (etcd issue 18089). So each transaction also stores the list of keys it deletes.
 """
 
 import asyncio
@@ -22,20 +22,19 @@ from fairlead.store.etcd_requests import Keys, after_all, look, ranges
 from fairlead.store.interface import Batch, Compacted, StoreUnavailable
 
 KEPT, KEPT_BYTES = 1000, 8 * 2**20
-"""Transactions, and bytes of their documents, that are kept for who asks what was written since."""
+"""Maximum transactions, and bytes of their documents, in the cache."""
 LARGEST, MOST = 32 * 2**20, 100_000
-"""Bytes and documents of one transaction: more is gathered only while somebody replaces the whole store."""
+"""Maximum bytes and documents of one transaction. Only replacing the whole store writes more."""
 IN_TIME = 0.25
-"""Seconds in which a stream brings what is written, or it is not waited for any longer and begun anew."""
+"""Seconds to wait for the stream to deliver a committed change, before the stream is restarted."""
 LEFT_ALONE = 1.0
-"""Seconds for which a stream that was begun anew is."""
+"""Minimum seconds between two restarts of the stream."""
 
 
 async def transactions(members: Members, keys: Keys, after: int, patience: float | None) -> AsyncGenerator[Batch, None]:
-    """Those after a revision, for ever; no message for `patience` seconds is no answer.
+    """Yield the transactions after a revision, without end. `patience` is the maximum seconds between two messages.
 
-    Raises Compacted, also for who has read anything of a store that was replaced since, StoreUnavailable, Refused and
-    Unreached.
+    Raises Compacted, also if the store was replaced since `after`; StoreUnavailable, Refused and Unreached.
     """
     create = pb.WatchCreateRequest(key=keys.root, range_end=after_all(keys.root), start_revision=after + 1)
     written: dict[str, bytes | None] = {}
@@ -51,7 +50,7 @@ async def transactions(members: Members, keys: Keys, after: int, patience: float
                     raise Compacted("the store was replaced")
                 written.update(_documents(keys, event))
                 size += len(event.kv.value)
-                if event.kv.key == keys.head:  # which comes last
+                if event.kv.key == keys.head:  # the head is the last key of a transaction
                     yield Batch(revision=event.kv.mod_revision, documents=written)
                     written, size = {}, 0
             if size > LARGEST or len(written) > MOST:
@@ -72,7 +71,7 @@ def size_of(batch: Batch) -> int:
 
 
 class Feed:
-    """The stream of one server. It begins when somebody first follows."""
+    """The change stream of one server, with its cache. It starts with the first watcher."""
 
     def __init__(self, members: Members, keys: Keys) -> None:
         self._members, self._keys = members, keys
@@ -80,7 +79,7 @@ class Feed:
         self._bytes = 0
         self._began: int | None = None
         self._reached = 0
-        """All after the one, up to the other, is kept."""
+        """The cache has all transactions after `_began` up to `_reached`."""
         self._started = 0.0
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -97,7 +96,7 @@ class Feed:
             await asyncio.gather(task, return_exceptions=True)
 
     async def lose(self) -> None:
-        """What is kept never was: the store has gone back to what it was before. The stream is another one then."""
+        """Drop the cache and restart the stream, because the store has been restored to an older state."""
         follows = self._task is not None
         await self.close()
         self._forget()
@@ -106,11 +105,11 @@ class Feed:
 
     @property
     def newest(self) -> int:
-        """The revision of the newest that is kept; 0 for none."""
+        """Revision of the newest transaction in the cache; 0 if it is empty."""
         return self._batches[-1].revision if self._batches else 0
 
     def since(self, revision: int) -> list[Batch] | None:
-        """What came after it; None when that is not kept."""
+        """Return the transactions after a revision; None if the cache does not reach back that far."""
         if self._began is None or not self._began <= revision <= self._reached:
             return None
         newest: deque[Batch] = deque()
@@ -121,7 +120,8 @@ class Feed:
         return list(newest)
 
     async def up_to(self, after: int, head: int) -> list[Batch] | None:
-        """What came after a revision, at least until the head has come; None when it does not come in time."""
+        """Return the transactions after a revision, at least up to `head`; None if they do not arrive in `IN_TIME`
+        seconds."""
         if self._task is None or (self._began is not None and after < self._began):
             return None
         try:
@@ -133,18 +133,22 @@ class Feed:
         return self.since(after)
 
     async def news(self, after: int) -> None:
-        """Returns when anything later than this revision has come."""
+        """Wait until a transaction later than this revision has arrived."""
         while self._reached <= after:
             await self._came.wait()
 
     async def _begin_anew(self) -> None:
-        """At the member that answers now: the other one stands still, or is cut off. Others may have done it."""
+        """Restart the stream at the member that answers now, unless it was restarted recently.
+
+        The stream's member hangs or is unreachable.
+        """
         if asyncio.get_running_loop().time() - self._started > LEFT_ALONE:
             await self.close()
             self.start()
 
     async def _run(self) -> None:
-        """A call that fails in the moment in which it is cancelled says only that it has failed."""
+        """Receive the stream until closed. Checks the current task, because a gRPC call that is cancelled while it
+        fails reports only the failure."""
         while self._task is asyncio.current_task():
             try:
                 await self._listen()
@@ -161,9 +165,9 @@ class Feed:
             answer = await self._members.ask(TXN, pb.TxnRequest(success=looks))
             head, seal = (each.kvs for each in ranges(answer.responses))
             start = answer.header.revision
-            # Under a seal somebody may have written half of what will be the next one: it is for nobody.
+            # Under a seal the keys may be half written, so the cache starts after them.
             self._began = self._reached = start if seal else max((each.mod_revision for each in head), default=0)
-            self._wake()  # there may be nothing new, and whoever waits for what is there has it
+            self._wake()  # waiters may need only the revisions stored already
         heard = transactions(self._members, self._keys, start, patience=None)
         async with contextlib.aclosing(heard) as batches:
             async for batch in batches:
@@ -180,7 +184,7 @@ class Feed:
         self._wake()
 
     def _wake(self) -> None:
-        """Whoever waits for news: `_reached` is another one."""
+        """Wake the waiters of `news`, because `_reached` has changed."""
         came, self._came = self._came, asyncio.Event()
         came.set()
 

@@ -1,8 +1,9 @@
-"""What is asked of etcd, as values: which keys there are, and how a transaction of any size becomes one of etcd's.
+"""etcd keys and requests as values, including transactions with more operations than one etcd transaction allows.
 
-Etcd takes 128 comparisons, 128 operations, and as many for when it fails; and transactions as operations, whose lists
-count from what the longest of their parents' leaves. So three levels are 77,658 operations, all or nothing, of one
-revision, or fewer beside many comparisons. How many bytes it takes is its own to say.
+etcd (--max-txn-ops) allows 128 comparisons, 128 success and 128 failure operations. An operation may be a nested
+transaction, with lists limited by what the longest list of its parents leaves. So three levels hold up to 77,658
+operations, atomic and with one revision; fewer with many comparisons. The size in bytes (--max-request-bytes) is
+checked by etcd.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,18 +15,20 @@ from fairlead.store import etcd_pb2 as pb
 from fairlead.store.interface import TooLarge
 
 OPERATIONS = 128
-"""In one list of an etcd whose --max-txn-ops is the default."""
+"""Maximum operations in one list with etcd's default --max-txn-ops."""
 OWN = 5
-"""Comparisons of a transaction beside those of guards: its session, the seal, the precedence, the offset and the head.
-It writes fewer keys beside documents."""
+"""Comparisons of a transaction in addition to its guards: session, seal, precedence, offset and head.
+
+It writes fewer keys than that in addition to documents.
+"""
 TOP = 42
-"""At least, in the first list of several levels: a third of it."""
+"""Minimum length of the first list of several levels: a third of `OPERATIONS`."""
 LOOKS = 4000
-"""Keys whose revisions are asked at once."""
+"""Maximum keys in one request for revisions."""
 
 
 class Keys:
-    """All of a deployment begin with its prefix. Every transaction writes the head and its server's session."""
+    """Keys of a deployment; all start with its prefix. Every transaction writes the head and its server's session."""
 
     def __init__(self, prefix: str, session: str) -> None:
         self.root = f"{prefix}/".encode()
@@ -46,7 +49,7 @@ class Keys:
 
 
 def after_all(prefix: bytes) -> bytes:
-    """The first key behind all that begin so."""
+    """Return the first key after all keys with this prefix."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
@@ -59,12 +62,12 @@ def is_value(key: bytes, value: bytes) -> Any:
 
 
 def look(key: bytes, revision: int = 0) -> Any:
-    """At the revision of one key alone."""
+    """Operation that reads only the revision of a key."""
     return pb.Operation(range=pb.RangeRequest(key=key, keys_only=True, revision=revision))
 
 
 def read(key: bytes, revision: int = 0) -> Any:
-    """With its value."""
+    """Operation that reads a key with its value."""
     return pb.Operation(range=pb.RangeRequest(key=key, revision=revision))
 
 
@@ -77,19 +80,19 @@ def delete(key: bytes) -> Any:
 
 
 def has_room(beside: int, operations: int) -> bool:
-    """For so many in a transaction with so many comparisons."""
+    """Whether a transaction with `beside` comparisons can hold this many operations."""
     top, middle, low = _widths(beside)
     return beside <= OPERATIONS and operations <= max(OPERATIONS, top * middle * low)
 
 
 def _widths(beside: int) -> tuple[int, int, int]:
-    """Of three levels."""
+    """Lengths of the operation lists at the three levels."""
     top = min(max(beside, TOP), OPERATIONS)
     return top, (OPERATIONS - top) // 2, (OPERATIONS - top + 1) // 2
 
 
 def nested(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
-    """The same, in lists that etcd takes. Raises TooLarge."""
+    """Nest operations into lists that etcd accepts. Raises TooLarge."""
     top, middle, low = _widths(beside)
     if not has_room(beside, len(operations)):
         raise TooLarge(f"one change of more than {top * middle * low} documents and claims: make it in several")
@@ -104,7 +107,7 @@ def nested(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
 
 
 def ranges(responses: Iterable[Any]) -> Iterator[Any]:
-    """What was found by each of the operations that were nested, in their order."""
+    """Yield the range responses of nested operations, in order."""
     for each in responses:
         if each.WhichOneof("response") == "txn":
             yield from ranges(each.txn.responses)
@@ -113,7 +116,7 @@ def ranges(responses: Iterable[Any]) -> Iterator[Any]:
 
 
 def writes(keys: Keys, puts: Mapping[str, bytes], deletes: Iterable[str], token: str, version: bytes) -> list[Any]:
-    """The head comes last: with its event all of the transaction has come."""
+    """Operations of a transaction. The head comes last, so its event marks the end of the transaction."""
     gone = list(deletes)
     operations = [put(keys.document(key), value) for key, value in puts.items()]
     operations += [delete(keys.document(key)) for key in gone]

@@ -1,7 +1,7 @@
-"""The keys of a deployment in an etcd as a whole (`whole`). Etcd gives revisions itself: a number is kept beside them
-that makes them newer than those of the store that was copied (`shifted`).
+"""Whole-store operations (`whole`) on a deployment's keys in etcd.
 
-Each step can be asked for twice: whoever finds the seal that they wanted had only lost the answer.
+etcd assigns revisions itself, so a stored offset makes them newer than those of the copied store (`shifted`). Every
+step is idempotent: if the desired seal is found, an earlier attempt succeeded and only its answer was lost.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
@@ -19,13 +19,13 @@ from fairlead.store.seal import Seal, decode_seal, encode_seal
 from fairlead.store.whole import PAGE, Picture, State
 
 BYTES = 2**20
-"""In one request: etcd takes 1.5 MiB."""
+"""Maximum bytes in one request; etcd's default limit is 1.5 MiB."""
 GONE = 5_000
-"""Names of deleted documents under one key."""
+"""Keys of deleted documents stored under one etcd key."""
 
 
 class EtcdWhole(EtcdStore):
-    """Use `await EtcdWhole.open(location, access)`."""
+    """Whole store in etcd. Use `await EtcdWhole.open(location, access)`."""
 
     async def state(self) -> State:
         return (await self._look_at_all())[0]
@@ -47,7 +47,7 @@ class EtcdWhole(EtcdStore):
         await self._change(change, before, seal, more)
 
     async def begin(self, seal: Seal, revision: int, gone: Set[str]) -> None:
-        """The head stays as it is: who follows it sees nothing of what is half done."""
+        """Clear the store under the seal. The head stays unchanged, so watchers see nothing of the half-done copy."""
         now = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.head))).header.revision
         away = (
             pb.Operation(delete=pb.DeleteRequest(key=each, range_end=after_all(each)))
@@ -65,11 +65,11 @@ class EtcdWhole(EtcdStore):
             await self._change([put(self._keys.document(each.key), each.value) for each in some], seal, seal)
 
     async def finish(self, seal: Seal, revision: int) -> None:
-        """Etcd's revision is beyond it since `begin`."""
+        """Remove the seal and write the head. etcd's revision is beyond `revision` since `begin`."""
         await self._change([put(self._keys.head, VERSION), delete(self._keys.seal)], seal, None)
 
     async def _look_at_all(self) -> tuple[State, int]:
-        """And the moment."""
+        """Return the state and the etcd revision it was read at."""
         keys = self._keys
         count = pb.RangeRequest(key=keys.documents, range_end=after_all(keys.documents), count_only=True)
         looks = [pb.RangeRequest(key=keys.head, keys_only=True), pb.RangeRequest(key=keys.seal), count]
@@ -98,7 +98,7 @@ class EtcdWhole(EtcdStore):
     async def _change(
         self, operations: Iterable[Any], before: Seal | None, after: Seal | None, compare: Sequence[Any] = ()
     ) -> None:
-        """If that is the seal. Raises Conflict."""
+        """Write if the seal is `before`. Raises Conflict."""
         seal = self._keys.seal
         there = is_value(seal, encode_seal(before)) if before else holds(seal, ABSENT)
         request = pb.TxnRequest(
@@ -114,14 +114,14 @@ class EtcdWhole(EtcdStore):
             raise Conflict("the store")
 
     async def _tidy(self) -> None:
-        """Two pictures of what nobody writes to are the same."""
+        """Do nothing, so that two snapshots of an unused store are equal."""
 
     def _refuse_sealed(self, found: Sequence[Any]) -> None:
-        """Who takes it as a whole looks at the seal itself."""
+        """Do nothing: whole-store operations check the seal themselves."""
 
 
 def _requests(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
-    """Of which each fits into a request, unless one document alone does not."""
+    """Split documents into requests of at most `BYTES`, unless a single document is larger."""
     some: list[Document] = []
     size = 0
     for each in documents:

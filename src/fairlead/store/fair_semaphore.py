@@ -1,7 +1,7 @@
-"""A semaphore that is fair to keys: a project that asks for much waits behind itself, and not in front of others.
+"""Semaphore that is fair between keys: a project with many requests delays itself and not others.
 
-Callers wait in one line for each key (a project, an address). The lines are served in rounds, one caller of each.
-A line has an end: a caller who comes to a full one is told so at once.
+Callers wait in one line per key (a project, an address). The lines are served round-robin, one caller each. A caller is
+rejected immediately if its line is full.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from typing import Any
 
 
 class TooMany(Exception):
-    """As many wait for this key as may, or it was waited for too long."""
+    """The line of this key is full, or all lines together are."""
 
 
 class Gone(Exception):
-    """The caller who waited has left."""
+    """The waiting client has disconnected."""
 
 
 class FairSemaphore:
     def __init__(self, *, at_once: float = math.inf, of_one: int, waiting: int, in_all: float = math.inf) -> None:
-        """`at_once` have a turn, `of_one` of them for the same key; in a line there are at most `waiting`, in all
-        lines together `in_all`."""
+        """`at_once` is the maximum of concurrent turns, `of_one` that for one key; `waiting` is the maximum length of a
+        line, `in_all` that of all lines together."""
         self._at_once = at_once
         self._of_one = of_one
         self._most = waiting
@@ -43,8 +43,11 @@ class FairSemaphore:
         gone: asyncio.Event | None = None,
         counted: float | None = None,
     ) -> AsyncIterator[None]:
-        """A turn that takes longer than `counted` seconds goes on, and somebody else has one as well. Raises TooMany,
-        TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
+        """Wait for a turn and hold it during the context.
+
+        After `counted` seconds the turn no longer counts, and another caller may start. Raises TooMany, TimeoutError
+        after `patience` seconds of waiting, and Gone as soon as `gone` is set.
+        """
         if self._lines or not self._has_room(key):
             await self._stand(key, patience, gone)
         else:
@@ -63,12 +66,12 @@ class FairSemaphore:
             raise TooMany(key)
         place = asyncio.get_running_loop().create_future()
         line.append(place)
-        self._call_next()  # others may be waiting although there is room for this one
+        self._call_next()  # lines of keys at their limit may exist although this key has room
         try:
             async with asyncio.timeout(patience):
                 await unless_gone(place, gone)
         except BaseException:
-            if place.done() and not place.cancelled():  # it got its turn in the same moment
+            if place.done() and not place.cancelled():  # its turn began at the same moment
                 self._give_back(key)
             else:
                 self._leave(key, place)
@@ -103,7 +106,7 @@ class FairSemaphore:
 
 
 async def unless_gone(place: "asyncio.Future[Any]", gone: asyncio.Event | None) -> None:
-    """Wait for the place. Raises Gone when the caller leaves before."""
+    """Wait for the place. Raises Gone if the client disconnects first."""
     if gone is None:
         await asyncio.shield(place)
         return

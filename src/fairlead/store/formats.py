@@ -1,9 +1,9 @@
-"""The format of documents, which each of them carries: `"format": 1`.
+"""Format versions of documents; each document carries its number: `"format": 1`.
 
-A format is a shape of every sort of document. A release reads all older ones: pure functions, one a step, make what is
-read what it would be now, and it is stored so only when it is written next. It writes each document in the oldest
-format that loses nothing of it (`down`), so a server of the release before goes on with all that uses nothing new. What
-is newer than the newest here it leaves alone (`NewerDocument`).
+A format defines the shape of every kind of document. A release reads all older formats: pure functions, one per step,
+upgrade a document when it is read. The upgraded form is stored only with the next write of the document. Documents are
+written in the oldest format that loses nothing (`down`), so that servers of the previous release keep working during an
+upgrade. Newer documents are left unchanged (`NewerDocument`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,8 @@ NAME = "format"
 
 
 class NewerDocument(StoreUnavailable):
-    """A newer version of Fairlead wrote it: this one may neither read it nor guess. The message names the owner."""
+    """A newer version of Fairlead wrote the document, so this version cannot interpret it. The message names the
+    owner."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: a newer version of Fairlead wrote it: {why}")
@@ -29,16 +30,16 @@ class NewerDocument(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From one format to the next. Sorts of documents that are not named are the same in both."""
+    """Step from one format to the next. Kinds that are not listed are equal in both."""
 
     up: Mapping[Kind, Callable[[Json], Json]] = field(default_factory=dict)
     down: Mapping[Kind, Callable[[Json], Json | None]] | None = field(default_factory=dict)
-    """Back again; None for a document of which something would be lost. No map at all: nothing is written so any
-    more."""
+    """Downgrade functions, which return None for a document that would lose something. None: this step is never
+    undone."""
 
 
 def _action(policy: Json) -> Json:
-    """Of a policy from when each had the attributes of every action."""
+    """Upgrade the action of an L7 policy, which formerly had the attributes of every action."""
     kind = policy["action"]
     if not isinstance(kind, str):
         return policy
@@ -53,7 +54,7 @@ def _action(policy: Json) -> Json:
 
 
 def _listener(listener: Json) -> Json:
-    """One from when each had one port."""
+    """Upgrade a listener, which formerly had exactly one port."""
     ports = {} if "ports" in listener else {"ports": [[listener["port"], listener["port"]]]}
     return {**listener, **ports, "l7policies": [_action(each) for each in listener.get("l7policies", ())]}
 
@@ -63,16 +64,17 @@ def _numbered(balancer: Json) -> Json:
 
 
 STEPS: Sequence[Step] = (Step(up={Kind.LOAD_BALANCER: _numbered}, down=None),)
-"""The first is from 0: documents without a number, as several versions wrote them."""
+"""The first step upgrades from format 0, documents without a number."""
 
 
 def current() -> int:
-    """The newest that this version knows."""
+    """Newest format that this version knows."""
     return len(STEPS)
 
 
 def upgraded(key: str, kind: Kind, document: Any) -> Any:
-    """As this version would have written it. Raises NewerDocument; what the steps raise for what is no document."""
+    """Upgrade a document to the current format. Raises NewerDocument, and any error of a step for an invalid
+    document."""
     number = document.get(NAME, 0) if isinstance(document, dict) else 0
     if type(number) is not int or number < 0:
         raise ValueError(f"its format is no number: {number!r}"[:100])
@@ -85,7 +87,7 @@ def upgraded(key: str, kind: Kind, document: Any) -> Any:
 
 
 def written(kind: Kind, text: bytes) -> bytes:
-    """With its number, in the oldest format that loses nothing."""
+    """Add the format number to a document, in the oldest format that loses nothing."""
     number, document = current(), None
     for step in reversed(STEPS):
         if step.down is None:

@@ -1,7 +1,7 @@
-"""What the rest asks of a store: get, range, transact, watch, as etcd has them and SQLite can do them.
+"""Interface of a store: get, range, transact and watch, as in etcd, and implementable with SQLite.
 
-One document under one key with one revision. A revision is the number of the transaction that wrote the document last;
-numbers only grow, over all keys, and may leave gaps. Every read and every transaction is linearizable.
+A document has one key and one revision: the number of the transaction that wrote it last. Revisions increase over all
+keys and may have gaps. Every read and every transaction is linearizable.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ABSENT = 0
-"""The revision of a document that does not exist."""
+"""Revision of a document that does not exist."""
 
 
 class StoreError(Exception):
-    """The store could not do it; nothing was written, unless it is OutcomeUnknown."""
+    """The store rejected or failed the operation. Nothing was written, except with OutcomeUnknown."""
 
 
 class Conflict(StoreError):
-    """A guard does not hold: somebody else wrote first. Read again and decide again."""
+    """Write conflict: a guard does not hold because another writer was first. Read and decide again."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} was changed meanwhile")
@@ -25,24 +25,26 @@ class Conflict(StoreError):
 
 
 class Overtaken(StoreError):
-    """Others wrote first, as often as it was tried: nothing was written."""
+    """Every retry lost a write conflict; nothing was written."""
 
 
 class StoreUnavailable(StoreError):
-    """The disk is full, the file is not ours, the cluster has no quorum: the message says which."""
+    """The store is unusable: disk full, foreign file, no quorum. The message names the reason."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The cluster went away in the middle of it: nobody can tell yet whether it was written. It will not be done later
-    than the next change of this server."""
+    """The connection was lost during a transaction, and it is unknown whether it was committed.
+
+    It cannot be committed later than this server's next change.
+    """
 
 
 class TooLarge(StoreError):
-    """More than the store takes at once. The message says how much that is."""
+    """The transaction exceeds the store's limits. The message names the limit."""
 
 
 class Compacted(StoreError):
-    """The feed no longer goes back that far: read everything again."""
+    """The change feed does not reach back that far. Read the whole store again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one transaction changed; a deleted document has the value None."""
+    """Changes of one transaction: key -> value, None for a deleted document."""
 
     revision: int
     documents: Mapping[str, bytes | None]
@@ -62,43 +64,44 @@ class Batch:
 
 class Store(Protocol):
     async def head(self) -> int:
-        """The revision of the newest transaction: what was answered before this was asked is not newer.
+        """Return the revision of the newest transaction, at least as new as any transaction acknowledged before this
+        call.
 
-        It costs little, and waits for nobody who writes. Raises StoreUnavailable.
+        Cheap, and never blocked by writers. Raises StoreUnavailable.
         """
 
     async def get(self, key: str) -> Document | None:
-        """Raises StoreUnavailable."""
+        """Return a document; None if it does not exist. Raises StoreUnavailable."""
 
     async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
-        """The documents whose keys start with `prefix`, in the order of keys, and the revision of the store.
+        """Return the documents with keys that start with `prefix`, ordered by key, and the store's revision.
 
-        Of those behind the key `after` the first `limit`. Raises StoreUnavailable.
+        Only keys after `after`, and at most `limit` of them. Raises StoreUnavailable.
         """
 
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
     ) -> int:
-        """Write all, if every guarded key still has the revision that `guards` says; otherwise nothing. With `head`,
-        only if the store itself is still at that revision: nothing at all was written since.
+        """Write all changes if every guarded key has the revision in `guards`, and otherwise nothing.
 
-        Answers the new revision.
-
-        What it answers survives the loss of the process and of power. Raises Conflict, TooLarge and StoreUnavailable,
-        of which OutcomeUnknown alone may have written.
+        With `head`, the store itself must still be at that revision: no other transaction since. Returns the new
+        revision, after the transaction is durable against a crash and power loss. Raises Conflict, TooLarge and
+        StoreUnavailable; only its subclass OutcomeUnknown may have written.
         """
 
     async def deleted(self) -> set[str]:
-        """The keys of documents that once were, as far back as the feed goes. Raises StoreUnavailable."""
+        """Return the keys of deleted documents, as far back as the feed reaches. Raises StoreUnavailable."""
 
     async def changes(self, after: int) -> list[Batch]:
-        """Every transaction after this revision until now, in order. Raises Compacted and StoreUnavailable."""
+        """Return every transaction after this revision, in order. Raises Compacted and StoreUnavailable."""
 
     def watch(self, after: int) -> AsyncIterator[Batch]:
-        """The same, for ever. Raises Compacted and StoreUnavailable."""
+        """Yield every transaction after this revision, without end. Raises Compacted and StoreUnavailable."""
 
     async def renew(self) -> None:
-        """Certificates and passwords are what their files have now, if any is needed. Nothing that is asked meanwhile
-        is lost. Raises StoreUnavailable: what was read before goes on then."""
+        """Reload certificates and passwords from their files, if any. Concurrent requests are not lost.
+
+        Raises StoreUnavailable, and then keeps the previous ones.
+        """
 
     async def close(self) -> None: ...

@@ -1,11 +1,11 @@
-"""Looks at the store for those who read: whoever is answered knows all that was stored before they asked.
+"""Read barrier: gives every reader a snapshot at least as new as any write committed before the read began.
 
-Several servers write to one store, and a client that wrote at one may read at another. So a reader waits for a look
-that begins after it came: whether anything newer is there, and to take that in. All who come while one look is on its
-way share the next one, so the store is asked one thing at a time by each server, however many read.
+Several servers write to one store, and a client may write through one and read through another. So a reader waits for a
+poll of the store's revision that starts after its own arrival, and for newer changes to be read. Readers that arrive
+during a poll share the next one, so a server has at most one poll in flight.
 
-A look that failed is made again until one has an answer, though nobody reads: a server that is not ready is asked
-nothing, and would never learn that the store is back.
+A failed poll is repeated until one succeeds, even without readers: a server that is not ready receives no requests and
+would otherwise never notice that the store is back.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from fairlead.store.interface import StoreUnavailable
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
-"""Seconds that a reader waits for a look: an election of etcd, and a member that stands still, end within that."""
+"""Seconds that a reader waits for a poll: longer than an election of etcd or the failover from a hung member."""
 SHORT_PATIENCE = 0.5
-"""The same, while the last look has failed: readers must not pile up for a store that is away."""
+"""Seconds that a reader waits while the last poll has failed, so that requests do not pile up."""
 AGAIN = 0.5
-"""Seconds until a store that is away is asked again."""
+"""Seconds between polls of an unavailable store."""
 
 
 class NotKnown(StoreUnavailable):
-    """The store cannot be asked whether anything newer is there than this server knows."""
+    """The store is unreachable, so this server's model may be outdated."""
 
 
 class Looks:
     def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        """`look` raises StoreUnavailable."""
+        """`look` polls the store and reads newer changes. Raises StoreUnavailable."""
         self._look = look
         self._next: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -40,15 +40,15 @@ class Looks:
         self._away_since: float | None = None
         self._went_away = asyncio.Event()
         self.made = self.shared = 0
-        """Looks, and readers who had one."""
+        """Number of polls, and of readers that shared them."""
 
     @property
     def away(self) -> float:
-        """Seconds since which the store does not answer; 0 while it does."""
+        """Seconds since the store became unavailable; 0 while it answers."""
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def newest(self) -> None:
-        """Know all that was stored before this was called. Raises StoreUnavailable."""
+        """Wait until the model has everything stored before this call. Raises StoreUnavailable."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._running), name="a look at the store")
             self._next.add_done_callback(_heard)
@@ -56,7 +56,7 @@ class Looks:
         await asyncio.shield(self._next)
 
     async def newest_in_time(self) -> None:
-        """The same. Raises NotKnown."""
+        """Wait as `newest`, with a timeout. Raises NotKnown."""
         patience = PATIENCE if self._away_since is None else SHORT_PATIENCE
         try:
             async with asyncio.timeout(patience):
@@ -69,7 +69,7 @@ class Looks:
 
     @asynccontextmanager
     async def made_again(self) -> AsyncIterator[None]:
-        """Within it a look that failed is made again, until one has an answer."""
+        """Repeat failed polls until one succeeds, during the context."""
         task = asyncio.create_task(self._again(), name="looks at a store that is away")
         try:
             yield
@@ -85,7 +85,8 @@ class Looks:
                 await self.newest()
 
     async def _after(self, before: asyncio.Task[None] | None) -> None:
-        """Who comes from the moment on in which the look begins has to wait for another one."""
+        """Poll after the previous poll has ended. A reader that arrives after the start of this poll shares the next
+        one."""
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -112,6 +113,6 @@ class Looks:
 
 
 def _heard(look: asyncio.Task[None]) -> None:
-    """Whoever waited for it may have gone."""
+    """Retrieve the exception of a poll that no reader awaits any more, so that asyncio does not log it."""
     if not look.cancelled():
         look.exception()

@@ -1,8 +1,8 @@
-"""The whole model in memory, kept equal to the store: the one way to read it, and the one way to change it.
+"""The whole model in memory, kept equal to the store: the only way to read it and the only way to change it.
 
-A change is a function of a snapshot. It is decided, checked (does it compile?) and written under compare-and-swap. If
-somebody else wrote first it is decided again from what is true now. So no update is lost, and no lock is ever held in
-the store. Readers get a frozen snapshot and never wait.
+A change is a function of a snapshot. It is decided, checked (does it compile?) and written with compare-and-swap. After
+a write conflict it is decided again from the new snapshot. So no update is lost, and the store is never locked. Readers
+get a frozen snapshot and never wait.
 """
 
 import asyncio
@@ -52,29 +52,31 @@ LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
 ATTEMPTS = 20
 PATIENCE = 10.0
-"""Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up. And after which
-one that others overtake is not tried again."""
+"""Seconds that a change waits for its turn, so that requests do not pile up while the disk hangs; also the limit for
+retries after write conflicts."""
 WAITING = 1000
-"""Changes that wait for their turn, of one project."""
+"""Maximum changes of one project that wait for their turn."""
 ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
-"""The project that asks: each has its turn to write, however much the others have to be written."""
+"""Project of the current request. Projects take turns to write, however many changes each has."""
 CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
-"""Takes the names of the owners that were written for a request."""
+"""Collects the names of the owners written for a request."""
 UNDISTURBED = 3
-"""Times that a model is made of what was read anew while others are served; then it is made without a rest."""
+"""Attempts to merge a full read in steps while other requests are served; then it is merged without yielding."""
 DERIVED, TOLD = 5, 200
-"""Owners without a rest: each load balancer may have a thousand members."""
+"""Owners processed without yielding to the event loop; each load balancer may have a thousand members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted(Container[Owner]):
-    """Owners that a store had and has no more. What VIPs share is no document: a store had it if it had the network, or
-    the router. Who asks has seen that the model has none of it."""
+    """Owners that the store has deleted. The caller has checked that the model does not have them.
+
+    Owners shared by VIPs have no document; they count as deleted if the store has, or had, their network or router.
+    """
 
     documents: frozenset[Owner]
     networks: frozenset[str]
     routers: frozenset[str]
-    """That the store has, or had."""
+    """Routers that the store has, or had."""
 
     def __contains__(self, owner: object) -> bool:
         if isinstance(owner, Owner) and owner.kind in (Kind.VIP_NETWORK, Kind.NEAR_NETWORK):
@@ -85,24 +87,24 @@ class Deleted(Container[Owner]):
 
 
 Change: TypeAlias = Callable[[Snapshot], Changes | Awaitable[Changes]]
-"""One that takes long may rest; others who want to write wait for it, and those who read do not."""
+"""Decides a change of a snapshot. If it is a coroutine, it may yield; other writers wait for it, readers do not."""
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
-"""It may answer with work in steps, which is done before anything is written."""
+"""Raises if the owner cannot be compiled. A returned generator is run in steps before the write."""
 Subscriber: TypeAlias = Callable[[tuple[Owner, ...]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """How the model has changed."""
+    """A change of the model."""
 
     before: Snapshot
     after: Snapshot
     documents: tuple[Owner, ...] = ()
-    """Whose documents were put or deleted."""
+    """Owners with documents that were written or deleted."""
     derived: tuple[Owner, ...] = ()
-    """Of which it was looked at again what follows from facts and documents together."""
+    """Owners with a newly derived state, from facts and documents."""
     fact: Fact[Any] | None = None
-    """Of which there was news."""
+    """The fact that changed."""
     news: Any = None
 
 
@@ -110,9 +112,10 @@ Watcher: TypeAlias = Callable[[Published], None]
 
 
 class Model:
-    """Use `await Model.load(store, check=...)`. `check` raises what the caller should see if an owner cannot be had.
+    """Model of a deployment. Use `await Model.load(store, check=...)`.
 
-    `empty` is the model before the first document: it has what the deployment says, and no document does.
+    `check` raises the error for the caller if an owner cannot be compiled. `empty` is the model without documents; it
+    holds the deployment's configuration.
     """
 
     def __init__(self, store: Store, check: Check, empty: Snapshot = Snapshot()) -> None:  # noqa: B008 - a value
@@ -123,39 +126,40 @@ class Model:
         self._watchers: list[Watcher] = []
         self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
         self._storing = asyncio.Lock()
-        """Nothing of others is taken in between a transaction of ours and its place in the snapshot."""
+        """Held while an own transaction is committed and published, so that changes of other servers are not applied in
+        between."""
         self.looks = Looks(self._look)
-        """At the store, for those who read."""
+        """Read barrier."""
         self.newer: NewerDocument | None = None
-        """What a newer version wrote, once it was met: this server is to end its work then (`outgrown`)."""
+        """First document of a newer version that was read; this server has to exit then (`outgrown`)."""
         self.outgrown = asyncio.Event()
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
-        """Raises StoreUnavailable."""
+        """Read the store and return the model. Raises StoreUnavailable."""
         model = cls(store, check, empty)
         await model.read()
         return model
 
     async def read(self) -> None:
-        """All that is stored, once, before anything else is asked of the model. Raises StoreUnavailable."""
+        """Read all documents, once, before any other use of the model. Raises StoreUnavailable."""
         stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
         self.snapshot = derive_all(at_once(with_stored(self.snapshot, stored, revision)))
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """`subscriber` is called with the affected owners after every change by anybody, and must not wait."""
+        """Register a callback with the affected owners after every change by any server. It must not block."""
         self._subscribers.append(subscriber)
 
     def watch(self, watcher: Watcher) -> None:
-        """`watcher` is called after every change of documents and facts, those too that no rows depend on, and must not
-        wait."""
+        """Register a callback after every change of documents or facts, including changes without affected rows. It
+        must not block."""
         self._watchers.append(watcher)
 
     def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:
-        """Take in what an observer says. It is not stored: the observer will say it again.
+        """Apply news of a fact. Facts are not stored, because their observer reports them again.
 
-        News may concern ten thousand owners: it yields wherever it can rest, and looks at each owner once. If that ends
-        before all were looked at, the observer has to say the same news again.
+        News may concern ten thousand owners, so this yields between steps and derives each owner once. If the steps are
+        not run to the end, the observer has to report the same news again.
         """
         old = self.snapshot
         self.snapshot = with_facts(old, fact, news)
@@ -175,26 +179,26 @@ class Model:
             yield
 
     def equip(self, abilities: frozenset[str]) -> None:
-        """The dataplane that is there can do this: it may be a newer one than before."""
+        """Record the abilities of the connected dataplane, which may have been upgraded."""
         if abilities != self.snapshot.abilities:
             LOG.info("the dataplane can do: %s", ", ".join(sorted(abilities)) or "what every one can")
             at_once(self.observe(ABILITIES, abilities))
 
     async def write(self, change: Change) -> Snapshot:
-        """Do the change; answers the snapshot that has it, and nothing that others stored later. What it answers is
-        stored.
+        """Write a change, and return the snapshot that has it and nothing stored later. The change is durable on
+        return.
 
-        Raises what `change` and `check` raise (then nothing was written), Overtaken and StoreUnavailable.
+        Raises the errors of `change` and `check` (nothing is written then), Overtaken and StoreUnavailable.
         """
         return await asyncio.shield(asyncio.ensure_future(self._write(change)))
 
     async def try_out(self, change: Change) -> None:
-        """What `write` would raise that is no matter of the store; nothing is written."""
+        """Dry run of `write`: raises the same errors except those of the store, and writes nothing."""
         before = self.snapshot
         await self._try(before, await decided(change(before)))
 
     async def follow(self) -> None:
-        """Take in what other servers write, until cancelled, however long the store is away."""
+        """Apply the changes of other servers until cancelled, also over outages of the store."""
         async with self.looks.made_again():
             await self._follow()
 
@@ -213,11 +217,11 @@ class Model:
                 await asyncio.sleep(AGAIN)
 
     async def refresh(self) -> None:
-        """Know all that anybody was told to be stored before this was asked. Raises NotKnown."""
+        """Read barrier: wait until the model has everything acknowledged before this call. Raises NotKnown."""
         await self.looks.newest_in_time()
 
     async def _look(self) -> None:
-        """Most often nothing is new. Own transactions are taken in by whoever makes them."""
+        """Poll the store. Usually nothing is new; own transactions are published by their writers."""
         head = await self._store.head()
         if head > self.snapshot.revision:
             async with self._storing:
@@ -225,7 +229,7 @@ class Model:
                     await self._catch_up()
 
     async def deleted(self) -> Container[Owner]:
-        """Owners that are gone and that this store had, as far back as it knows. Raises StoreUnavailable."""
+        """Return the owners that this store has deleted, as far back as its feed reaches. Raises StoreUnavailable."""
         return await in_steps(self._deleted(await self._store.deleted()))
 
     def _deleted(self, keys: Iterable[str]) -> Steps[Deleted]:
@@ -239,7 +243,7 @@ class Model:
         return Deleted(documents=frozenset(gone), networks=frozenset(networks), routers=frozenset(routers))
 
     async def catch_up(self) -> None:
-        """Know all that is stored by now. Raises StoreUnavailable."""
+        """Read everything that is stored now. Raises StoreUnavailable."""
         async with self._storing:
             await self._catch_up()
 
@@ -277,7 +281,7 @@ class Model:
         raise Overtaken(f"others wrote first {lost + 1} times in a row; try again")
 
     async def _store_and_publish(self, before: Snapshot, changes: Changes) -> Snapshot | None:
-        """None if somebody wrote first. Raises StoreError."""
+        """Commit and publish; None after a write conflict. Raises StoreError."""
         async with self._storing:
             try:
                 revision = await self._commit(before, changes)
@@ -288,10 +292,10 @@ class Model:
             return await self._publish_own(changes, revision)
 
     async def _try(self, before: Snapshot, changes: Changes) -> None:
-        """Raises what `check` raises."""
+        """Check that every changed owner compiles. Raises the errors of `check`."""
         candidate = apply_changes(before, changes, before.revision + 1)
         for owner in changes.owners:
-            await asyncio.sleep(0)  # a large one takes long to compile: others are served between
+            await asyncio.sleep(0)  # a large owner takes long to compile
             work = self._check(candidate, owner)
             if isinstance(work, Generator):
                 await in_steps(work)
@@ -309,21 +313,22 @@ class Model:
         )
 
     async def _publish_own(self, changes: Changes, revision: int) -> Snapshot:
-        """What is stored is stored: nothing that fails from here on may be told as a failure."""
+        """Publish a committed transaction. The change is durable, so later errors must not be reported as its
+        failure."""
         if revision == self.snapshot.revision + 1:
             self._publish(changes, revision)
             return self.snapshot
-        try:  # others wrote between: theirs first, in the order of the feed
+        try:  # other servers wrote in between: apply theirs first, in the order of the feed
             written = await self._catch_up(revision)
         except StoreError as error:
             LOG.warning("cannot read what others wrote: %s", error)
             self._publish_late(changes, revision)
             return self.snapshot
-        # others may have changed, or deleted, by now what was just written: whoever wrote it is told what they wrote
+        # the result shows what the caller wrote, even if another server has changed or deleted it since
         return written if written is not None else apply_changes(self.snapshot, changes, revision)
 
     async def _catch_up(self, own: int = 0) -> Snapshot | None:
-        """Answers what was known at the revision `own`; None if it was passed over, because all had to be read."""
+        """Read the feed. Returns the snapshot at revision `own`; None if a full read skipped it."""
         at_own = None
         try:
             for batch in await self._store.changes(self.snapshot.revision):
@@ -334,9 +339,9 @@ class Model:
         return at_own
 
     async def _reload(self) -> None:
-        """The feed no longer tells what happened: compare with everything that is stored.
+        """Read the whole store and compare, because the feed does not reach back far enough.
 
-        Until all was read nothing is changed: who is cut off in between begins again.
+        The snapshot changes only after everything is read, so an interrupted read can be repeated.
         """
         LOG.warning("too far behind the store: read all of it again")
         stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
@@ -352,11 +357,11 @@ class Model:
         telling = self._publish_all(old, tuple(stored), owners)
         try:
             await in_steps(telling)
-        finally:  # whoever waits no longer: all of it is known by now, and nobody tells it again
+        finally:  # even when cancelled: the snapshot is complete, and no later event would report these changes
             at_once(telling)
 
     def _publish_all(self, old: Snapshot, documents: Sequence[Owner], owners: Sequence[Owner]) -> Steps[None]:
-        """What was read anew, when it is in the snapshot."""
+        """Publish a full read that is in the snapshot already."""
         for some in parts(documents, DERIVED):
             self.snapshot = derive(self.snapshot, some)
             self._show(Published(before=old, after=self.snapshot, documents=tuple(some), derived=tuple(some)))
@@ -372,8 +377,8 @@ class Model:
             yield
 
     def _publish_late(self, changes: Changes, revision: int) -> None:
-        """What was written at this revision, before all that came until then is known: the feed is read on from where
-        it was."""
+        """Publish an own transaction before the ones of other servers that precede it. The revision stays, so the feed
+        is read from there."""
         behind = self.snapshot.revision
         self._publish(changes, revision)
         self.snapshot = replace(self.snapshot, revision=behind)
@@ -387,7 +392,7 @@ class Model:
         self._publish(Changes(puts=puts, deletes=deletes), batch.revision)
 
     def _decoded(self, key: str, value: bytes) -> Aggregate:
-        """Raises BadDocument and NewerDocument."""
+        """Decode a stored document. Raises BadDocument and NewerDocument."""
         try:
             return decode_stored(key, value)
         except NewerDocument as error:
@@ -413,7 +418,7 @@ class Model:
 
 
 def _made_of(old: Snapshot, stored: Stored, revision: int) -> Steps[tuple[Snapshot, Sequence[Owner]]]:
-    """The snapshot with what was read anew, and the owners that this concerns."""
+    """Return the snapshot with the newly read documents, and the owners they affect."""
     new = yield from with_stored(old, stored, revision)
     return new, (yield from concerned(old, new, tuple(stored)))
 

@@ -1,4 +1,4 @@
-"""Which store a URL means. What a store can do is the same for all (`interface`)."""
+"""Maps a store URL to its implementation. All stores have the same interface (`interface`)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from fairlead.store.whole import Whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """Both are given what stands behind `scheme://`, and how to come in."""
+    """Functions of a URL scheme. Each takes the part after `scheme://` and the credentials."""
 
     check: Callable[[str, Access], None]
-    """Raises ValueError, which says what would be right."""
+    """Raises ValueError with the correct form."""
     open: Callable[[str, Access], Awaitable[Store]]
     """Raises StoreUnavailable."""
     find: Callable[[str, Access], Awaitable[Whole]]
-    """As a whole; a file has to be there already. Raises Absent, StoreUnavailable."""
+    """Open for whole-store operations; a file must exist. Raises Absent and StoreUnavailable."""
     make: Callable[[str, Access], Awaitable[Whole]]
 
 
@@ -52,7 +52,7 @@ def _check_etcd(rest: str, access: Access) -> None:
 
 
 async def _open_etcd(rest: str, access: Access) -> Store:
-    from fairlead.store.etcd import EtcdStore  # gRPC is there only if somebody asked for it
+    from fairlead.store.etcd import EtcdStore  # gRPC is an optional dependency
 
     return Shifted(await EtcdStore.open(parse_location(rest), access))
 
@@ -71,7 +71,7 @@ NO_ACCESS = Access()
 
 
 def check_url(url: str, access: Access = NO_ACCESS) -> None:
-    """Raises ValueError for one that means no store."""
+    """Raise ValueError if the URL names no store."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
         raise ValueError(f"'{_shown(url)}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
@@ -82,27 +82,27 @@ def check_url(url: str, access: Access = NO_ACCESS) -> None:
 
 
 def _shown(url: str) -> str:
-    """Without the user and password that may stand before the host (RFC 3986, section 3.2.1)."""
+    """Mask the user and password in a URL (RFC 3986, section 3.2.1)."""
     before, at, host = url.rpartition("@")
     return f"{before.partition('://')[0]}://...@{host}" if at else url
 
 
 async def open_store(url: str, access: Access = NO_ACCESS) -> Store:
-    """Raises ValueError, and StoreUnavailable when it cannot be opened or was written by a newer version."""
+    """Open a store. Raises ValueError, and StoreUnavailable if it cannot be opened or a newer version wrote it."""
     check_url(url, access)
     scheme, _, rest = url.partition("://")
     return await SCHEMES[scheme].open(rest, access)
 
 
 async def find_whole(url: str, access: Access = NO_ACCESS) -> Whole:
-    """One that is there. Raises ValueError, Absent, StoreUnavailable."""
+    """Open an existing store for whole-store operations. Raises ValueError, Absent and StoreUnavailable."""
     check_url(url, access)
     scheme, _, rest = url.partition("://")
     return await SCHEMES[scheme].find(rest, access)
 
 
 async def make_whole(url: str, access: Access = NO_ACCESS) -> Whole:
-    """The same, made if it is a file that is not there yet."""
+    """Open a store for whole-store operations, creating a missing file. Raises ValueError and StoreUnavailable."""
     check_url(url, access)
     scheme, _, rest = url.partition("://")
     return await SCHEMES[scheme].make(rest, access)

@@ -1,7 +1,7 @@
-"""All that is stored, read anew: how it differs from what a model knows, and which owners that concerns.
+"""Full read of a store: the documents that differ from the model, and the owners they affect.
 
-Pages are read one after the other, so what was written between two of them is put over them: only the whole is a model
-of which anything may be derived. A router's port without its router is none.
+Pages are read one after the other, so changes written in between are applied on top from the feed. Only the complete
+result is consistent (a router's port has its router), so nothing is derived from a part of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,21 +19,21 @@ from fairlead.store.interface import Batch, Compacted, Document, Store, StoreUna
 
 CLAIM = "claim/"
 PAGE = 500
-"""Documents that are read at once."""
+"""Documents in one page."""
 READINGS = 5
-"""Of a store that is compacted before the end is reached."""
+"""Attempts, in case the store is compacted before the end of a read."""
 TOGETHER = 20
-"""Documents that are put, or asked what depends on them, without a rest."""
+"""Documents processed without yielding to the event loop."""
 Stored: TypeAlias = dict[Owner, tuple[Aggregate, int] | None]
-"""Document -> it and the revision that wrote it; None for one that is gone."""
+"""Owner -> its document and the revision that wrote it; None for a deleted one."""
 Decode: TypeAlias = Callable[[str, bytes], Aggregate]
 _T = TypeVar("_T")
 
 
 async def read_stored(store: Store, known: Mapping[Owner, int], decode: Decode) -> tuple[Stored, int]:
-    """The documents that are other than those of these generations, and as of which revision.
+    """Return the documents with other revisions than `known`, and the revision of the store.
 
-    Raises StoreUnavailable, and what `decode` raises.
+    Raises StoreUnavailable, and the errors of `decode`.
     """
     for _ in range(READINGS):
         try:
@@ -47,7 +47,7 @@ async def _read_once(store: Store, known: Mapping[Owner, int], decode: Decode) -
     found: Stored = {}
     gone = set(known)
     documents, revision = await store.range("", limit=PAGE)
-    while documents:  # page by page: all of them at once would take as much memory as the model
+    while documents:  # by page: all documents together would use as much memory as the model
         await in_steps(_compare(documents, known, decode, found, gone))
         documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
     found |= dict.fromkeys(gone)
@@ -73,7 +73,7 @@ def _compare(
 
 
 def written(batch: Batch, decode: Decode) -> Iterator[tuple[Owner, Aggregate | None]]:
-    """The documents of one transaction; None for those that it deleted."""
+    """Yield the documents of one transaction; None for those that it deleted."""
     for key, value in batch.documents.items():
         if not key.startswith(CLAIM):
             if value is not None:
@@ -84,7 +84,7 @@ def written(batch: Batch, decode: Decode) -> Iterator[tuple[Owner, Aggregate | N
 
 
 def with_stored(snapshot: Snapshot, stored: Stored, revision: int) -> Steps[Snapshot]:
-    """The snapshot with these documents. What follows from them and facts together is not derived yet."""
+    """Return the snapshot with these documents, without the state derived from documents and facts."""
     for some in parts([owner for owner, found in stored.items() if found is None], TOGETHER):
         snapshot = apply_changes(snapshot, Changes(deletes=tuple(some)), revision)
         yield
@@ -95,7 +95,7 @@ def with_stored(snapshot: Snapshot, stored: Stored, revision: int) -> Steps[Snap
 
 
 def concerned(old: Snapshot, new: Snapshot, changed: Sequence[Owner]) -> Steps[Sequence[Owner]]:
-    """As `affected`, of many documents."""
+    """Return the affected owners, as `affected` does, for many documents and in steps."""
     owners = set[Owner]()
     for some in parts(changed, TOGETHER):
         owners.update(affected(old, new, some))

@@ -1,6 +1,6 @@
-"""A mark by which a store says that nobody writes to it, and why: half a copy, or a deployment that has moved.
+"""Migration fence: a mark in the store that forbids writes, and its reason: a copy in progress or a finished move.
 
-Each transaction of a server asserts that there is none, so servers that run are fenced as those that start are.
+Each transaction of a server asserts that there is no seal, so running servers are fenced as well as starting ones.
 """
 
 from enum import StrEnum
@@ -28,10 +28,10 @@ WORDS = {
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     other: str
-    """The store or the file at the other end."""
+    """The store or file at the other end."""
     since: str
     id: str
-    """Of the copy: two of them are never taken for one."""
+    """Id of the copy, which distinguishes two copies between the same stores."""
 
     @property
     def words(self) -> str:
@@ -39,7 +39,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sealed(StoreUnavailable):
-    """Nothing was written, nor will be before the seal is taken away."""
+    """The store is sealed: nothing is written until the seal is removed."""
 
 
 def encode_seal(seal: Seal) -> bytes:
@@ -47,7 +47,7 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(value: bytes) -> Seal:
-    """Raises Sealed for one of a newer version."""
+    """Decode a seal. Raises Sealed for one of a newer version."""
     try:
         return msgspec.json.decode(value, type=Seal)
     except msgspec.DecodeError:

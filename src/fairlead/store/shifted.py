@@ -1,10 +1,10 @@
-"""A store whose revisions are those of another one and a number more.
+"""Store with revisions that are those of another store plus an offset.
 
-Etcd gives its own revisions. What was copied into it comes from a store that may have been further: without this a
-port's `revision_number` would go back, and a number that a client has seen would come again for something else.
+etcd assigns its own revisions, which may be lower than those of a store that was copied into it. Without the offset a
+port's `revision_number` would decrease, and a revision known to a client would be reused.
 
-The number is another one once the store was replaced while a server runs on it. What was read before is no revision of
-it then, and has to be read again.
+The offset changes if the store is replaced while a server runs. Revisions read before are invalid then, and the store
+has to be read again.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -19,7 +19,7 @@ NOBODYS = -1
 class Numbered(Store, Protocol):
     @property
     def more(self) -> int:
-        """Than its own: as of what it was asked last."""
+        """Offset to the store's own revisions, as of the last request."""
 
 
 class Shifted:
@@ -70,13 +70,14 @@ class Shifted:
         await self._store.close()
 
     def _own(self, revision: int) -> int:
-        """One from before the copy is nobody's here, and not `ABSENT` either."""
+        """Map to the store's own revision. One from before the copy maps to a revision that no document has, nor
+        `ABSENT`."""
         if revision == ABSENT:
             return ABSENT
         return revision - self._more if revision > self._more else NOBODYS
 
     def _since(self, revision: int) -> int:
-        """Raises Compacted."""
+        """Map the start of a feed. Raises Compacted if it is before the copy."""
         if revision == ABSENT:
             return ABSENT
         if revision <= self._more:

@@ -1,12 +1,14 @@
-"""The embedded store: one SQLite file, several server processes of one host at most.
+"""Embedded store: one SQLite file, for the server processes of one host.
 
-Durable: `synchronous=FULL` with a write-ahead log, so a transaction that was answered survives power loss (sqlite.org,
-"Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a disk.
-The feed of changes is a table that keeps the newest transactions, `FEED` of them and `FEED_BYTES` at most: who falls
-further behind reads everything again. What was deleted is remembered apart, because it takes no room.
-
-A file that was taken away acknowledges nothing: SQLite would go on writing to it, and the next start would not find it.
-A disk that is full can be read: a start on it writes nothing.
+- Durable: `synchronous=FULL` with a write-ahead log, so an acknowledged transaction survives power loss (sqlite.org,
+  "Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a
+  disk.
+- The change feed is a table with the newest transactions, at most `FEED` of them and `FEED_BYTES`. A follower further
+  behind reads the whole store again. Keys of deleted documents are kept in a table of their own, because they are
+  small.
+- If the file has been removed, writes are rejected: SQLite would go on writing to the unlinked file, and the next start
+  would not find the data.
+- A full disk can still be read, and a start on it writes nothing.
 """
 
 import asyncio
@@ -23,19 +25,19 @@ from fairlead.store.seal import sealed
 
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
-"""Of documents in the feed. A document has 1.25 MiB at most, and a follower looks twenty times a second."""
+"""Maximum bytes of documents in the feed. A document has 1.25 MiB at most, and a follower polls 20 times a second."""
 TRIMMED = 32
-"""Transactions that one write takes out of the feed: it may have grown large under an earlier version."""
+"""Maximum transactions that one write removes from the feed, which may have grown large under an earlier version."""
 SPARE = 16 * 2**20
-"""Bytes that a file may have free for what comes; with more, and more than it uses, a start gives them back."""
+"""Free bytes that a file may keep. With more free than this, and than in use, a start vacuums it."""
 POLL = 0.05
-"""Seconds between two looks for the writes of another process; our own writes wake the feed at once."""
+"""Seconds between polls for writes of other processes. Own writes wake the feed immediately."""
 LARGEST_LOG = 4 * 2**20
-"""Bytes that the write-ahead log keeps once a reader that held it up has gone."""
+"""Size in bytes of the write-ahead log, when it is truncated after a long reader has finished."""
 NO_ROOM = 2**16
-"""With fewer bytes left on its disk SQLite cannot begin: its index of the log alone has 32 KiB."""
+"""Free bytes on the disk below which SQLite cannot open: the index of the log (-shm) alone takes 32 KiB."""
 PATIENCE = 5.0
-"""Seconds that a write waits for another process that holds the file: one that was stopped may hold it for ever."""
+"""Seconds that a write waits for another process that holds the file lock. A stopped process may hold it forever."""
 VERSION = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS document (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, value BLOB NOT NULL)
@@ -51,20 +53,20 @@ INSERT OR IGNORE INTO weight SELECT revision, sum(sum(ifnull(length(value), 0)))
   FROM change GROUP BY revision;
 INSERT OR IGNORE INTO gone SELECT revision, key FROM change WHERE value IS NULL;
 """
-"""`weight` has the bytes of the feed up to each transaction, since the first. Earlier versions have neither table, and
-can go on with a file that has them."""
+"""`weight` has the cumulative bytes of the feed up to each transaction. Earlier versions have neither table, and ignore
+them in a file that has them."""
 MISSED = (
     "SELECT revision, key FROM change WHERE value IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM gone WHERE gone.revision = change.revision AND gone.key = change.key)"
 )
-"""What an earlier version has deleted from a file that has the table already."""
+"""Deletions by an earlier version that are missing in `gone`."""
 RANGE = "SELECT key, revision, value FROM document WHERE key >= ? AND (? OR key <> ?) AND key < ? ORDER BY key LIMIT ?"
-"""One lower bound: of two SQLite would seek the first, and read all pages before once more for each page."""
+"""One lower bound: with two, SQLite would seek the first, and scan all previous pages again for each page."""
 _T = TypeVar("_T")
 
 
 class SqliteStore:
-    """Use `await SqliteStore.open(path)`. The file is readable by its owner only: documents may hold secrets."""
+    """Store in a SQLite file. Use `await SqliteStore.open(path)`. The file mode is 0600: documents may hold secrets."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,19 +74,19 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._looking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="looking")
         self._looker: sqlite3.Connection | None = None
-        """For what was written by others: it waits for no write of ours, and SQLite lets nobody wait who reads."""
+        """Read-only connection for the feed. It does not wait for own writes; SQLite readers never block."""
         self._files: tuple[tuple[int, int], ...] = ()
         self._written = asyncio.Event()
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Raises StoreUnavailable when the file cannot be opened or was written by a newer version."""
+        """Open the file. Raises StoreUnavailable if that fails or a newer version wrote it."""
         store = cls(path)
         await store._begin(store._open)
         return store
 
     async def _begin(self, work: Callable[[], None]) -> None:
-        """Who cannot begin leaves nothing open."""
+        """Run the opening work, and close everything if it fails."""
         try:
             await self._run(work)
         except BaseException:
@@ -127,7 +129,7 @@ class SqliteStore:
                 pass
 
     async def renew(self) -> None:
-        """A file needs none."""
+        """Do nothing: a file needs no credentials."""
 
     async def close(self) -> None:
         if self._looker is not None:
@@ -138,11 +140,11 @@ class SqliteStore:
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        """Do it in the store's thread. Raises StoreUnavailable with SQLite's reason."""
+        """Run in the store's thread. Raises StoreUnavailable with SQLite's reason."""
         return await self._in_thread(self._thread, work)
 
     async def _look(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Raises StoreUnavailable with SQLite's reason."""
+        """Run on the read-only connection. Raises StoreUnavailable with SQLite's reason."""
 
         looker = self._looker
         if looker is None:
@@ -156,7 +158,8 @@ class SqliteStore:
             raise StoreUnavailable(f"{self._path}: {error}{self._explain()}") from error
 
     def _explain(self) -> str:
-        """SQLite says "disk I/O error" and "unable to open" too when it finds no room for a file beside its own."""
+        """Return a hint if the disk is full, because SQLite then reports "disk I/O error" or "unable to open" for its
+        files."""
         try:
             return " (disk is full)" if shutil.disk_usage(self._path.parent).free < NO_ROOM else ""
         except OSError:
@@ -199,7 +202,7 @@ class SqliteStore:
         return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
 
     def _identify_files(self) -> tuple[tuple[int, int], ...]:
-        """Which files have the names of the database and of its log. Raises StoreUnavailable when one has none."""
+        """Return device and inode of the database and its log. Raises StoreUnavailable if one is missing."""
         found = []
         for path in (self._path, Path(f"{self._path}-wal")):
             try:
@@ -288,7 +291,7 @@ class SqliteStore:
 
 
 def _feed(connection: sqlite3.Connection, after: int) -> list[Batch]:
-    connection.execute("BEGIN")  # the feed and its end, as of one moment
+    connection.execute("BEGIN")  # the feed and its head, from one snapshot
     try:
         rows = connection.execute(
             "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
@@ -305,7 +308,7 @@ def _feed(connection: sqlite3.Connection, after: int) -> list[Batch]:
 
 
 def find_seal(connection: sqlite3.Connection) -> bytes | None:
-    """Its table is made with the first one."""
+    """Return the encoded seal, if any. The table is created with the first seal."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seal'").fetchone():
         return None
     found = connection.execute("SELECT value FROM seal").fetchone()
@@ -313,7 +316,7 @@ def find_seal(connection: sqlite3.Connection) -> bytes | None:
 
 
 def _shrink(connection: sqlite3.Connection) -> None:
-    """Give back what the file has free, if that is much. Not while another process has it, or the disk is full."""
+    """Vacuum a file with much free space, unless another process has it locked or the disk is full."""
     size, free, used = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "freelist_count", "page_count")
     )

@@ -1,4 +1,4 @@
-"""A SQLite file as a whole (`whole`). Documents keep the revisions that they bring."""
+"""Whole-store operations (`whole`) on a SQLite file. Documents keep their revisions."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence, Set
@@ -14,15 +14,15 @@ from fairlead.store.whole import PAGE, Absent, Picture, State
 
 SEAL = "CREATE TABLE IF NOT EXISTS seal (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)"
 TRIGGER = "CREATE TRIGGER sealed BEFORE UPDATE ON head BEGIN SELECT RAISE(ABORT, {words}); END"
-"""Every transaction writes the head: so servers of earlier versions, which know no seal, are fenced too."""
+"""Every transaction writes the head, so servers of earlier versions, which know no seal, are fenced too."""
 
 
 class SqliteWhole(SqliteStore):
-    """Use `await SqliteWhole.open(path)`, or `find` for one that has to be there."""
+    """Whole store in a SQLite file. Use `await SqliteWhole.open(path)`, or `find` for an existing file."""
 
     @classmethod
     async def find(cls, path: Path) -> Self:
-        """Raises Absent, StoreUnavailable."""
+        """Open an existing file. Raises Absent and StoreUnavailable."""
         store = cls(path)
         await store._begin(store._open_there)
         return store
@@ -73,7 +73,7 @@ class SqliteWhole(SqliteStore):
         await self._run(lambda: self._do(end))
 
     def _refuse_sealed(self) -> None:
-        """Who takes it as a whole looks at the seal itself."""
+        """Do nothing: whole-store operations check the seal themselves."""
 
     def _state(self) -> State:
         (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
@@ -92,7 +92,7 @@ class SqliteWhole(SqliteStore):
         return [Document(key=key, revision=revision, value=value) for key, revision, value in rows]
 
     def _expect(self, seal: Seal | None, head: int | None = None) -> None:
-        """Raises Conflict."""
+        """Check the seal and the head. Raises Conflict."""
         found = find_seal(self._sql)
         (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
         if found != (seal and encode_seal(seal)) or head not in (None, revision):
@@ -119,13 +119,14 @@ class SqliteWhole(SqliteStore):
             raise
 
     def _open_there(self) -> None:
-        """Raises Absent."""
+        """Open an existing file. Raises Absent."""
         if not self._path.is_file():
             raise Absent(f"{self._path}: there is no such file")
         self._open()
 
     def _open(self) -> None:
-        """Made by root it belongs to whom the folder belongs to, as which a server runs."""
+        """Open the file. A file created by root is given to the owner of its directory, the user that servers run
+        as."""
         is_new = not self._path.exists()
         super()._open()
         if is_new and os.geteuid() == 0:

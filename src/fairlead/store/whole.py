@@ -1,6 +1,7 @@
-"""A store taken as a whole, to be copied, kept and filled: what servers may not do with it.
+"""Whole-store operations, which servers do not use: snapshot, seal, fill. For copies, backups and restores.
 
-Revisions only grow over a move: whoever has seen a document, or waits for a revision, sees no older one afterwards.
+Revisions only increase over a move: a client that has seen a document, or waits for a revision, never sees an older one
+afterwards.
 """
 
 from collections.abc import AsyncIterator, Sequence, Set
@@ -12,15 +13,15 @@ from fairlead.store.interface import Document, StoreError, StoreUnavailable
 from fairlead.store.seal import Seal
 
 PAGE = 500
-"""Documents at once."""
+"""Documents in one page."""
 
 
 class Refused(StoreError):
-    """Nothing was changed. The message says what would be right."""
+    """The operation is not allowed; nothing was changed. The message names the remedy."""
 
 
 class Absent(StoreUnavailable):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,35 +37,39 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All of a store as of one moment, whatever is written meanwhile."""
+    """All documents of a store at one moment, independent of later writes."""
 
     revision: int
     documents: int
     gone: Set[str]
-    """What was deleted, as far back as the store knows."""
+    """Keys of deleted documents, as far back as the store's feed reaches."""
     pages: AsyncIterator[Sequence[Document]]
-    """In the order of keys."""
+    """Documents, ordered by key."""
 
 
 class Whole(Protocol):
     async def state(self) -> State:
-        """Raises StoreUnavailable."""
+        """Return the store's state. Raises StoreUnavailable."""
 
     def picture(self) -> AbstractAsyncContextManager[Picture]:
-        """Raises StoreUnavailable, and Compacted when etcd has forgotten the moment meanwhile."""
+        """Open a snapshot. Raises StoreUnavailable, and Compacted if etcd compacts the snapshot's revision during the
+        read."""
 
     async def seal(self, seal: Seal | None, before: Seal | None, head: int | None = None) -> None:
-        """This seal in the place of that one; with `head`, only if the store is still at this revision. Raises Conflict
-        and StoreUnavailable."""
+        """Replace the seal `before` by `seal`; with `head`, only if the store is still at this revision.
+
+        Raises Conflict and StoreUnavailable.
+        """
 
     async def begin(self, seal: Seal, revision: int, gone: Set[str]) -> None:
-        """Under this seal: away with all that is there. Whatever is written from now on is newer than `revision`, but
-        for documents that bring a revision and a store that can keep it. Raises Conflict, StoreUnavailable."""
+        """Delete all contents under this seal. Later writes get revisions above `revision`, except that copied
+        documents keep their own in a store that can set them. Raises Conflict and StoreUnavailable."""
 
     async def put(self, seal: Seal, documents: Sequence[Document]) -> None:
-        """Under this seal. Raises Conflict, StoreUnavailable."""
+        """Write documents under this seal. Raises Conflict and StoreUnavailable."""
 
     async def finish(self, seal: Seal, revision: int) -> None:
-        """It is whole, at this revision or a newer one: the seal goes. Raises Conflict, StoreUnavailable."""
+        """Remove the seal: the store is complete, at this revision or a newer one. Raises Conflict and
+        StoreUnavailable."""
 
     async def close(self) -> None: ...
