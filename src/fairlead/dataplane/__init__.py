@@ -1,1 +1,1 @@
-"""The rows of each dataplane: frozen values with a canonical text, and the one diff."""
+"""Rows of each dataplane: frozen values with a canonical text, and the one diff."""

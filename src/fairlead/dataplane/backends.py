@@ -1,10 +1,10 @@
-"""How a list of backends is told to people."""
+"""Text form of backend lists."""
 
 from itertools import groupby
 
 
 def render_backends(backends: tuple[str, ...]) -> str:
-    """Slots for people: `(a,b)x8` for a cycle, `a*3,b*2` for runs, `reject` for none."""
+    """Render slots as text: `(a,b)x8` for a cycle, `a*3,b*2` for runs, `reject` for an empty list."""
     if not backends:
         return "reject"
     cycle = next(size for size in range(1, len(backends) + 1) if backends == backends[:size] * (len(backends) // size))

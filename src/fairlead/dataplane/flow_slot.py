@@ -1,8 +1,8 @@
-"""Which slot of an announced VIP a flow has, as the kernel of each host computes it.
+"""Slot of a flow to an announced VIP, as the kernel of each host computes it.
 
-The kernel's `jhash` (Bob Jenkins' lookup3, include/linux/jhash.h) of what identifies the flow, each field padded to
-four bytes, and of its value the high bits (nft(8), hash expressions): a table of half as many slots would have each one
-twice in place. Hosts are little-endian.
+The kernel's `jhash` (Bob Jenkins' lookup3, include/linux/jhash.h) over the fields that identify the flow, each padded
+to four bytes. The slot is the high bits of the hash (nft(8), hash expressions), so a table of half as many slots would
+have each slot twice in sequence. Hosts are assumed little-endian.
 """
 
 import struct
@@ -12,22 +12,22 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.shares import LARGEST
 
 SEED = 0x5EED
-"""The same on each host, for ever: another one moves every flow there is."""
+"""Hash seed, the same on each host and permanent: another seed would move every existing flow."""
 PROTOCOLS = {Transport.TCP: 6, Transport.UDP: 17, Transport.SCTP: 132}
-"""Numbers of those that have ports (IANA, Assigned Internet Protocol Numbers)."""
+"""Numbers of the protocols with ports (IANA, Assigned Internet Protocol Numbers)."""
 _START = 0xDEADBEEF
 _WORD = 0xFFFFFFFF
 
 
 def flow_slot(client: tuple[IPAddress, int], vip: tuple[IPAddress, int], transport: Transport) -> int:
-    """Of a flow from this address and port to that one, of the same IP version."""
+    """Slot of the flow from `client` to `vip`, address and port each, of the same IP version."""
     (source, source_port), (destination, port) = client, vip
     rest = struct.pack(">BxxxHxxHxx", PROTOCOLS[transport], source_port, port)
     return _slot(source.packed + destination.packed + rest)
 
 
 def source_slot(client: IPAddress, vip: IPAddress) -> int:
-    """Of all flows of this client, where its address alone decides."""
+    """Slot of all flows of this client, for listeners that hash only the source address."""
     return _slot(client.packed + vip.packed)
 
 
@@ -36,7 +36,7 @@ def _slot(key: bytes) -> int:
 
 
 def jhash(key: bytes, seed: int) -> int:
-    """Of whole words: of as many bytes as a multiple of four, and some."""
+    """jhash of a key with a length that is a positive multiple of four bytes."""
     words = struct.unpack(f"<{len(key) // 4}I", key)
     a = b = c = (_START + len(key) + seed) & _WORD
     last = (len(words) - 1) // 3 * 3

@@ -1,11 +1,11 @@
-"""Rows of the HAProxy on a node: the sections of its configuration, and what it stands in.
+"""Rows of the HAProxy processes on a node: their configuration sections and network places.
 
-A network has one on each node that has a proxy there, and only load balancers of the network's own project lead to it.
-On plain hosts each project has one for its VIPs on an announced network.
-So what one tenant asks (an expression that takes long, ciphers that nobody has, its metrics) concerns no other.
+A network has one process on each node where it has a proxy port, and only load balancers of the network's own project
+use it. On plain hosts each project has one process for its VIPs on an announced network. So an expensive expression, an
+unusual cipher or the metrics of one tenant do not affect another.
 
-Frontends and backends are kept as words, in the order of their directives, and `haproxy_words.py` is the only way from
-there to text. A server is kept in its parts, because it changes while the process runs.
+Frontends and backends are kept as words, in the order of their directives, and `haproxy_words.py` alone renders them as
+text. A server is kept in parts, because it changes at run time.
 """
 
 from dataclasses import dataclass
@@ -17,37 +17,41 @@ from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.secrets import Role, Secret
 
 METRICS = "metrics"
-"""The backend of who wants metrics: this node's agent. No pool is called so: their names have the listener's too."""
+"""Backend for metrics requests: the node's agent. Pool backends cannot have this name, because theirs contain the
+listener's name."""
 EXPORTER = "exporter"
-"""The frontend at which the agent asks for them."""
+"""Frontend with the process's metrics for the agent."""
 LISTS = "lists"
-"""A folder, below that of the configuration; that of secrets is beside it."""
+"""Directory of certificate lists, below that of the configuration, beside that of secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """By this address into everything that is not on the network."""
+    """Route out of the proxy's network."""
 
     destination: str
-    """A prefix."""
+    """Prefix."""
     nexthop: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The HAProxy of one network on this node, in a namespace of its own with an interface that has the MAC and the
-    addresses of the port. Without a frontend it has nothing to do, and need not run."""
+    """HAProxy process of one network on this node.
+
+    It runs in its own network namespace with an interface that has the port's MAC and addresses. Without a frontend it
+    does not need to run.
+    """
 
     network: str
     port: str
-    """The id of the port, which is the `iface-id` of the interface."""
+    """Port id, which is the `iface-id` of the interface."""
     mac: str
     mtu: int
     addresses: tuple[str, ...]
-    """Each with the length of its subnet's prefix."""
+    """Addresses with the prefix length of their subnet."""
     routes: tuple[Route, ...] = ()
     connections: int
-    """At once, of all its frontends together."""
+    """Maximum concurrent connections of all its frontends together (`maxconn`)."""
     threads: int
 
     @property
@@ -56,7 +60,7 @@ class Process:
 
     @property
     def lasting(self) -> tuple[str, str, str, int, int]:
-        """What does not change while it runs: its device and what its configuration says, not the rest of its place."""
+        """Attributes that need a restart when they change: the device and the global configuration."""
         return self.network, self.port, self.mac, self.connections, self.threads
 
     def __str__(self) -> str:
@@ -67,12 +71,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """The HAProxy of one project's VIPs on one announced network, on a plain host: it takes connections at the VIPs
-    themselves, which the host holds, and goes to members by the host's own ways."""
+    """HAProxy process of one project's VIPs on one announced network, on a plain host.
+
+    It listens on the VIPs, which the host holds, and connects to members by the host's routing table.
+    """
 
     network: str
     port: str
-    """The name by which its agent says what it serves; on a node that is its port's, and a host has no such port."""
+    """Name that the agent reports for the process. On a chassis that is the proxy port's id; a plain host has no
+    port."""
     connections: int
     threads: int
 
@@ -89,19 +96,19 @@ AnyProcess: TypeAlias = Process | HostProcess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontend:
-    """A listener."""
+    """HAProxy frontend of a listener."""
 
     name: str
-    """Its id: statistics have it."""
+    """Listener id, used in statistics."""
     process: str
-    """The network's id."""
+    """Network id."""
     connections: int
     lines: tuple[Line, ...]
-    """All directives but `maxconn`."""
+    """All directives except `maxconn`."""
     backends: tuple[str, ...] = ()
-    """All that it may lead to."""
+    """All backends that it may use."""
     secrets: tuple[Secret, ...] = ()
-    """What has to be read before it can be bound, beside its certificates."""
+    """Secrets needed to bind it, other than its certificates."""
 
     @property
     def key(self) -> Key:
@@ -119,15 +126,15 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A pool, with the settings of the listeners that lead to it."""
+    """HAProxy backend: a pool, with the settings of the listeners that use it."""
 
     name: str
     process: str
     lines: tuple[Line, ...]
     table: Line = ()
-    """The stick table that its lines name, in the words of the `peers` section; backends of one pool share it."""
+    """Stick table that `lines` refer to, as a directive of the `peers` section. Backends of one pool share it."""
     secrets: tuple[Secret, ...] = ()
-    """What has to be read before it can have a server."""
+    """Secrets needed before the backend can have servers."""
 
     @property
     def key(self) -> Key:
@@ -144,21 +151,21 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A member."""
+    """HAProxy server: a member."""
 
     backend: str
     name: str
     number: int
-    """Unique in the backend, and the same on every node: hashes that are consistent go by it, and tables of clients."""
+    """Server id, unique in the backend and equal on every node, because consistent hashes and stick tables use it."""
     address: IPAddress
     port: int
     weight: int
     maintained: bool = False
-    """Whether it gets nothing: it is off, or its monitor calls it down."""
+    """Whether it is in maintenance: administratively down, or failed by its health monitor."""
     options: Line = ()
-    """What cannot change while it exists."""
+    """Options that cannot change at run time."""
     cookie_key: str = ""
-    """That of the backend whose cookies name servers. One that comes at run time has a cookie when it is said again."""
+    """Dynamic cookie key of the backend. A server added at run time gets its cookie when the key is set again."""
 
     @property
     def key(self) -> Key:
@@ -166,7 +173,7 @@ class Server:
 
     @property
     def words(self) -> Line:
-        """All but its state."""
+        """Address, id, weight and options: the server line without name and state."""
         place = render_endpoint(self.address, self.port)
         return place, "id", str(self.number), "weight", str(self.weight), *self.options
 
@@ -176,7 +183,7 @@ class Server:
 
     @property
     def lasting(self) -> tuple[int, Line, str]:
-        """What no command changes."""
+        """Attributes that no runtime command changes."""
         return self.number, self.options, self.cookie_key
 
     def __str__(self) -> str:
@@ -185,12 +192,12 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """One that a frontend shows: a line of its list."""
+    """Certificate of a frontend: one line of its crt-list."""
 
     frontend: str
     reference: str
     is_default: bool = False
-    """Whether it is shown to those who ask for no name that any has."""
+    """Whether it is presented to clients with an unknown or no server name (SNI)."""
 
     @property
     def key(self) -> Key:
@@ -209,13 +216,16 @@ HAProxyRow: TypeAlias = Process | HostProcess | Frontend | Backend | Server | Ce
 
 
 def list_path(frontend: str) -> str:
-    """Of the certificates that a frontend shows."""
+    """Path of the crt-list of a frontend."""
     return f"{LISTS}/{name(frontend)}"
 
 
 def references(row: HAProxyRow) -> tuple[Key, ...]:
-    """Sections do not refer to their process: a port that goes takes both at once, whichever is looked at first, and
-    sections without a process are in no file."""
+    """Keys of the rows that a row refers to.
+
+    Sections do not refer to their process: when a proxy port is deleted, process and sections may be deleted in any
+    order, and sections without a process are written to no file.
+    """
     match row:
         case Process() | HostProcess() | Backend():
             return ()

@@ -1,10 +1,10 @@
-"""What a process can be told while it runs (management guide, 9.3 "Unix Socket commands"), in place of a reload.
+"""Runtime API commands (management guide, 9.3 "Unix Socket commands") that replace a reload.
 
-The files follow: a process that starts later has it from there. A command that fails, and need not
-succeed, is forgotten; any other that fails means that the process and the files differ, and a reload makes them one.
+The files are written too, so a process that starts later has the same state. A failure of a command that may fail is
+ignored. Any other failure means that process and files differ, and is repaired by a reload.
 
-A limit of connections is changed by a reload too: `set maxconn frontend` of a frontend that is full ends HAProxy 2.6,
-which waits for a lock that it has itself (its issue 2726; seen with 2.6.12).
+A changed connection limit also needs a reload, because `set maxconn frontend` on a full frontend crashes HAProxy 2.6:
+it deadlocks on its own lock (HAProxy issue 2726; seen with 2.6.12).
 """
 
 import re
@@ -22,25 +22,25 @@ from fairlead.model.secrets import Role, Secret
 class Command:
     text: str
     secret: Secret | None = None
-    """What it names goes behind the command, as its payload."""
+    """Secret with contents that follow the command as its payload."""
     may_fail: bool = False
 
 
 Commands: TypeAlias = tuple[Command, ...]
 _PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")
-"""What the socket takes without escapes, in which `;`, blanks and `<<` mean something."""
+"""Words that the socket accepts without escapes; `;`, blanks and `<<` have a meaning there."""
 
 
 _FILES = {Role.CERTIFICATE: "cert", Role.AUTHORITY: "ca-file", Role.REVOCATIONS: "crl-file"}
 
 
 class _Reload(Exception):
-    """No command does it."""
+    """The change needs a reload."""
 
 
 def commands(diff: Diff) -> Commands | None:
-    """All that turns a process of before into one of after; None where only a reload does. What is new comes before
-    what goes, so a backend has a server at any moment."""
+    """Return the commands for a change; None if it needs a reload. Creates precede deletes, so that a backend always
+    has a server."""
     try:
         return (
             *(command for row in diff.creates.values() for command in _create(row)),
@@ -52,7 +52,7 @@ def commands(diff: Diff) -> Commands | None:
 
 
 def tellable(change: Diff, before: Rows) -> Diff:
-    """The part of it that commands do now, whenever the rest comes: of sections that stay as they are."""
+    """Return the part of a change that commands can apply now, before any reload: rows of unchanged sections."""
     moving = {*change.creates, *change.updates, *change.deletes}
 
     def stays(row: Row) -> bool:
@@ -76,7 +76,7 @@ def tellable(change: Diff, before: Rows) -> Diff:
 
 
 def renewal(secret: Secret) -> Commands:
-    """Of one that has other contents now."""
+    """Commands that load new contents of a secret."""
     file = f"ssl {_FILES[secret.role]} {secret.path}"
     return Command(text=f"set {file}", secret=secret), Command(text=f"commit {file}")
 
@@ -86,7 +86,7 @@ def _create(row: Row) -> Iterator[Command]:
         case Server():
             yield from _add(row)
         case Certificate(is_default=False):
-            yield Command(text=f"new ssl cert {row.secret.path}", may_fail=True)  # another frontend may show it already
+            yield Command(text=f"new ssl cert {row.secret.path}", may_fail=True)  # another frontend may have it
             yield from renewal(row.secret)
             yield Command(text=f"add ssl crt-list {list_path(row.frontend)} {row.secret.path}")
         case _:
@@ -98,7 +98,7 @@ def _update(update: Update) -> Iterator[Command]:
         case Server() as before, Server() as after if before.lasting == after.lasting:
             yield from _change(before, after)
         case Process() as before, Process() as after if before.lasting == after.lasting:
-            return  # its place is changed under it
+            return  # its interface is changed without HAProxy
         case _:
             raise _Reload
 
@@ -108,16 +108,16 @@ def _delete(row: Row) -> Iterator[Command]:
         case Server():
             place = _place(row)
             yield Command(text=f"set server {place} state maint")
-            yield Command(text=f"del server {place}", may_fail=True)  # with connections it goes at the next reload
+            yield Command(text=f"del server {place}", may_fail=True)  # fails with connections; a reload removes it
         case Certificate(is_default=False):
             yield Command(text=f"del ssl crt-list {list_path(row.frontend)} {row.secret.path}")
-            yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # another frontend shows it
+            yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # fails while another frontend uses it
         case _:
             raise _Reload
 
 
 def _add(server: Server) -> Iterator[Command]:
-    """It comes in maintenance."""
+    """Add a server in maintenance, then enable it."""
     place = _place(server)
     yield _command("add server", place, *server.words)
     if server.cookie_key:
@@ -141,7 +141,7 @@ def _place(server: Server) -> str:
 
 
 def _command(*words: str) -> Command:
-    """The first is ours, with its blanks."""
+    """Render a command. The first word is constant and may have blanks."""
     if not all(map(_PLAIN.fullmatch, words[1:])):
         raise _Reload
     return Command(text=" ".join(words))

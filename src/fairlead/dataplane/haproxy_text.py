@@ -1,8 +1,8 @@
-"""The files of one HAProxy: its configuration, and the certificates that each frontend shows, from rows.
+"""Files of one HAProxy process, rendered from rows: its configuration and the crt-lists of its frontends.
 
-Paths in the configuration are relative to its own folder, so the same rows are the same text on every node. It has no
-`namespace` keyword and no `user`: whoever starts the process does so inside the network's namespace, as a user that may
-do nothing else. It has no checks, since Fairlead's own say who is down, and writes no log.
+Paths in the configuration are relative to its own directory, so the same rows give the same text on every node. It has
+no `namespace` and no `user` keyword, because the process is started inside the network's namespace as an unprivileged
+user. It has no health checks, because Fairlead's own probes decide which members are down, and no log.
 """
 
 from collections import defaultdict
@@ -25,31 +25,30 @@ from fairlead.model.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
 PEERS = "kept"
-"""By which a process hands what it knows of clients to the one that follows it (configuration manual, 3.5)."""
+"""Peers section through which a process transfers stick tables to its successor (configuration manual, 3.5)."""
 _SELF = "this"
 _SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """Absolute paths; each process has its own."""
+    """Absolute paths of a process's Unix sockets; each process has its own."""
 
     control: str
-    """Of the runtime API."""
+    """Runtime API socket."""
     peers: str
     exporter: str = ""
-    """Where the process tells its metrics, to the agent alone."""
+    """Socket of the process's metrics, which the agent reads."""
     metrics: str = ""
-    """Where the agent tells those of a load balancer."""
+    """Socket where the agent serves the metrics of a load balancer."""
 
 
 def files(
     process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, missing: Collection[Secret] = ()
 ) -> Mapping[str, str]:
-    """Path -> text of all that this process needs beside secrets; of rows those of other processes are passed over.
+    """Return path -> text of all files of this process except secrets. Rows of other processes are ignored.
 
-    `missing`: secrets that could not be read. What needs one is left out, and the rest serves. Raises
-    Unwritable.
+    `missing` are secrets that could not be read; sections that need one are left out. Raises Unwritable.
     """
     found = list(rows)
     lists = _lists(found)
@@ -61,7 +60,7 @@ def files(
 
 
 def served(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
-    """The frontends that have all that they need, and whose backends do."""
+    """Return the frontends that have all their secrets, and backends with all theirs."""
     found = list(rows)
     lists, backends = _lists(found), _backends(process, found, missing)
     return [
@@ -84,7 +83,7 @@ def _lacks(secrets: Iterable[Secret], missing: Collection[Secret]) -> bool:
 
 
 def _lists(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Certificate]]:
-    """Frontend -> its certificates, the default one first: the first one is HAProxy's default."""
+    """Return frontend -> its certificates, default first, because HAProxy's default is the first in the list."""
     found: dict[str, list[Certificate]] = defaultdict(list)
     for row in rows:
         if isinstance(row, Certificate):
@@ -113,7 +112,7 @@ def _configuration(
     servers: Mapping[str, list[Server]],
     sockets: Sockets,
 ) -> Iterator[tuple[Line, ...]]:
-    """Its sections."""
+    """Yield the sections."""
     yield _global(process, sockets)
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
@@ -127,8 +126,10 @@ def _configuration(
 
 
 def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
-    """HAProxy's own, of all of the process, are for the agent, who says those of one load balancer by Octavia's names.
-    It is asked twice at once at most."""
+    """Sections for metrics: the process's own exporter for the agent, and the agent's exporter by Octavia's names.
+
+    At most two requests to the agent run concurrently.
+    """
     yield (
         ("frontend", EXPORTER),
         ("mode", "http"),
@@ -155,7 +156,7 @@ def _global(process: AnyProcess, sockets: Sockets) -> tuple[Line, ...]:
         ("default-path", "config"),
         ("localpeer", _SELF),
         ("maxconn", str(process.connections)),
-        ("no", "strict-limits"),  # with fewer files than these connections need it takes fewer of them, and starts
+        ("no", "strict-limits"),  # with too low an open-files limit it reduces `maxconn` and starts
         ("nbthread", str(process.threads)),
         ("hard-stop-after", OUTLIVES),
         socket,
@@ -167,11 +168,11 @@ def _global(process: AnyProcess, sockets: Sockets) -> tuple[Line, ...]:
 
 
 OUTLIVES = "1h"
-"""How long a process that was replaced may go on with its connections: each is memory of a node."""
+"""Maximum time that a replaced process keeps its connections, because each process uses memory of the node."""
 
 
 def _written(sections: Iterable[tuple[Line, ...]]) -> str:
-    """Read back, it has the same sections with the same directives. Raises Unwritable."""
+    """Render the sections. Raises Unwritable if reading them back gives other sections or directives."""
     wanted = list(sections)
     text = "\n".join("\n".join(_indented(lines)) + "\n" for lines in wanted)
     if read_sections(text) != wanted:
@@ -186,7 +187,7 @@ def _indented(lines: tuple[Line, ...]) -> Iterator[str]:
 
 
 def read_sections(text: str) -> list[tuple[Line, ...]]:
-    """As HAProxy reads a file: a keyword of a section begins the next one, wherever it stands. Raises Unwritable."""
+    """Parse a file as HAProxy does: the keyword of a section starts it, wherever it is. Raises Unwritable."""
     found: list[list[Line]] = []
     for line in map(read_line, text.split("\n")):
         if line and line[0] in _SECTIONS:

@@ -1,9 +1,9 @@
-"""The words of an HAProxy configuration: the one place in which text is quoted, and the reader that takes it apart.
+"""Words of an HAProxy configuration: the only place that quotes text, and a parser for the result.
 
-HAProxy reads a file line by line and a line word by word (configuration manual, 2.2 "Quoting and escaping"). Whatever
-is not plain is put between single quotes, inside which nothing means anything but the quote itself. What no quotes can
-carry is refused: the end of a line ends the directive, NUL ends the line for HAProxy, and an empty word ends its list
-of words. A line is handed out only if the reader finds the same words in it.
+HAProxy reads a file line by line and a line word by word (configuration manual, 2.2 "Quoting and escaping"). Words with
+special characters are put in single quotes, which escape everything but the quote itself. Text that cannot be quoted is
+rejected: a newline ends the directive, NUL ends the line for HAProxy, and an empty word ends its list of words. A line
+is returned only if the parser reads the same words from it.
 """
 
 import re
@@ -11,24 +11,24 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 Line: TypeAlias = tuple[str, ...]
-"""A directive: its keyword and what follows."""
+"""A directive: its keyword and arguments."""
 
 MOST_WORDS = 64
-"""In a line (HAProxy, MAX_LINE_ARGS)."""
+"""Maximum words in a line (HAProxy, MAX_LINE_ARGS)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=@()\[\]{}%+*!-]+")
-"""What HAProxy takes as it stands, whichever directive it is in."""
+"""Words that need no quotes in any directive."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-"""Of a section, a server or an ACL: HAProxy, invalid_char()."""
+"""Valid name of a section, server or ACL (HAProxy, invalid_char())."""
 _BROKEN = re.compile(r"[\0\n\r]")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class Unwritable(ValueError):
-    """What no configuration can say. The text is a part of a sentence, without the value itself."""
+    """Text that no configuration can express. The message is part of a sentence, without the value."""
 
 
 def render_line(words: Line) -> str:
-    """Raises Unwritable."""
+    """Render a directive as a line. Raises Unwritable."""
     if not 0 < len(words) <= MOST_WORDS:
         raise Unwritable(f"a directive of {len(words)} words")
     text = " ".join(map(_quote, words))
@@ -52,8 +52,10 @@ def _quote(word: str) -> str:
 
 
 def read_line(text: str) -> Line:
-    """The words that HAProxy finds in a line, none in a comment. Raises Unwritable where it finds an error, and for a
-    variable of its environment, which nothing here ever means."""
+    """Parse a line into words; none for a comment.
+
+    Raises Unwritable for a syntax error, and for an environment variable, which Fairlead never uses.
+    """
     words: list[str] = []
     word: str | None = None
     rest = iter(text.partition("\0")[0])
@@ -69,7 +71,7 @@ def read_line(text: str) -> Line:
 
 
 def _piece(char: str, rest: Iterable[str]) -> str:
-    """What one character means, and those that it takes with it."""
+    """Parse one character and any that belong to it."""
     if char == "'":
         return _until_quote(rest)
     if char == "\\":
@@ -97,12 +99,12 @@ def _escaped(char: str) -> str:
 
 
 def name(text: str) -> str:
-    """The name of a section, a server or an ACL, as it is. Raises Unwritable."""
+    """Check the name of a section, server or ACL and return it unchanged. Raises Unwritable."""
     if not _NAME.fullmatch(text):
         raise Unwritable("a name with characters that HAProxy does not take in one")
     return text
 
 
 def literal(text: str) -> str:
-    """A text where HAProxy expects a format, in which `%` means something (configuration manual, 8.2.4)."""
+    """Escape `%` in a text for a log-format argument (configuration manual, 8.2.4)."""
     return text.replace("%", "%%")

@@ -1,7 +1,7 @@
-"""What a dataplane is: something that holds rows which are compiled from the model.
+"""Dataplane: a target that holds rows compiled from the model.
 
-The value says all that the reconciler, doors and the harness of stories have to know of it. Its compiler makes it, its
-driver reads and writes its rows, and neither knows another dataplane.
+The value describes it completely for the reconciler, the API front ends and the test harness. Its compiler creates the
+value, its driver reads and writes the rows, and neither depends on another dataplane.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,12 +26,12 @@ class Place(Enum):
     CENTRAL = "central"
     """Once for the whole deployment, by a server."""
     NODE = "node"
-    """On each chassis, which has its own rows: compiled from its slice of the model (`model/slices.py`)."""
+    """On each chassis, with rows compiled from the chassis's slice of the model (`model/slices.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Packets from an address and port to another one."""
+    """Flow of packets from one address and port to another."""
 
     client: tuple[IPAddress, int]
     to: tuple[IPAddress, int]
@@ -40,24 +40,25 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Led:
-    """Where a flow goes, as far as the model says."""
+    """Destination of a flow according to the model."""
 
     balancer_id: str
     listener_id: str
     slot: int
     member: tuple[IPAddress, int] | None
-    """Or the proxy that chooses one. None: it is refused, because nobody serves."""
+    """Address and port of the member, or of the proxy that selects one. None: rejected, because no member is
+    available."""
     is_proxy: bool = False
-    """Whether a proxy chooses the member."""
+    """Whether a proxy selects the member."""
     chassis: str = ""
-    """Behind which the member is, or on which the proxy."""
+    """Chassis that routes the member's address, or that runs the proxy."""
     before: str = ""
-    """The chassis that had the slot lately: flows that began there go on to it."""
+    """Previous owner of the slot, a chassis: existing flows continue there."""
     is_admitted: bool = True
-    """Whether the listener's clients include this one. Who is not one of them gets no answer."""
+    """Whether the listener's allowed CIDRs include the client. Other clients get no answer."""
     unheard: tuple[str, ...] = ()
-    """The chassis on its way, or on one that it may take, whose agents are not heard: each goes on by the rows that it
-    was told last, which may say something else. Sorted."""
+    """Chassis that the flow passes, or may pass, and that have an unresponsive agent. Their rows may be outdated.
+    Sorted."""
 
 
 Explain: TypeAlias = Callable[[Snapshot, Flow], Steps[Led | None]]
@@ -66,44 +67,50 @@ Views: TypeAlias = Callable[[Snapshot], Iterable[tuple[str, Snapshot]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataplane:
-    """How a row is written as text is its `str()`."""
+    """Description of a dataplane. The text form of a row is its `str()`."""
 
     name: str
-    """One word of small letters, as providers, metrics, the operator's door and headings of stories say it."""
+    """One lower-case word, used by providers, metrics, the operator API and headings of test cases."""
     title: str
-    """As sentences say it."""
+    """Name for messages."""
     place: Place
     kinds: frozenset[Kind]
-    """The kinds of owners that may have rows here."""
+    """Kinds of owners that may have rows here."""
     providers: frozenset[str] | None = None
-    """The names of those whose load balancers have rows here; None when all have."""
+    """Providers of the load balancers that have rows here; None for all."""
     compile_in_steps: CompileInSteps
-    """All rows of one owner of a view, none for one that is gone. A view is a snapshot, or one chassis's slice of it.
-    Raises Unsupported."""
+    """Compile all rows of one owner of a view; none for a deleted owner. Raises Unsupported.
+
+    A view is a snapshot, or one chassis's slice of it.
+    """
     references: Callable[[Any], Iterable[Key]]
-    """The rows that must exist before one of its rows can, and as long as it does."""
+    """Keys of the rows that have to exist as long as a row does."""
     separates_projects: bool = False
-    """Whether no row refers to one of another project, so the order of projects does not matter: they take turns."""
+    """Whether rows never refer to rows of another project, so projects can be applied in any order and take turns."""
     explain: Explain | None = None
-    """Where a flow goes, by the whole model; None for one that is no load balancer's of it. None itself where that
-    takes a packet to be known."""
+    """Find the destination of a flow in the whole model; None for a flow to no load balancer.
+
+    The field is None for a dataplane that needs an actual packet (a trace) to answer.
+    """
     views: Views | None = None
-    """Each chassis that has rows, by its name, and what they are compiled from: as from its slice, and made at once of
-    the whole model. None itself where nobody but the chassis can say which those are."""
+    """Yield each chassis that has rows, and the view they are compiled from, derived from the whole model.
+
+    The field is None for a dataplane with views that only the chassis can derive.
+    """
 
     def compile(self, view: Snapshot, owner: Owner) -> Rows:
-        """The same without a rest."""
+        """Compile without yielding."""
         return at_once(self.compile_in_steps(view, owner))
 
     def concerns(self, view: Snapshot, owner: Owner) -> bool:
-        """Whether an owner is one to have rows here. One that is gone is: nobody knows any more whose it was."""
+        """Whether an owner should have rows here. True for a deleted load balancer, because its provider is unknown."""
         balancer = view.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
         own = balancer is None or self.providers is None or balancer.provider in self.providers
         return own and owner.kind in self.kinds
 
 
 def row_by_row(rows_of: Callable[[Snapshot, Owner], Iterable[KeyedRow]]) -> CompileInSteps:
-    """With a rest after each row, for a dataplane whose owners may have a thousand."""
+    """Adapt a row generator to `compile_in_steps`, with a step per row, for owners with up to a thousand rows."""
 
     def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
         rows: dict[Key, Row] = {}
@@ -116,7 +123,7 @@ def row_by_row(rows_of: Callable[[Snapshot, Owner], Iterable[KeyedRow]]) -> Comp
 
 
 def in_one_step(compile_owner: Compile) -> CompileInSteps:
-    """For a dataplane none of whose owners takes long."""
+    """Adapt a plain compile function to `compile_in_steps`, for a dataplane with small owners."""
 
     def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
         yield from ()

@@ -1,8 +1,8 @@
-"""Rows of a plain Linux host: addresses that it serves, whose each slot of each port is, and the way to other hosts.
+"""Rows of a plain Linux host: its VIPs, the slot tables of their services, and tunnels to other hosts.
 
-All hosts of a deployment have the same slots: 256 for each port of each VIP, one of which a packet's addresses and
-ports give. So whichever host gets a packet knows whose it is. What is elsewhere is led to its host, what is here is
-translated to the member.
+Each port of each VIP has 256 slots, equal on all hosts of a deployment. The hash of a packet's addresses and ports
+gives its slot, so every host that receives a packet knows its destination. A slot of another host is forwarded there
+through a tunnel; a slot of this host is translated (DNAT) to the member.
 """
 
 import zlib
@@ -16,17 +16,17 @@ from fairlead.model.addresses import IPAddress, IPNetwork, render_endpoint
 from fairlead.model.loadbalancer import Transport
 
 TUNNEL_PORTS = 4790, 4791, 4792
-"""Of UDP, to which hosts lead packets to each other. What a host itself sends to them goes by no mark, to no VIP."""
+"""UDP ports of the tunnels between hosts. Packets of the host itself to them carry no mark and go to no VIP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How packets get to another host."""
+    """Tunnel to another host."""
 
     host: int
-    """Its number, by which rows of services call it."""
+    """Number of the host, used in rows of services."""
     address: IPAddress
-    """The host's own, to which they go in a tunnel."""
+    """The host's own address, the endpoint of the tunnel."""
 
     @property
     def key(self) -> Key:
@@ -38,8 +38,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """An address of this host at which members may be, because an operator said so. At its other ones, which only the
-    host knows, services lead nobody to its own sockets."""
+    """Address of this host that an operator has declared as a member address.
+
+    Services never send packets to the host's other addresses, so its own sockets are not reachable through a VIP.
+    """
 
     address: IPAddress
 
@@ -53,13 +55,13 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vip:
-    """An address of which this host knows whose each packet is."""
+    """VIP with slots that are known to this host."""
 
     address: IPAddress
     held: bool
-    """Whether the host has it itself, so that its routing daemon announces it: a member that serves is here."""
+    """Whether the host has the address itself, so that its routing daemon announces it: a serving member is here."""
     taken: bool = False
-    """Whether packets to it end here though nobody is told so: a proxy has connections that it got before."""
+    """Whether packets to it are received here without an announcement: a proxy still has older connections."""
 
     @property
     def key(self) -> Key:
@@ -71,7 +73,7 @@ class Vip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """A member on this host, to which packets are translated."""
+    """Member on this host, the destination of the translation."""
 
     address: IPAddress
     port: int
@@ -82,7 +84,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class There:
-    """A member on another host, which knows by itself which one: the number of the host."""
+    """Another host, by number. That host selects the member itself."""
 
     host: int
 
@@ -95,22 +97,24 @@ Target: TypeAlias = Here | There
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One port of one VIP."""
+    """Service: one port of one VIP."""
 
     vip: IPAddress
     transport: Transport
     port: int
     by_source: bool
-    """Whether a client's address alone gives its slot."""
+    """Whether the source address alone determines the slot."""
     slots: bytes
-    """Of each of the 256 slots the place of its member in `targets`, which are numbered as slots come to them: tables
-    that were dealt in the same way are equal, whoever the members are. Empty when nobody serves: then all are
-    refused."""
+    """Index into `targets` for each of the 256 slots; empty if no member is available, and packets are rejected then.
+
+    Targets are numbered in the order of their first slot, so that slot tables assigned in the same way are equal even
+    if the members differ.
+    """
     targets: tuple[Target, ...]
     before: tuple[tuple[int, int], ...] = ()
-    """Of slots that are this host's since lately, sorted: the slot, and the number of the host that had it."""
+    """Slots with a previous owner, sorted: the slot, and the number of the host that owned it before this host."""
     clients: tuple[IPNetwork, ...] | None = None
-    """Who may connect, sorted, none of them within another; None is everybody."""
+    """Allowed CIDRs, sorted, none contained in another; None for all clients."""
 
     @property
     def key(self) -> Key:
@@ -131,14 +135,14 @@ NativeRow: TypeAlias = Way | Own | Vip | Service
 
 
 def references(row: NativeRow) -> Iterable[Key]:
-    """A service needs its VIP, and the ways to all hosts that it leads to."""
+    """Return the keys of the VIP and the tunnels that a service needs."""
     if isinstance(row, Service):
         return [vip_key(row.vip), *(("Way", str(host)) for host in sorted(led_to(row)))]
     return []
 
 
 def led_to(row: Service) -> set[int]:
-    """The numbers of the hosts to which it needs a way."""
+    """Return the numbers of the hosts that a service needs tunnels to."""
     return {target.host for target in row.targets if isinstance(target, There)} | {host for _, host in row.before}
 
 

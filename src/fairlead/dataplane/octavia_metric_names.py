@@ -1,6 +1,6 @@
-"""Which metrics of HAProxy Octavia's amphora shows, and under which names (its user guide, monitoring).
+"""HAProxy metrics that Octavia's amphora exports, and their names there (Octavia user guide, monitoring).
 
-The others are HAProxy's own affairs.
+Other HAProxy metrics are not exported.
 """
 
 from collections.abc import Mapping
@@ -62,16 +62,16 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "server": dict.fromkeys(_SERVER.split(), ""),
 }
-"""Of what -> HAProxy's name -> Octavia's; empty: the same name."""
+"""HAProxy object -> HAProxy's name -> Octavia's name; empty if that is equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Of the figures of listeners: the first of these that a listener has."""
+    """Aggregate of a listener metric: for each listener the first of these families that it has."""
 
     families: tuple[str, ...]
     is_greatest: bool = False
-    """The greatest of any listener, in place of the sum."""
+    """Whether the aggregate is the maximum instead of the sum."""
 
 
 FROM_LISTENERS: Mapping[str, Sum] = {
@@ -84,4 +84,4 @@ FROM_LISTENERS: Mapping[str, Sum] = {
     "octavia_loadbalancer_max_connection_rate": Sum(("octavia_listener_connections_rate_max",), is_greatest=True),
     "octavia_loadbalancer_max_session_rate": Sum(("octavia_listener_max_session_rate",), is_greatest=True),
 }
-"""What HAProxy has for a process, and here is the load balancer's."""
+"""Load balancer metrics that HAProxy reports only per process."""

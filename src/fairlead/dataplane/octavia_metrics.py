@@ -1,10 +1,10 @@
-"""HAProxy's metrics of one process, as the metrics of a load balancer by Octavia's names.
+"""Conversion of one HAProxy process's metrics to metrics of a load balancer with Octavia's names.
 
-Whoever watches an amphora finds the same names, units and labels here: listener for frontend, pool for backend, member
-for server, loadbalancer for process. Of a process only what is of one load balancer is shown; what HAProxy counts for
-the process alone (of TLS, of memory) is that of all load balancers of its project on this network.
+Names, units and labels are those of an amphora: listener for frontend, pool for backend, member for server,
+loadbalancer for process. Metrics of sections are filtered by load balancer. Metrics that HAProxy has only per process
+(TLS, memory) cover all load balancers of the project on this network.
 
-Counters only grow, also over processes: what an earlier one had counted is added.
+Counters never decrease, also not after a restart: the counts of earlier processes are added.
 """
 
 import re
@@ -15,7 +15,7 @@ from math import isnan
 from fairlead.dataplane.octavia_metric_names import FROM_LISTENERS, NAMES, Sum
 
 MOST_SAMPLES = 100_000
-"""Of one process that are remembered: of 2,000 members, say. Whoever has more gets no metrics."""
+"""Maximum samples kept of one process (about 2,000 members). A larger process exports no metrics."""
 _SAMPLE = re.compile(r"haproxy_([a-z]+)_(\w+?)(?:\{(.*)\})? (\S+)")
 _WORDS = {"process": "loadbalancer", "frontend": "listener", "backend": "pool", "server": "member"}
 _LABELS = {"process": (), "frontend": ("listener",), "backend": ("pool",), "server": ("pool", "member")}
@@ -23,29 +23,29 @@ _HEAD = re.compile(r"# (HELP|TYPE) haproxy_([a-z]+)_(\w+) (.*)")
 
 
 class TooMany(Exception):
-    """Samples of one process."""
+    """The process has too many samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     family: str
     section: str
-    """The frontend or backend; empty for the process."""
+    """Frontend or backend; empty for the process."""
     labels: str
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one process has said, line by line."""
+    """Samples of one scrape of a process."""
 
     samples: dict[Key, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     helps: dict[str, str] = field(default_factory=dict)
     idle: float = 100.0
-    """Percent of the time in which the process had nothing to do."""
+    """Percentage of time that the process was idle."""
 
     def take(self, line: str, sections: frozenset[str]) -> None:
-        """Those of other sections are passed over. Raises TooMany."""
+        """Parse one line; samples of other sections are ignored. Raises TooMany."""
         if line.startswith("#"):
             self._take_head(line)
         elif (found := _SAMPLE.fullmatch(line)) is not None:
@@ -71,7 +71,7 @@ class Reading:
 
 
 def family_of(sort: str, name: str) -> str:
-    """By Octavia's name; empty for what Octavia does not show."""
+    """Return the metric's name in Octavia; empty for a metric that Octavia does not export."""
     known = NAMES.get(sort, {})
     return known[name] or f"octavia_{_WORDS[sort]}_{name}" if name in known else ""
 
@@ -81,7 +81,7 @@ def _section(labels: str) -> str:
 
 
 def _renamed(sort: str, labels: str) -> str:
-    """The first labels are `proxy`, and of a server `server`."""
+    """Rename the leading labels: `proxy`, and for a server also `server`."""
     for before, after in zip(("proxy", "server"), _LABELS[sort], strict=False):
         labels = labels.replace(f'{before}="', f'{after}="', 1)
     return labels
@@ -95,15 +95,15 @@ def _reworded(text: str) -> str:
 
 @dataclass(slots=True)
 class Meter:
-    """One proxy's metrics over its processes."""
+    """Metrics of one proxy, accumulated over its processes."""
 
     process: str = ""
     reading: Reading = field(default_factory=Reading)
     carried: dict[Key, float] = field(default_factory=dict)
-    """What processes before this one had counted."""
+    """Final counters of earlier processes."""
 
     def take(self, process: str, reading: Reading) -> None:
-        """All that this process has counted. What is not there any more is forgotten."""
+        """Record a complete scrape. Counters that no longer exist are dropped."""
         if self.process and process != self.process:
             for key, value in self.reading.counters():
                 self.carried[key] = self.carried.get(key, 0.0) + value
@@ -115,7 +115,7 @@ class Meter:
 
 
 def rendered(meter: Meter, listeners: frozenset[str], backends: frozenset[str], memory: int) -> str:
-    """Of one load balancer, in Prometheus' text format; `memory` is that of the node, in bytes."""
+    """Render the metrics of one load balancer in the Prometheus text format. `memory` is the node's, in bytes."""
     values = dict[str, list[tuple[str, str]]]()
     for key in meter.reading.samples:
         if not key.section or key.section in listeners or key.section in backends:
@@ -150,7 +150,7 @@ def _family(name: str, words: str, kind: str, samples: Iterable[tuple[str, str]]
 
 
 def _sums(meter: Meter, listeners: frozenset[str]) -> Mapping[str, str]:
-    """What a process has of the load balancer alone: its listeners together."""
+    """Return the load balancer's aggregates of its listeners."""
     found = dict[str, dict[str, float]]()
     for key in meter.reading.samples:
         if key.section in listeners:
@@ -163,7 +163,7 @@ def _sums(meter: Meter, listeners: frozenset[str]) -> Mapping[str, str]:
 
 
 def _sum(how: Sum, found: Mapping[str, Mapping[str, float]]) -> float:
-    """Where a listener has not the first of these figures, it has the second."""
+    """Aggregate a metric; a listener without the first family counts with the second."""
     values = dict[str, float]()
     for family in reversed(how.families):
         values.update(found.get(family, {}))

@@ -1,9 +1,9 @@
-"""Rows of the OVN Northbound database, as ovn-nb(5) has them, and single elements of its shared columns.
+"""Rows of the OVN Northbound database (ovn-nb(5)), and single elements of its shared columns.
 
-A value is canonical when built by its compiler: sets sorted, maps as sorted pairs, addresses in their shortest text.
-A backend list is the one thing whose order means something: it is a slot table, and stays in the order of its slots.
+A value is canonical when its compiler builds it: sets sorted, maps as sorted pairs, addresses in their shortest text.
+Only backend lists keep their order, because they are slot tables.
 
-Row names are stable: they come from the ids of the model, so `ovn-nbctl` shows what an operator knows from the API.
+Row names are stable: they are derived from ids of the model, so `ovn-nbctl` shows the ids that the API shows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,19 +20,19 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def pairs(mapping: Mapping[str, str]) -> Pairs:
-    """A map as a value: sorted pairs."""
+    """Return a map as sorted pairs."""
     return tuple(sorted(mapping.items()))
 
 
 SOURCE_IPV6 = "ipv6_src"
-"""An ability: the field of Load_Balancer:selection_fields by which a group can choose; OVN 23.03 has none for IPv6."""
+"""Ability name: value of Load_Balancer:selection_fields for IPv6 sources, which OVN 23.03 lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalSwitch:
     name: str
     title: str = ""
-    """What its tenant calls it: in `external_ids`, for people who look at the database. OVN makes nothing of it."""
+    """The tenant's name for it, in `external_ids` for readers of the database. OVN ignores it."""
     other_config: Pairs = ()
 
     @property
@@ -46,8 +46,10 @@ class LogicalSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalSwitchPort:
-    """`switch` is the row whose `ports` column holds this one: a port outside a switch does not exist in OVN.
-    `addresses` may gain elements that are rows of others (`SwitchPortAddress`); these here are the port's own."""
+    """Switch port. `switch` is the row with the `ports` column that holds it; OVN has no port outside a switch.
+
+    `addresses` are the port's own; `SwitchPortAddress` rows may add elements.
+    """
 
     name: str
     switch: str
@@ -57,9 +59,9 @@ class LogicalSwitchPort:
     port_security: tuple[str, ...] = ()
     options: Pairs = ()
     tag: int | None = None
-    """The VLAN of a `localnet` port."""
+    """VLAN of a `localnet` port."""
     tag_request: int | None = None
-    """The same. ovn-northd gives the port what is asked for; some versions take away a tag that nobody asks for."""
+    """Same as `tag`. ovn-northd copies tag_request to tag, and some versions clear a tag without a request."""
     enabled: bool = True
 
     @property
@@ -99,7 +101,7 @@ class LogicalRouter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalRouterPort:
-    """`networks` may gain elements that are rows of others (`PortAddress`); these here are the port's own."""
+    """Router port. `networks` are its own; `PortAddress` rows may add elements."""
 
     name: str
     router: str
@@ -122,7 +124,7 @@ class LogicalRouterPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayChassis:
-    """A chassis that a router port may be on. Of those that live, the one with the highest priority has it."""
+    """Chassis that may host a router port. The live one with the highest priority does."""
 
     port: str
     chassis: str
@@ -142,7 +144,8 @@ class GatewayChassis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nat:
-    """`snat` gives what a network sends the external address; `dnat_and_snat` ties two addresses both ways."""
+    """NAT entry. `snat` translates a network's outgoing traffic; `dnat_and_snat` maps two addresses in both
+    directions."""
 
     name: str
     router: str
@@ -160,7 +163,7 @@ class Nat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticRoute:
-    """With the policy `src-ip` the prefix is that of the sender; without one, of the destination."""
+    """Static route. With policy `src-ip` the prefix matches the source address, otherwise the destination."""
 
     router: str
     ip_prefix: str
@@ -177,7 +180,7 @@ class StaticRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualService:
-    """One entry of Load_Balancer:vips. Backends are slots, in order; with none OVN rejects (`options:reject`)."""
+    """Entry of Load_Balancer:vips. Backends are slots, in order; an empty list is rejected (`options:reject`)."""
 
     vip: str
     backends: tuple[str, ...]
@@ -187,7 +190,7 @@ class VirtualService:
 
 
 class Displaced(NamedTuple):
-    """The rows that Octavia's stock provider `ovn` has of a load balancer: all of this name, with this VIP."""
+    """Rows of one load balancer of Octavia's stock provider `ovn`: all with this name and VIP."""
 
     name: str
     vip: str
@@ -201,14 +204,14 @@ class LoadBalancer:
     name: str
     title: str = ""
     protocol: str = ""
-    """Empty where no service has a port."""
+    """Empty if no service has a port."""
     services: tuple[VirtualService, ...]
     selection_fields: tuple[str, ...] = ()
     options: Pairs = ()
     ip_port_mappings: Pairs = ()
-    """Backend -> `logical port:address that probes come from`."""
+    """Backend -> `logical port:source address of probes`."""
     instead_of: Displaced | None = None
-    """What goes in the transaction in which this row comes, and is never looked for again."""
+    """Rows of the stock provider that are deleted in the transaction that creates this row, and never checked later."""
 
     @property
     def key(self) -> Key:
@@ -229,7 +232,7 @@ class LoadBalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancerHealthCheck:
-    """How the backends of one VIP are probed. `load_balancer` is the row whose `health_check` column holds this one."""
+    """Health check of one VIP. `load_balancer` is the row with the `health_check` column that holds it."""
 
     load_balancer: str
     vip: str
@@ -258,7 +261,7 @@ class LoadBalancerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One element of Load_Balancer_Group:load_balancer."""
+    """Element of Load_Balancer_Group:load_balancer."""
 
     group: str
     load_balancer: str
@@ -273,7 +276,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchGroup:
-    """One element of Logical_Switch:load_balancer_group."""
+    """Element of Logical_Switch:load_balancer_group."""
 
     switch: str
     group: str
@@ -288,7 +291,7 @@ class SwitchGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterGroup:
-    """One element of Logical_Router:load_balancer_group."""
+    """Element of Logical_Router:load_balancer_group."""
 
     router: str
     group: str
@@ -303,7 +306,7 @@ class RouterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortAddress:
-    """One element of Logical_Router_Port:networks: an address that the router answers for (ARP, ND, ICMP echo)."""
+    """Element of Logical_Router_Port:networks: an address that the router answers for (ARP, ND, ICMP echo)."""
 
     port: str
     network: str
@@ -318,8 +321,8 @@ class PortAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchPortAddress:
-    """One element of Logical_Switch_Port:addresses: a MAC and an address for which OVN answers ARP and ND, on every
-    chassis and with this MAC."""
+    """Element of Logical_Switch_Port:addresses: a MAC and an address that OVN answers ARP and ND for, on every
+    chassis."""
 
     port: str
     address: str
@@ -348,21 +351,21 @@ Exclusive: TypeAlias = (
     | Acl
     | Qos
 )
-"""A row of ours that is a row of the database too."""
+"""A managed row that is a row of the database."""
 Element: TypeAlias = (
     GroupMember | SwitchGroup | RouterGroup | PortAddress | SwitchPortAddress | PortGroupPort | ChassisVariable
 )
-"""A row of ours that is one element of a column."""
+"""A managed row that is one element of a column."""
 OvnRow: TypeAlias = Exclusive | Element
 
 
 def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
-    """The rows under their keys. Two rows of one key are a mistake of the compiler: raises ValueError."""
+    """Return the rows by key. Raises ValueError for two rows with one key, which is a bug in the compiler."""
     return at_once(by_key_in_steps(rows))
 
 
 def by_key_in_steps(rows: Iterable[OvnRow]) -> Steps[dict[Key, OvnRow]]:
-    """The same with a rest after each row."""
+    """Return the rows by key, in steps of one row."""
     result: dict[Key, OvnRow] = {}
     for row in rows:
         if row.key in result:

@@ -1,8 +1,8 @@
-"""What depends on the chassis in the OVN Northbound database: values of template variables (ovn-nb(5)).
+"""Per-chassis values in the OVN Northbound database: template variables (ovn-nb(5), Chassis_Template_Var).
 
-A load balancer with `options:template` names variables, and each chassis puts its own values in their place. A chassis
-without a value has no flow of that load balancer. All values of a chassis are one map in one row, which all users of
-OVN share: it is made by whoever has the first.
+A load balancer with `options:template` names variables, and each chassis substitutes its own values. A chassis without
+a value has no flows for that load balancer. All values of a chassis are one map in one row, shared by all users of OVN
+and created by the first of them.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from fairlead.dataplane.rows import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChassisVariable:
-    """One element of Chassis_Template_Var:variables."""
+    """Element of Chassis_Template_Var:variables."""
 
     chassis: str
     name: str
-    """Letters, digits and underscores: the lexer of OVN's expressions takes no others."""
+    """Letters, digits and underscores: the lexer of OVN expressions accepts no others."""
     values: tuple[str, ...]
-    """In order, as a slot table is; the database has a comma between."""
+    """Values in order, like a slot table; separated by commas in the database."""
 
     @property
     def key(self) -> Key:

@@ -1,5 +1,6 @@
-"""Rules of the OVN Northbound database: what becomes of a packet that matches, on switches (ACLs, which port groups
-hold, and QoS) and on routers (policies). A match is an expression of ovn-sb(5), Logical_Flow:match.
+"""Rules of the OVN Northbound database: ACLs (in port groups) and QoS on switches, policies on routers.
+
+A match is an expression of ovn-sb(5), Logical_Flow:match.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from fairlead.dataplane.rows import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortGroup:
-    """What is in its `acls` holds on every switch that has one of its ports."""
+    """Port group. Its ACLs apply on every switch that has one of its ports."""
 
     name: str
 
@@ -23,7 +24,7 @@ class PortGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortGroupPort:
-    """One element of Port_Group:ports."""
+    """Element of Port_Group:ports."""
 
     group: str
     port: str
@@ -38,14 +39,14 @@ class PortGroupPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """What becomes of a packet that matches. `group` is the row whose `acls` column holds this one."""
+    """Action for matching packets. `group` is the row with the `acls` column that holds it."""
 
     name: str
     group: str
     match: str
     priority: int
     direction: str = "from-lport"
-    """As it comes into a switch from a port; `to-lport`: as it leaves."""
+    """`from-lport`: packets entering a switch from a port; `to-lport`: packets leaving it to a port."""
     action: str = "drop"
     options: tuple[tuple[str, str], ...] = ()
 
@@ -61,14 +62,15 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """How fast packets that match may go on a switch. Of several rows only the one with the highest priority holds."""
+    """Rate limit of matching packets on a switch. Of several matching rows only the one with the highest priority
+    applies."""
 
     name: str
     switch: str
     match: str
     priority: int
     rate: int
-    """Kilobits per second; what is beyond is dropped."""
+    """Kilobits per second; packets above it are dropped."""
     direction: str = "to-lport"
 
     @property
@@ -82,8 +84,8 @@ class Qos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalRouterPolicy:
-    """Where a router sends a packet that matches, whatever its routes say. Of several the one with the highest priority
-    decides (ovn-nb(5))."""
+    """Policy route, which overrides the router's routes. Of several matching policies the one with the highest priority
+    applies (ovn-nb(5))."""
 
     name: str
     router: str
@@ -91,7 +93,7 @@ class LogicalRouterPolicy:
     match: str
     action: str
     nexthops: tuple[str, ...] = ()
-    """Of a `reroute`."""
+    """Next hops of a `reroute`."""
 
     @property
     def key(self) -> Key:

@@ -1,8 +1,8 @@
-"""The tables of the OVN Northbound database (ovn-nb(5)) that have rows of ours, each declared once.
+"""Tables of the OVN Northbound database (ovn-nb(5)) with managed rows, each declared once.
 
-A table is what a row's fields are called there and in which form they are, and who holds it: some rows exist only in a
-column of another. A shared column is a set whose elements are rows of ours, of whichever owner. Who refers to whom,
-what is watched, written, compared and deleted first follows from this.
+A table declares the column and format of each field of a row, and its holder, because some rows exist only in a column
+of another row. A shared column is a set with elements that are managed rows of any owner. References, monitored
+columns, writes, comparison and deletion order are derived from these declarations.
 """
 
 import re
@@ -34,7 +34,7 @@ from fairlead.dataplane.rows import Key
 
 
 class Form(Enum):
-    """How a field is a column's value."""
+    """Format of a field as a column value."""
 
     TEXT = auto()
     NUMBER = auto()
@@ -48,13 +48,13 @@ class Form(Enum):
     SERVICES = auto()
     """Load_Balancer:vips."""
     TITLE = auto()
-    """A word of `external_ids`."""
+    """Key of `external_ids`."""
     RATE = auto()
     """QoS:bandwidth."""
     DISPLACED = auto()
-    """Another one."""
+    """Key of `external_ids` for `LoadBalancer.instead_of`."""
     MARK = auto()
-    """The name in it says whose the row is."""
+    """Name that contains the ownership mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Column:
     name: str
     form: Form = Form.TEXT
     field: str = ""
-    """Of the row; the column's name unless said."""
+    """Field of the row; "" if it has the column's name."""
     read: bool = True
-    """False for what follows from other fields: it is written, and never looked at."""
+    """False for a column derived from other fields: written, but never compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The row without which one cannot be, and goes with it."""
+    """Parent row that a row needs and is deleted with."""
 
     table: str
     column: str
     field: str
-    """Of the row that is held: the holder's name."""
+    """Field of the held row that has the parent's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,46 +84,48 @@ class Table:
     columns: tuple[Column, ...]
     holder: Holder | None = None
     key_parts: int = 2
-    """The table and the row's name, unless rows have none of their own."""
+    """Parts of a key: the table and the row's name, or more for rows without a name."""
     named_by_key: bool = False
-    """No column has its name."""
+    """Whether the name is only in the key, and in no column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Rows that are one element of a column of a row which others share."""
+    """Rows that are one element of a column of a shared row."""
 
     row: type
     table: str
     column: str
     holder: str
-    """The field that names the row whose column it is."""
+    """Field that names the row with the column."""
     element: str
-    """The field that is the element, or names the row that is."""
+    """Field that is the element, or the name of the row that is."""
     target: str | None
-    """The table of the rows that are elements; None where they are texts."""
+    """Table of the rows that are elements; None for texts."""
     owned_by_holder: bool = False
-    """Whether an element belongs to the owner of the row that holds it. Otherwise it belongs to the owner of the row
-    that it refers to."""
+    """Whether an element belongs to the owner of the row that holds it, and not to that of the row it refers to."""
     needed: bool = False
-    """Whether the column has one element at least (ovn-nb(5))."""
+    """Whether the column needs at least one element (ovn-nb(5))."""
     value: str = ""
-    """The field with the element's value, in a column that is a map: then elements are marked each for itself, and the
-    row that holds them is nobody's. It is made with the first element, and found by the column `holder`."""
+    """Field with the element's value, in a map column.
+
+    Each element has its own mark then, and the row that holds them has no owner: it is created with the first element
+    and found by the column `holder`.
+    """
 
 
 FOREIGN_TABLES = frozenset({"Logical_Switch", "Logical_Router", "Logical_Switch_Port"})
-"""Rows of others in which ours may be, or that ours refer to. The name of one is `<name>@<UUID>`."""
+"""Tables with unmanaged rows that hold managed rows, or that managed rows refer to, as `<name>@<UUID>`."""
 _FOREIGN = re.compile(r"(?:.*)@([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 
 def foreign_name(name: str, uuid: str) -> str:
-    """How rows of ours call a row of somebody else, whose name may be another's too."""
+    """Name that managed rows use for an unmanaged row. The UUID is needed because its name may not be unique."""
     return f"{name}@{uuid}"
 
 
 def foreign_uuid(key: Key) -> str | None:
-    """Of the row of somebody else that has this key; None for one of ours: none of our names has the sign."""
+    """Return the UUID of an unmanaged row with this key; None for a managed row, which has no `@` in its name."""
     if key[0] not in FOREIGN_TABLES or "@" not in key[1]:
         return None
     found = _FOREIGN.fullmatch(key[1])
@@ -134,7 +136,7 @@ _WORD = "external_ids:"
 TITLE = f"{_WORD}fairlead:name"
 INSTEAD = f"{_WORD}fairlead:instead-of"
 WORDS: Mapping[str, str] = {column: column.removeprefix(_WORD) for column in (TITLE, INSTEAD)}
-"""What is a column of a row here, and there a word of its `external_ids`."""
+"""Columns of managed rows that are stored as keys of `external_ids`."""
 _NAME, _TITLE = Column("name"), Column(TITLE, Form.TITLE, "title")
 _OPTIONS, _ENABLED = Column("options", Form.PAIRS), Column("enabled", Form.ENABLED)
 
@@ -237,7 +239,7 @@ TABLES: Mapping[str, Table] = {
         ),
     )
 }
-"""By name. The names of ACLs, QoS rows, policies and NAT entries are in their keys alone."""
+"""Tables by name. Names of ACLs, QoS rows, policies and NAT entries exist only in their keys."""
 
 SHARED: tuple[Shared, ...] = (
     Shared(
@@ -307,11 +309,11 @@ SHARED_AT: Mapping[tuple[str, str], Shared] = {(shared.table, shared.column): sh
 SHARED_TEXTS: Mapping[str, Shared] = {
     shared.table: shared for shared in SHARED if shared.target is None and not shared.value
 }
-"""By table, the column of texts that has its row's own, which are a field of the same name, and those of others, each
-with a mark beside it."""
+"""Table -> column of texts with the row's own values, from a field of the same name, and elements of other owners, each
+with a mark."""
 _CHILDREN = [(table.holder.table, table.holder.column) for table in TABLES.values() if table.holder is not None]
 CHILDREN = frozenset(_CHILDREN)
-"""(table, column) of those that hold the rows without which these could not be."""
+"""(table, column) pairs that hold child rows."""
 HELD: Mapping[str, tuple[str, ...]] = {
     name: tuple(
         column
@@ -320,17 +322,17 @@ HELD: Mapping[str, tuple[str, ...]] = {
     )
     for name in TABLES
 }
-"""The columns with elements of several owners: rows, or references to rows. A change of one element must not look like
-a change of the others."""
+"""Columns with elements of several owners: rows, or references to rows. A change of one element is not drift of the
+others."""
 
 
 def references(row: OvnRow) -> tuple[Key, ...]:
-    """The rows that must exist before this one can, and as long as it does: ours."""
+    """Return the keys of the managed rows that have to exist as long as this row does."""
     return tuple(key for key in all_references(row) if foreign_uuid(key) is None)
 
 
 def all_references(row: OvnRow) -> tuple[Key, ...]:
-    """And those of others."""
+    """Return the keys of all rows, also unmanaged ones, that have to exist as long as this row does."""
     shared = SHARED_OF.get(type(row))
     if shared is not None and shared.value:
         return ()

@@ -1,8 +1,7 @@
-"""A packet as ovn-trace(8) takes it, and what came of it as ovn-trace says it: text in and text out, no I/O.
+"""Input and output of ovn-trace(8) as values: microflows, and verdicts parsed from its text. No I/O.
 
-ovn-trace follows one packet through the logical flows. Where a load balancer has several backends it takes one of
-them, whichever: the real choice is made by Open vSwitch from a hash of the packet. So a Verdict has all of them, each
-with the number of slots that lead to it.
+ovn-trace follows one packet through the logical flows. It picks any one backend of a load balancer, because Open
+vSwitch makes the real choice by a hash of the packet. So a Verdict has all backends, each with its number of slots.
 """
 
 import re
@@ -16,13 +15,13 @@ from typing import TypeAlias, assert_never
 from fairlead.model.addresses import IPAddress
 
 SOURCE_PORT = 32768
-CT_NEW = 4  # a packet that crosses two switches and a router meets no more translations
+CT_NEW = 4  # enough for a packet that crosses two switches and a router
 OPTIONS = ("--ct=new",) * CT_NEW
 Interface: TypeAlias = IPv4Interface | IPv6Interface
 
 
 class Untraceable(Exception):
-    """No packet can be made of what was asked; the message says why."""
+    """No packet can be built for the request; the message names the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class Sctp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """An ICMP echo request."""
+    """ICMP echo request."""
 
 
 Packet: TypeAlias = Tcp | Udp | Sctp | Echo
@@ -57,7 +56,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A port on the sender's switch; `of_router` tells a router's port from a machine's."""
+    """Port on the sender's switch; `of_router` distinguishes router ports from VM ports."""
 
     mac: str
     addresses: tuple[Interface, ...]
@@ -93,8 +92,11 @@ def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
 
 
 def choose_mac(neighbours: Sequence[Neighbour], next_hop: IPAddress) -> str:
-    """The owner's, or that of a router which answers in its place (a Local IP); an address without an owner is a VIP,
-    for which a router of the switch answers. Raises Untraceable."""
+    """Return the MAC that answers for the next hop. Raises Untraceable.
+
+    That is its owner, or a router that answers in its place (a Local IP). An address without an owner is a VIP, which a
+    router of the switch answers for.
+    """
     for neighbour in sorted(neighbours, key=lambda each: not each.of_router):
         if any(next_hop == interface.ip for interface in neighbour.addresses):
             return neighbour.mac
@@ -105,14 +107,14 @@ def choose_mac(neighbours: Sequence[Neighbour], next_hop: IPAddress) -> str:
 
 
 def _is_number(interface: Interface) -> bool:
-    """Whether the address is the network's own, by which a router only knows that it is there."""
+    """Whether the address is the subnet's network address, which a router has only to mark the subnet as its own."""
     return interface.ip == interface.network.network_address and interface.network.num_addresses > 2
 
 
 def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destination: IPAddress) -> IPAddress:
-    """As the machine's own kernel would, if its subnet is what the routers on its switch say. Raises Untraceable.
+    """Choose the next hop as the VM's kernel would, with the subnets of the routers on its switch. Raises Untraceable.
 
-    A machine's gateway is not known to OVN: of several routers it is taken to be the one with the lowest address.
+    OVN does not know a VM's gateway; of several routers the one with the lowest address is assumed.
     """
     owned = {interface.ip for each in neighbours for interface in each.addresses}
     links = [interface for each in neighbours if each.of_router for interface in each.addresses]
@@ -126,45 +128,45 @@ def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destinat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A logical flow that the packet met."""
+    """Logical flow that the packet matched."""
 
     pipeline: str
     table: int
     stage: str
     priority: int
     uuid: str
-    """The first eight digits."""
+    """First eight digits."""
     actions: str
 
 
 class Outcome(StrEnum):
     ANSWERED = "answered"
-    """By a router: it came back to the sender."""
+    """A router answered the sender."""
     BALANCED = "balanced"
     DELIVERED = "delivered"
     DROPPED = "dropped"
     NOBODY = "nobody"
-    """A router asks who has the address, and OVN has no answer."""
+    """A router sends ARP or ND for the address, and OVN has no answer."""
     NO_LISTENER = "no listener"
     NO_MEMBER = "no member"
     REFUSED = "refused"
-    """By an ACL."""
+    """Dropped or rejected by an ACL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     outcome: Outcome
     step: Step | None = None
-    """The one that decided."""
+    """The deciding step."""
     slots: Mapping[str, int] = field(default_factory=dict)
-    """Backend -> how many of the slots lead to it."""
+    """Backend -> its number of slots."""
     port: str = ""
-    """Where the packet went in the end."""
+    """Final output port."""
 
 
 OF_A_PORT = 120
-"""Priority of the flows of virtual services with a port; those for whatever else is sent to the address have less
-(ovn-northd(8), "DNAT" of routers and "LB" of switches)."""
+"""Priority of flows of virtual services with a port; flows for other packets to the address have less (ovn-northd(8),
+"DNAT" of routers and "LB" of switches)."""
 _WAY = re.compile(r"^(ingress|egress)\(dp=")
 _FLOW = re.compile(r"^\s*(\d+)\. (\w+)(?: \([^)]*\))?: .*, priority (\d+), uuid ([0-9a-f]{8})$")
 _OUTPUT = re.compile(r'/\* output to "([^"]*)", type "([^"]*)" \*/')
@@ -172,7 +174,7 @@ _BACKENDS = re.compile(r"ct_lb(?:_mark)?\(backends=([^;)]*)")
 
 
 def parse_steps(text: str) -> Iterator[Step]:
-    """The flows of ovn-trace's output, in order."""
+    """Parse the flows in ovn-trace's output, in order."""
     pipeline, found, actions = "", None, list[str]()
     for line in [*text.splitlines(), "ingress(dp="]:
         way, flow = _WAY.match(line), _FLOW.match(line)
@@ -196,7 +198,7 @@ def parse_steps(text: str) -> Iterator[Step]:
 
 
 def judge(text: str, sender: str) -> Verdict:
-    """What came of the packet of this port. The first that refuses it has the word."""
+    """Judge the packet of this port. The first step that rejects it decides."""
     steps = list(parse_steps(text))
     balanced: Verdict | None = None
     for place, step in enumerate(steps):
@@ -231,7 +233,7 @@ def _refusal(step: Step) -> Outcome | None:
 
 
 def _blame(steps: Sequence[Step]) -> Step:
-    """From OVN 23.06 on an ACL is evaluated in one stage, and what it says is done in the next."""
+    """Return the ACL evaluation before an ACL action: since OVN 23.06 these are separate stages."""
     if steps[-1].stage.endswith("_acl_action"):
         evaluated = [step for step in steps if step.stage.endswith(("_acl_eval", "_acl_after_lb_eval"))]
         return evaluated[-1] if evaluated else steps[-1]

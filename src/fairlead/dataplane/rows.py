@@ -1,6 +1,6 @@
-"""What every dataplane's rows have in common: a stable key, a canonical text, and one way to compare.
+"""Common parts of every dataplane's rows: a stable key, a canonical text, and one way to compare.
 
-A key names the row, whatever the database calls it. Equal rows mean the same thing, so `==` is the whole comparison.
+A key names the row independently of the database's ids. Equal rows mean the same, so `==` is the whole comparison.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class Row(Protocol):
-    """Frozen; `str()` is its canonical text, one line, as a case file and `fairlead plan` print it."""
+    """Frozen row; `str()` is its canonical text, one line, as in case files and `fairlead plan`."""
 
     def __str__(self) -> str: ...
 
 
 class KeyedRow(Row, Protocol):
-    """One that knows its key."""
+    """Row that has its key."""
 
     @property
     def key(self) -> Key: ...
@@ -35,7 +35,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """Creates and updates are in key order, deletes in reverse: what is referred to exists while it is."""
+    """Difference of rows. Creates and updates are in key order, deletes in reverse, so referenced rows exist."""
 
     creates: Mapping[Key, Row]
     updates: Mapping[Key, Update]
@@ -55,7 +55,7 @@ class Diff:
 
     @property
     def counts(self) -> str:
-        """`+1 ~0 -2`, for a log line."""
+        """Counts for a log line: `+1 ~0 -2`."""
         return f"+{len(self.creates)} ~{len(self.updates)} -{len(self.deletes)}"
 
 
@@ -63,7 +63,7 @@ NO_CHANGE = Diff(creates={}, updates={}, deletes={})
 
 
 def diff(desired: Rows, applied: Rows) -> Diff:
-    """What turns `applied` into `desired`; a row that is already right is not in it."""
+    """Return the changes from `applied` to `desired`; rows that are already right are not included."""
     if desired == applied:
         return NO_CHANGE
     keys = sorted(desired)
