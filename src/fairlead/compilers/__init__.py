@@ -1,1 +1,1 @@
-"""Model to rows: pure functions, one file a dataplane. Compilers never meet each other."""
+"""Compilers: pure functions from model to rows, one package per dataplane. Compilers do not import each other."""

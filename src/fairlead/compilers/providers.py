@@ -1,8 +1,8 @@
-"""Providers: what does the work, and the names by which tenants choose it.
+"""Providers: implementations of load balancers, and the names for tenants to select them.
 
-Names are an operator's: several may lead to one implementation, because clients switch features by the name. A load
-balancer is stored with its name, and what that name means is looked up. So is who compiles it: each dataplane of its
-provider, and no other.
+Operators define the names. Several names may select one implementation, because clients enable features by provider
+name. A load balancer is stored with the name, which is resolved when it is used. The dataplanes of its provider, and no
+others, compile it.
 """
 
 import re
@@ -35,31 +35,34 @@ Check: TypeAlias = Callable[[Snapshot, LoadBalancer], None]
 class Provider:
     description: str
     dataplanes: frozenset[str]
-    """The names of those that have the rows of its load balancers."""
+    """Names of the dataplanes with rows of its load balancers."""
     abilities: Abilities = field(default_factory=Abilities)
-    """What its load balancers may ask for."""
+    """Features that its load balancers may use."""
     announces: bool = False
-    """Whether its VIPs are addresses that hosts announce: those are on announced networks, and all others' are not."""
+    """Whether hosts announce its VIPs. Such VIPs are on announced networks, and all others are not."""
     alone: "Provider | None" = None
-    """If its listeners may lead to proxies, which agents of nodes run: what it is in a deployment where none do."""
+    """The provider to use where nodes run no proxies; None if it never uses proxies."""
     with_agents: Abilities | None = None
-    """The same in a deployment whose agents probe, if that is something else."""
+    """Abilities in a deployment where agents probe, if different."""
     remedy: str = ""
-    """By what an operator gives it more abilities; nothing if it has all that it may have."""
+    """Advice for operators on how to get more abilities; empty if there are none."""
     check: Check = lambda _, __: None
-    """Refuses in a change what may be stored all the same: a member's address may become a VIP's after the member was
-    made. Raises Unsupported. The snapshot is the one before the change."""
+    """Extra check of a change, for states that may arise in stored documents too (a member's address that becomes a
+    VIP).
+
+    Raises Unsupported. The snapshot is the one before the change.
+    """
     flavor_capabilities: Mapping[str, str] = field(default_factory=dict)
     availability_zone_capabilities: Mapping[str, str] = field(default_factory=dict)
-    """The keys that a profile may have, and what each means: only what has an effect."""
+    """Keys that a profile may have, with descriptions; only keys with an effect."""
 
     def abilities_in(self, snapshot: Snapshot) -> Abilities:
-        """Those that it has in this deployment."""
+        """Abilities in this deployment."""
         return self.with_agents if self.with_agents is not None and snapshot.agents_probe else self.abilities
 
 
 VIP_NETWORKS = "valid_vip_networks"
-"""Octavia's own key of an availability zone, which its API reads whoever the provider is."""
+"""Availability zone key of Octavia itself, which its API reads for every provider."""
 
 
 ZONES = {VIP_NETWORKS: "List of the ids of networks on which VIPs may be."}
@@ -70,7 +73,7 @@ def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
 
 
 DATAPLANES = _by_name(OVN, HAPROXY, NATIVE)
-"""All that there are. Where an owner has rows in several, its rows in one do not refer to those in another."""
+"""All dataplanes. If an owner has rows in several, its rows in one do not refer to those in another."""
 _SWITCHES = Provider(
     description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
     " database.",
@@ -115,7 +118,7 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What tenants may choose, in the order in which it is listed: name -> implementation. `default` is one of them."""
+    """Provider names for tenants, in listing order: name -> implementation. `default` is one of them."""
 
     implementations: Mapping[str, str]
     default: str
@@ -131,24 +134,25 @@ class Names:
         return iter(self.implementations)
 
     def share_zones(self, name: str, other: str) -> bool:
-        """Whether an availability zone of one is one of the other's too: both heed the same keys."""
+        """Whether the two providers have the same availability zones, because they use the same keys."""
         first, second = self[name], self[other]
         return first.availability_zone_capabilities == second.availability_zone_capabilities
 
 
 def without_proxies(names: Names) -> Names:
-    """In a deployment whose nodes run none: what would have them is what packets alone allow, and says so."""
+    """Names for a deployment without proxies: providers that would use them have only the abilities of packet
+    filters."""
     alone = {name: each.alone for name, each in names.providers.items() if each.alone is not None}
     return replace(names, providers=ChainMap(alone, names.providers))  # type: ignore[arg-type]
 
 
 def proxied_names(names: Names) -> frozenset[str]:
-    """Those whose load balancers may lead to proxies."""
+    """Names of providers that may use proxies."""
     return frozenset(name for name in names if names[name].alone is not None)
 
 
 def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:
-    """The dataplanes that any of these names leads to, each of which compiles the load balancers of its own alone."""
+    """Dataplanes that any of these names uses; each compiles only the load balancers of its own providers."""
     return tuple(
         _for_its_own(dataplane, names)
         for dataplane in known.values()
@@ -157,7 +161,7 @@ def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> 
 
 
 def _for_its_own(dataplane: Dataplane, names: Names) -> Dataplane:
-    """As it is, if all names lead to it: then nobody has to be asked whose a load balancer is."""
+    """Restrict a dataplane to its providers; unchanged if all names use it, which saves looking up the provider."""
     own = frozenset(name for name in names if dataplane.name in names[name].dataplanes)
     if own == frozenset(names):
         return dataplane
@@ -170,9 +174,9 @@ def _for_its_own(dataplane: Dataplane, names: Names) -> Dataplane:
 
 
 def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], Steps[None]]:
-    """What raises Unsupported for an owner that one of these cannot have: a change is accepted if all compile it.
+    """Return a check that raises Unsupported for an owner that one of these dataplanes cannot compile.
 
-    A dataplane of nodes is asked for what it would have if the whole deployment were one node.
+    A dataplane on nodes compiles the whole deployment as if it were one node.
     """
 
     def check(snapshot: Snapshot, owner: Owner) -> Steps[None]:
@@ -186,7 +190,7 @@ def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], S
 def with_advice(
     check: Callable[[Snapshot, Owner], Steps[None]], names: Names
 ) -> Callable[[Snapshot, Owner], Steps[None]]:
-    """The same check, which says of what is refused how an operator could have it."""
+    """Wrap a check, so that its error advises the operator how to get the feature."""
 
     def advise(snapshot: Snapshot, owner: Owner) -> Steps[None]:
         try:
@@ -202,11 +206,11 @@ def with_advice(
 DEFAULT_NAMES = "fairlead=fairlead,ovn=ovn"
 DEFAULT_NAME = "fairlead"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""As long as Octavia lets a name be, of what needs no quotes in a path or in a configuration."""
+"""Length limit of Octavia; characters that need no quotes in a path or a configuration."""
 
 
 def parse_names(text: str, default: str) -> Names:
-    """NAME=IMPLEMENTATION,... Raises ValueError."""
+    """Parse NAME=IMPLEMENTATION,... Raises ValueError."""
     found: dict[str, str] = {}
     for part in (each.strip() for each in text.split(",") if each.strip()):
         name, equals, implementation = (word.strip() for word in part.partition("="))
@@ -225,4 +229,4 @@ def parse_names(text: str, default: str) -> Names:
 
 
 DEFAULT = without_proxies(parse_names(DEFAULT_NAMES, DEFAULT_NAME))
-"""Of a deployment whose nodes have no agents."""
+"""Provider names of a deployment without agents."""

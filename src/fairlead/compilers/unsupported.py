@@ -1,11 +1,13 @@
-"""The one refusal of a compiler. It speaks in the words of the model; a door says it in its own."""
+"""The error of a compiler that lacks a feature, in terms of the model; each API front end words it for its clients."""
 
 from fairlead.model.abilities import Feature
 
 
 class Unsupported(Exception):
-    """`provider` does not have what is asked for: a feature, or where none fits, a sentence's part for every door.
-    `remedy` is what an operator may do about it."""
+    """The provider lacks the requested feature: a Feature, or a phrase for all front ends if none fits.
+
+    `remedy` is advice for the operator.
+    """
 
     def __init__(self, asked: Feature | str, provider: str, remedy: str = "") -> None:
         super().__init__(f"{provider} does not support {asked}")
@@ -15,5 +17,5 @@ class Unsupported(Exception):
 
     @property
     def advice(self) -> str:
-        """Behind what a door says."""
+        """Suffix for the message of a front end."""
         return f" ({self.remedy})" if self.remedy else ""

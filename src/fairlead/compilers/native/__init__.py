@@ -1,4 +1,4 @@
-"""Model to rows of a plain Linux host."""
+"""Compiler for plain Linux hosts."""
 
 from fairlead.compilers.native.compiler import rows_of
 from fairlead.compilers.native.explaining import explain

@@ -1,8 +1,8 @@
-"""What a plain Linux host can do by its own packet filter: choose a member by a packet's addresses and ports. The rest
-is for the HAProxy beside it, where agents probe.
+"""Abilities of a plain Linux host's packet filter: selecting a member by a packet's addresses and ports.
 
-A choice is by hash, on whichever host a packet comes in. ROUND_ROBIN is the same choice as SOURCE_IP_PORT: stock
-clients ask for it and want evenness, and nobody counts turns over many hosts.
+Everything else needs the HAProxy on the host, if agents probe. Selection is by hash, on any host that receives the
+packet. ROUND_ROBIN is the same as SOURCE_IP_PORT, because stock clients request it for an even spread, and turns cannot
+be counted over many hosts.
 """
 
 from dataclasses import replace
@@ -34,11 +34,11 @@ ABILITIES = Abilities(
     options=frozenset(),
 )
 WITH_AGENTS = replace(ABILITIES, monitors=frozenset(ASKED_OVER), options=frozenset({"pool.health_monitor.delay_ms"}))
-"""Of a deployment whose agents probe: each host asks the members behind it."""
+"""Abilities in a deployment where agents probe: each host probes the members that it routes."""
 
 
 OF_ANY_PATH = Abilities(localities=ABILITIES.localities)
-"""What a host cannot do by a proxy either."""
+"""Abilities that a proxy on a host does not extend."""
 
 
 def abilities_here(view: Snapshot) -> Abilities:

@@ -1,8 +1,8 @@
-"""Model to rows of one plain Linux host, from the host's slice of the model.
+"""Compiler for one plain Linux host, from the host's slice of the model.
 
-Every host knows whose each slot of each VIP is, because routers may bring a packet to any of them. Slots of a listener
-that takes a proxy lead to hosts whose proxies serve, and there to the VIP itself, at the proxy's port. A host that is
-not declared has no rows. Asked for the whole model, as a change is checked, it says what it refuses.
+Every host has the complete slot table of each VIP, because routers may send a packet to any host. Slots of a listener
+that uses a proxy are assigned to hosts with a serving proxy, and their target there is the VIP itself at the proxy's
+port. An undeclared host has no rows. Compiling the whole model, to check a change, raises Unsupported as a host would.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,7 +51,10 @@ def _host_rows(view: Snapshot, host: Host) -> Iterator[Way | Own]:
 
 
 def _refuse(view: Snapshot, balancer: lb.LoadBalancer) -> None:
-    """What is asked of proxies these refuse, but for localities: no member is nearer to one than another."""
+    """Raise Unsupported if the packet filter lacks a feature, for listeners without a proxy.
+
+    Proxies provide the features of their listeners, except localities: no member is near a proxy.
+    """
     abilities, own = abilities_here(view), without_proxied(balancer)
     asked = [lacking_for_listener(abilities, listener) for listener in own.listeners]
     asked += [lacking_for_pool(abilities, pool) for pool in own.pools]
@@ -88,7 +91,7 @@ def _led_straight(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Itera
 
 
 def _led_to_proxies(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
-    """A port of one of its VIPs is all that a host has of a proxy: it is bound there, and nowhere else."""
+    """Services of listeners that use proxies. The only target on this host is a VIP at the proxy's port."""
     for listener in proxied(balancer):
         slots = host_slots(view, balancer, listener)
         names = tuple(dict.fromkeys(slots.now))
@@ -113,18 +116,18 @@ def _led_to_proxies(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Ite
 
 
 def proxied(balancer: lb.LoadBalancer) -> Iterator[lb.Listener]:
-    """The listeners that take proxies, of those that are up."""
+    """Yield the enabled listeners that use proxies."""
     listeners = proxied_listeners(balancer) if balancer.admin_state_up else ()
     return (listener for listener in listeners if listener.admin_state_up)
 
 
 class _Behind(NamedTuple):
-    """Behind which host who is, if it is reached from here."""
+    """Placement of members: the host that routes each, if it is reachable."""
 
     members: list[tuple[str, Host | None]]
-    """By their ids."""
+    """(member id, host) pairs."""
     by_address: Mapping[IPAddress, Host]
-    """Of whoever has slots or had some."""
+    """Address -> host, for members that own or owned slots."""
 
 
 def _behind(view: Snapshot, balancer: lb.LoadBalancer) -> _Behind:
@@ -145,10 +148,11 @@ def _behind(view: Snapshot, balancer: lb.LoadBalancer) -> _Behind:
 
 
 def dealt(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
-    """Without members behind hosts that are drained, who have what was begun; with them where nobody else serves. Of
-    listeners that take no proxy.
+    """Yield the slot tables of listeners without proxies.
 
-    Those who are up again, or behind hosts that are drained no more, serve again; what others got meanwhile is others'.
+    Members on draining hosts are left out, and become previous owners that keep existing flows, unless no other member
+    is available. Members that are up again, or on hosts that no longer drain, get their slots back; flows that started
+    on substitutes stay there.
     """
     straight = without_proxied(balancer)
     return _dealt(view, straight, _behind(view, straight))
@@ -178,13 +182,13 @@ def _before(three: tuple[Slots, Slots, Slots]) -> dict[int, IPAddress]:
 
 
 def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
-    """Slot -> whose it was, of those that are another's now. What nobody served nobody had."""
+    """Return slot -> address of its previous owner, for slots with a new owner. Slots without a member had no owner."""
     both = enumerate(zip(was.order, now.order, strict=False))
     return {slot: was.members[before][0] for slot, (before, after) in both if before != after}
 
 
 class _Served(NamedTuple):
-    """What services have in common."""
+    """Parts of a service that are equal for all ports of a pool."""
 
     slots: bytes
     targets: tuple[Target, ...]
@@ -192,7 +196,7 @@ class _Served(NamedTuple):
 
 
 class _Places:
-    """Where addresses are, as one host sees it."""
+    """Placement of addresses as seen from one host."""
 
     def __init__(self, own: Host, hosts: Mapping[IPAddress, Host]) -> None:
         self._own, self._hosts = own, hosts
@@ -200,7 +204,7 @@ class _Places:
         self._had = Once[Slots, tuple[tuple[int, int], ...]](self._who_had)
 
     def served(self, slots: Slots) -> _Served:
-        """Those of one pool are one object, however many ports lead to it."""
+        """Return the shared parts of a service, computed once per pool, however many ports use it."""
         who = self._who.of(slots, slots.order, slots.members)
         return _Served(*who, self._had.of(slots, slots.order, slots.members, slots.before))
 
@@ -223,7 +227,7 @@ class _Places:
         return Here(address=address, port=port) if host.name == self._own.name else _there(host.number)
 
     def elsewhere(self, address: IPAddress) -> int | None:
-        """The number of another host that has it."""
+        """Return the number of another host that routes the address; None if it is this host or no host does."""
         host = self._hosts.get(address)
         return None if host is None or host.name == self._own.name else host.number
 
@@ -243,7 +247,7 @@ def _service(slots: Slots, places: _Places) -> Service:
 
 
 def _clients(listener: lb.Listener, version: int) -> tuple[IPNetwork, ...] | None:
-    """Who may connect over this IP version; None is everybody."""
+    """Return the allowed CIDRs of this IP version; None for all clients."""
     allowed = listener.allowed_cidrs
     if not allowed:
         return None
@@ -252,13 +256,14 @@ def _clients(listener: lb.Listener, version: int) -> tuple[IPNetwork, ...] | Non
 
 @lru_cache(maxsize=1024)
 def _there(host: int) -> There:
-    """Nine of ten members are on other hosts, which are few."""
+    """Share the value, because most members are on other hosts, and those are few."""
     return There(host=host)
 
 
 @lru_cache(maxsize=1024)
 def _numbered(order: tuple[int, ...]) -> tuple[bytes, tuple[int, ...]]:
-    """The place of each slot's member among these, as slots come to them: thousands of pools are dealt alike."""
+    """Index of each slot's member, numbered in the order of their first slot, and the members. Cached, because
+    thousands of pools have the same slot order."""
     ordinals = tuple(dict.fromkeys(order))
     places = {ordinal: place for place, ordinal in enumerate(ordinals)}
     return bytes(map(places.__getitem__, order)), ordinals

@@ -1,4 +1,4 @@
-"""Where a flow to an announced VIP goes, without sending a packet: each host computes the same."""
+"""Destination of a flow to an announced VIP, computed without a packet, as each host would."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,8 @@ from fairlead.model.steps import Steps
 
 
 def explain(snapshot: Snapshot, flow: Flow) -> Steps[Led | None]:
-    """None if no load balancer has the address, or none listens at the port there. With a rest after each port."""
+    """Return the destination; None if no load balancer has the address, or none listens on the port. One step per
+    port."""
     for network_id in snapshot.announced:
         port_id = snapshot.addresses.get((network_id, flow.to[0]), "")
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id, ""))
@@ -75,8 +76,11 @@ def _led(snapshot: Snapshot, balancer: LoadBalancer, service: Service, flow: Flo
 
 
 def _with_unheard(snapshot: Snapshot, balancer: LoadBalancer, flow: Flow, led: Led) -> Led:
-    """Routers bring it to any host that holds the VIP: those with members, and any that has a proxy. One that begins
-    behind a host comes in there."""
+    """Add the unresponsive chassis that the flow may pass.
+
+    Routers may send it to any host that holds the VIP: hosts with members, and any with a proxy. A flow from a client
+    behind a host enters at that host.
+    """
     members = {member.address for pool in balancer.pools for member in pool.members}
     members.update(each.before for each in balancer.moved)
     names = {_behind(snapshot, balancer, address) for address in members} | {led.chassis, led.before}
@@ -87,7 +91,7 @@ def _with_unheard(snapshot: Snapshot, balancer: LoadBalancer, flow: Flow, led: L
 
 
 def _is_told(snapshot: Snapshot, host: str) -> bool:
-    """Whether its agent is there to hear what changes."""
+    """Whether the host's agent is connected and receives changes."""
     agent = snapshot.agents.get(host)
     return agent is not None and agent.heard and not agent.away
 

@@ -1,4 +1,4 @@
-"""Work that many have in common, done once."""
+"""Memoization of work by object identity."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -8,19 +8,22 @@ _R = TypeVar("_R")
 
 
 class Once(Generic[_A, _R]):
-    """By which objects it is about, and not by what they are equal to: to compare 256 slots takes as long as the work.
-    What is the same where these are the same is found then as one object, too."""
+    """Memoized function, keyed by the identity of objects, because comparing 256 slots takes as long as the work
+    itself.
+
+    Equal inputs that are the same object also give the same result object.
+    """
 
     def __init__(self, work: Callable[[_A], _R]) -> None:
         self._work = work
         self._known: dict[tuple[int, ...], tuple[_R, tuple[object, ...]]] = {}
 
     def of(self, argument: _A, *about: object) -> _R:
-        """`about` is all of the argument that the work looks at."""
+        """Return the result for an argument. `about` is everything in the argument that the work depends on."""
         key = tuple(map(id, about))
         if key not in self._known:
             self._known[key] = (
                 self._work(argument),
                 about,
-            )  # these stay: another object could get the id of one that goes
+            )  # keeps the objects alive, so their ids are not reused
         return self._known[key][0]

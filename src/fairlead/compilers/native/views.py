@@ -1,4 +1,4 @@
-"""What the rows of each host are compiled from, where the whole model is: by a server that is asked for them."""
+"""Views of the whole model per host, for a server that compiles a host's rows on request."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,10 @@ from fairlead.model.snapshot import Snapshot
 
 
 def views(snapshot: Snapshot) -> Iterator[tuple[str, Snapshot]]:
-    """By the host's name. It is the only chassis of its view, as of its slice: rows are the same, and nothing is
-    copied. Which other hosts it has lost, and which members were down lately, the host alone knows."""
+    """Yield each host's name and view.
+
+    The host is the only chassis of its view, as in its slice, so its rows are the same, without copies of the model.
+    Only the host itself knows which other hosts it has lost, and which members were down recently.
+    """
     for name in sorted(snapshot.hosts):
         yield name, replace(snapshot, chassis=Map({name: snapshot.chassis.get(name, Chassis(name=name))}))

@@ -1,4 +1,4 @@
-"""Model to rows of the OVN Northbound database."""
+"""Compiler for the OVN Northbound database."""
 
 from fairlead.compilers.ovn.compiler import compile_in_steps, compile_owner
 from fairlead.dataplane.interface import Dataplane, Place

@@ -1,5 +1,4 @@
-"""What a switch can do: balance connections without looking inside, and ask whether a port is open. Agents on its nodes
-can ask more."""
+"""Abilities of an OVN switch: layer 4 load balancing, and probes of open ports; agents add more kinds of probes."""
 
 from dataclasses import replace
 

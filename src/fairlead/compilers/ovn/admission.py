@@ -1,11 +1,11 @@
-"""Who may connect to a listener (`allowed_cidrs`), as ACLs: one that allows these, and below it one that drops all.
+"""Access control of listeners (`allowed_cidrs`) as ACLs: one allows the CIDRs, one with lower priority drops the rest.
 
-Never as one that drops who is *not* one of several: of a set that is negated ovn-controller makes flows bit by bit, and
-multiplies them set member by set member. Four IPv4 prefixes of 24 bits are 20,000 flows on every chassis, and each more
-is six times as many, until no memory is left (seen with OVN 23.03).
+A single ACL with a negated address set would not scale: ovn-controller expands the negation bit by bit and multiplies
+it by the members of the set. Four IPv4 /24 prefixes give 20,000 flows on every chassis, and each further prefix six
+times as many, until memory runs out (seen with OVN 23.03).
 
-On switches of others their security groups are ACLs too, below ours: what ours allows theirs would not refuse any more.
-So there nothing is allowed, and what is dropped is said prefix by prefix: some 24 for one that is kept.
+On unmanaged switches security groups are ACLs too, with lower priority. An `allow` ACL of ours would bypass them. So
+there is no `allow` ACL, and the drop ACL lists the complement of the allowed prefixes: about 24 for each allowed one.
 """
 
 from collections.abc import Iterator
@@ -22,22 +22,23 @@ from fairlead.model.addresses import IPAddress, IPNetwork, all_but
 from fairlead.model.port_ranges import Ports
 
 DROP_PRIORITY = 32_000
-"""Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
+"""Near the maximum of ovn-nb(5), so that rules of other users cannot permit what a listener's `allowed_cidrs`
+forbid."""
 ALLOW_PRIORITY = DROP_PRIORITY + 1
 
 
 MOST_DROPPED = 4096
-"""Prefixes in one rule that only drops: each is a flow on every chassis."""
+"""Maximum prefixes in one complement: each is a flow on every chassis."""
 
 
 def admission(
     groups: Groups, suffix: str, listener: lb.Listener, address: IPAddress, *, allows: bool = True
 ) -> Iterator[Acl]:
-    """Refuses whom the listener does not allow, before OVN looks at load balancers, without an answer.
+    """Yield ACLs that drop disallowed clients before OVN's load balancers, without an answer.
 
-    Only new connections: the packets of an established one have its member's address by then. Who comes from outside is
-    refused where they enter a router: on an external switch, where another tenant may have the same address behind
-    theirs. `allows`: whether a rule may allow, and so go before rules of others. Raises Unsupported.
+    Only new connections match, because packets of established ones already have the member's address. Clients outside
+    are dropped where they enter a router, and not on the external switch, where another tenant may have the same
+    address behind its gateway. `allows` is whether `allow` ACLs may precede those of other users. Raises Unsupported.
     """
     family = f"ip{address.version}"
     allowed = [cidr for cidr in listener.allowed_cidrs if cidr.version == address.version]
@@ -68,7 +69,7 @@ def _pair(
 
 @lru_cache(maxsize=256)
 def _others(allowed: tuple[IPNetwork, ...], version: int) -> str:
-    """The match of those that are not allowed, as prefixes that are."""
+    """Match for clients that are not allowed: the complement of the allowed prefixes."""
     dropped = list(islice(all_but(allowed, version), MOST_DROPPED + 1))
     if len(dropped) > MOST_DROPPED:
         asked = f"allowed_cidrs on networks of others that leave more than {MOST_DROPPED} prefixes to be refused"
@@ -81,7 +82,7 @@ def _sources(family: str, cidrs: list[IPNetwork]) -> str:
 
 
 def port_match(transport: str, ports: Ports, end: str = "dst") -> str:
-    """ovn-sb(5), Logical_Flow:match. `end` says whose ports they are."""
+    """Port match (ovn-sb(5), Logical_Flow:match). `end` is "dst" or "src"."""
     field = f"{transport}.{end}"
     matches = [
         f"{field} == {each.first}"

@@ -1,13 +1,12 @@
-"""What counts the bytes of answers: QoS rows that limit nothing, where the operator wants them (ADR 48).
+"""QoS rows without an effective limit that count the bytes of replies, if the operator enables them (ADR 48).
 
-A row is in the egress pipeline of the client's switch, behind the stage that translates answers back: so it matches the
-address and the port that the client has asked. Its rate is the largest that a meter takes, and its priority the
-least, so that a row of anybody else (Neutron's of a policy that limits a port) goes before it and is not undone. What
-such a row takes is not counted.
+A row is in the egress pipeline of the client's switch, after replies are translated back, so it matches the VIP and its
+port. Its rate is the maximum of a meter and its priority the minimum, so that QoS rows of other users (Neutron's
+bandwidth limits) take precedence. Traffic that matches those is not counted.
 
-They are on switches of the project, and for an address that an external network gave, on the switch of that network: it
-is nobody else's there. There rows count what clients outside send, too: no flow of a router does it for each port. On a
-shared network of another project there are none.
+The rows are on the project's switches and, for addresses of an external network, on that network's switch, because the
+address is unique there. There they also count requests of clients outside, because no router flow does so per port. A
+shared network of another project has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,13 +21,13 @@ from fairlead.model.foreign import row_of
 from fairlead.model.snapshot import Snapshot, floating_ips_of
 
 PRIORITY = 1
-"""The least that counts: OVN lets everything else pass with 0."""
+"""Minimum priority that counts: OVN uses 0 for all other packets."""
 UNLIMITED = (1 << 32) - 1
 """4.29 Tbit/s (ovn-nb(5), QoS:bandwidth)."""
 
 
 def counting_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> tuple[str, ...]:
-    """The rows of the switches on which answers of this load balancer are counted."""
+    """Return the switches that count replies of this load balancer."""
     if not snapshot.counts_answers:
         return ()
     networks = Topology(snapshot).domain_of(balancer).networks
@@ -36,7 +35,7 @@ def counting_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> tuple[st
 
 
 def outside_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Mapping[IPAddress, str]:
-    """Of each address that clients outside connect to: the row of the external network's switch that it is from."""
+    """Return address -> switch of its external network, for each address that clients outside connect to."""
     if not snapshot.counts_answers:
         return {}
     found = {
@@ -51,13 +50,13 @@ def outside_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Mapping[I
 
 
 def counting_rows(switches: Iterable[str], listener: lb.Listener, address: IPAddress) -> Iterator[Qos]:
-    """One for each switch, whichever ports the listener has."""
+    """Yield one row per switch, whatever number of ports the listener has."""
     for switch in switches:
         yield _row(f"{listener.id} {address} {switch}", switch, listener, address, "src")
 
 
 def outside_rows(switch: str, listener: lb.Listener, address: IPAddress) -> Iterator[Qos]:
-    """What clients outside get, and what they send."""
+    """Yield the rows that count replies to, and requests of, clients outside."""
     yield from counting_rows([switch], listener, address)
     yield _row(f"{listener.id} {address} {switch} in", switch, listener, address, "dst")
 

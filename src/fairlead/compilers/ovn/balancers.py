@@ -1,11 +1,11 @@
-"""Load balancers, as rows of the OVN Northbound database.
+"""Load balancers as rows of the OVN Northbound database.
 
-A row per protocol and selection fields, because these hold for a whole row. A VIP without a live member keeps its
-entry: OVN then rejects; a missing entry would let the packet through.
+There is one row per protocol and selection fields, because both apply to a whole row. A VIP without a live member keeps
+its entry, so that OVN rejects connections; without the entry the packet would pass.
 
-Guests. A project whose VIPs are on a network of another one has a group of its own for its domain, and a second one for
-the switch of that network. There its load balancers have other rows: with the VIPs alone, which are addresses of that
-network, and of the members only those that are on it too.
+Guests: a project with VIPs on another project's network has one group for its own domain, and a second one for the
+switch of that network. The rows in the second group have only the VIPs, which are addresses of that network, and only
+members that are on that network too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,8 @@ OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 
 
 def balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
-    """None while it waits to be taken over; but what cannot be had is refused then already."""
+    """Yield a load balancer's rows: none while its takeover from the stock provider is pending, but Unsupported is
+    raised."""
     if lb.is_taken_over(balancer):
         yield _displacing(balancer)
     for row in _balancer_rows(snapshot, balancer):
@@ -68,8 +69,10 @@ def balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ovn
 
 
 def _displacing(balancer: lb.LoadBalancer) -> LoadBalancer:
-    """A row that does nothing but stand for this: what the stock provider had of the load balancer is gone. It comes
-    with the others, and stays, so whoever reads it later need not look again."""
+    """Marker row: the stock provider's rows of this load balancer have been deleted.
+
+    It is created in that transaction and kept, so the deletion is not checked again.
+    """
     theirs = Displaced(name=balancer.id, vip=str(balancer.vip.address))
     return LoadBalancer(name=f"{balancer.id}-taken", title=balancer.name, services=(), instead_of=theirs)
 
@@ -85,14 +88,14 @@ def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     refuse_locality(balancer)
     if balancer.router_id is not None:
         gateway = vip_gateway(snapshot, balancer)
-        if gateway is None:  # the address leads nowhere
+        if gateway is None:  # the address is not reachable
             return
         vips = held_vips(snapshot, balancer)
         if not is_at_gateway(snapshot, balancer):
             yield from answering_rows(balancer, balancer.router_id, gateway)
     else:
         vips = held_vips(snapshot, balancer)
-        if not vips:  # others may have the addresses next
+        if not vips:  # the addresses may have been reassigned
             return
         yield from _answers(vips, network)
     led = led_by_proxies(snapshot, balancer)
@@ -105,7 +108,10 @@ def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
 
 
 def _answers(vips: Iterable[lb.Vip], network: Network) -> Iterator[PortAddress]:
-    """The subnet is found by the address: of networks of others it may be called otherwise by now."""
+    """Yield the VIPs as addresses of the VIP router.
+
+    The subnet is found by address, because the id of an unmanaged network's subnet may have changed.
+    """
     for vip in vips:
         subnet = subnet_with(network, vip.address)
         assert subnet is not None, f"{vip.address} is in no subnet of {network.id}"  # noqa: S101 - the doors keep this true
@@ -115,33 +121,35 @@ def _answers(vips: Iterable[lb.Vip], network: Network) -> Iterator[PortAddress]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Switches and routers on which a load balancer is the same."""
+    """Set of switches and routers with the same load balancer rows."""
 
     groups: Groups
     suffix: str = ""
-    """Of the names of its rows there."""
+    """Suffix of row names there."""
     addresses: tuple[tuple[lb.Vip, tuple[IPAddress, ...]], ...]
-    """Each VIP with all addresses that lead to what it leads to."""
+    """Each VIP with all addresses that are served like it (floating IPs)."""
     out: frozenset[HealthKey]
-    """The members that do not serve there, or not at some port."""
+    """Members that are out of service there, entirely or at one port."""
     near: NearGroups | None = None
-    """Of the rows in which each chassis decides for itself."""
+    """Groups of the rows with per-chassis values."""
     options: Pairs = OPTIONS
-    """Of what leads whole addresses to members."""
+    """Options of rows without ports."""
     allows: bool = True
-    """Whether rules about who may connect may go before rules of others there."""
+    """Whether `allow` ACLs may precede those of other users there."""
     counting: tuple[str, ...] = ()
-    """The switches on which the bytes of answers are counted."""
+    """Switches that count the bytes of replies."""
     outside: Mapping[IPAddress, str] = field(default_factory=dict)
-    """Those on which the bytes of clients outside are, by the address that they connect to."""
+    """Address -> switch that counts the bytes of clients outside."""
 
 
 def _places(
     snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, held: tuple[lb.Vip, ...]
 ) -> Iterator[Place]:
-    """The project's domain; and the network that the VIPs are on, if that is another project's. There a client is not
-    led to an address that is not of the network: whose that would be is for its own routes to say. Of VIPs that a
-    gateway has: what is reached from its router."""
+    """Yield the project's domain, and the VIPs' network if it is another project's.
+
+    On that network clients are not sent to addresses outside it, because its own routes decide the destination. For
+    VIPs held by a gateway: everything that is reachable from its router.
+    """
     down = snapshot.down.get(balancer.id, frozenset()) | absent_proxies(snapshot, balancer)
     addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in held)
     outside = outside_switches(snapshot, balancer)
@@ -175,7 +183,7 @@ def _places(
 
 
 def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tuple[str, ...]]:
-    """Of each member, by its ordinal, as OVN writes it: one for each port at which it takes connections."""
+    """Member ordinal -> its endpoints as OVN writes them, one for each port on which it takes connections."""
     return {
         member.ordinal: tuple([render_endpoint(member.address, port) for port in lb.target_ports(listeners, member)])
         for member in pool.members
@@ -183,7 +191,8 @@ def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tup
 
 
 def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints) -> Iterator[OvnRow]:
-    """Of the load balancer as a switch has it (`led_by_proxies`). `endpoints` are those of each pool."""
+    """Yield the rows of a load balancer with proxies as members (`led_by_proxies`). `endpoints` are those of each
+    pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables = Tables(place.out)
     near = NearServices.of(snapshot, balancer, place.near, place.suffix, tables)
@@ -227,15 +236,17 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
         yield row
         yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
     yield from near.rows()
-    if not place.suffix:  # where the project's routers are, and so the gateways
+    if not place.suffix:  # in the group of the project's routers, which include the gateways
         yield from parting_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
 
 
 def _reset_at(
     snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, pool: lb.Pool | None, version: int
 ) -> tuple[str, ...]:
-    """The backend while nobody serves: agents reset what comes there (`model/resetting.py`). Nothing is OVN's own
-    refusal. Guests' clients are not led off the network."""
+    """Return the backend used while no member is available: agents reset connections to it (`model/resetting.py`).
+
+    Empty means that OVN rejects. Clients of guests are not sent off the network.
+    """
     found = reset_address(snapshot, balancer, pool, version) if pool is not None else None
     if found is None or (place.suffix and found[0] != balancer.vip.network_id):
         return ()
@@ -243,8 +254,10 @@ def _reset_at(
 
 
 def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, tables: Tables) -> Iterator[OvnRow]:
-    """What is sent to an address and is for no other listener, of whatever protocol: OVN takes a VIP with a port before
-    one without (ovn-northd(8))."""
+    """Yield the row for packets to an address that match no other listener, of any protocol.
+
+    OVN prefers a VIP with a port to one without (ovn-northd(8)).
+    """
     if not (balancer.admin_state_up and lb.takes_everything(listener)):
         return
     pool = lb.find_pool(balancer, listener.default_pool_id)
@@ -265,18 +278,21 @@ def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, table
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
-    """OVN translates a packet once on its way through a router: a floating IP that leads to a VIP has to be one too."""
+    """Return the floating IPs of a VIP, each needed as a VIP of its own, because OVN translates a packet once per
+    router."""
     return [floating_ip.address for floating_ip in floating_ips_of(snapshot, vip)]
 
 
 def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
-    """What the choice of a member depends on; nothing said means the whole 5-tuple (`dp_hash`).
+    """Return the selection fields; none means the whole 5-tuple (`dp_hash`).
 
-    ROUND_ROBIN is taken for what its users want, evenness: a switch keeps no turn, it spreads by hash. Persistence is
-    the same choice as SOURCE_IP, by hash: OVN's own (`affinity_timeout`) drops the first packet of every client to
-    learn from it, and in user space all its retransmissions die too. A hash forgets nothing, so a client stays at least
-    as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field. Where it has none for IPv6 the MAC
-    decides: the load balancer is on the client's own switch, where that is the client's as well.
+    ROUND_ROBIN is treated as a request for an even spread: a switch keeps no turn, and spreads by hash. Persistence is
+    SOURCE_IP, also by hash, because OVN's own affinity (`affinity_timeout`) drops the first packet of every client to
+    learn it, and retransmissions in user space are lost too. A hash never expires, so any persistence timeout is
+    satisfied.
+
+    OVN passes `ip_src` on as the IPv4 field. Without an IPv6 field the source MAC is used: the load balancer is applied
+    on the client's own switch, where the MAC is the client's.
     """
     if pool is None or not pool.goes_by_source:
         return ()
@@ -286,7 +302,8 @@ def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: 
 
 
 def _switched_pools(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[lb.Pool]:
-    """Those to which a switch leads. To a pool that no listener leads to yet a proxy may come to lead, if any does."""
+    """Yield the pools used by a switch. Pools without a listener are left out if the provider has proxies, because a
+    proxy may use them later."""
     if balancer.provider not in snapshot.proxied_providers:
         yield from balancer.pools
         return
@@ -295,7 +312,7 @@ def _switched_pools(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[l
 
 
 def _refuse_pool(snapshot: Snapshot, pool: lb.Pool) -> None:
-    """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
+    """Raise Unsupported for a pool with unsupported features, even before a listener uses it."""
     lacking = lacking_for_pool(abilities_here(snapshot), pool)
     if lacking is not None:
         raise Unsupported(lacking, PROVIDER)
@@ -304,6 +321,6 @@ def _refuse_pool(snapshot: Snapshot, pool: lb.Pool) -> None:
 
 
 def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
-    """ovn-nb(5): a VIP of one address family may not be mapped to a destination of another."""
+    """Raise Unsupported for mixed IP versions: ovn-nb(5) forbids mapping a VIP to the other address family."""
     if not all(member.address.version in versions for member in pool.members):
         raise Unsupported("members whose IP version no VIP has", PROVIDER)

@@ -1,4 +1,4 @@
-"""Model to rows of the OVN Northbound database: each sort of owner has a file of its own here."""
+"""Entry point of the compiler for the OVN Northbound database; each kind of owner has a module of its own."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
@@ -29,30 +29,30 @@ from fairlead.model.trust import Certificate, Project, TrustToken
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
-    """All rows of one owner, none for one that is gone. Raises Unsupported."""
+    """Compile all rows of one owner; none for a deleted one. Raises Unsupported."""
     return at_once(compile_in_steps(snapshot, owner))
 
 
 def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
-    """The same with a rest after each row: a load balancer may have tables of 256 backends on a thousand chassis."""
+    """Compile with a step per row, because a load balancer may have tables of 256 backends on a thousand chassis."""
     return (yield from by_key_in_steps(_rows(snapshot, owner)))
 
 
 def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
-    """Made one after the other, as they are asked for."""
+    """Yield the rows lazily."""
     shared = SHARED.get(owner.kind)
     if shared is not None:
         yield from shared(snapshot, owner)
         return
     match snapshot.find(owner):
         case ForeignNetwork() | ForeignRouter() | ForeignPort() | ForeignFloatingIP():
-            pass  # others have written their rows
+            pass  # unmanaged: their rows belong to other writers
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
         case Project() | Certificate() | TrustToken() | Node() | NodeToken() | SilentNode():
             pass
         case Network(announced=True) | Host():
-            pass  # hosts announce it
+            pass  # not in OVN: plain hosts announce these networks
         case Network() as network:
             yield LogicalSwitch(name=network.id, title=network.name)
             yield from wire_rows(network)
@@ -64,7 +64,7 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
         case LoadBalancer() as balancer:
             try:
                 yield from balancer_rows(snapshot, balancer)
-            except Unsupported as refused:  # in the name that the tenant knows
+            except Unsupported as refused:  # replace the provider's name by the tenant's
                 raise Unsupported(refused.asked, balancer.provider) from None
         case FloatingIP() as floating_ip:
             yield from floating_ip_rows(snapshot, floating_ip)
@@ -80,4 +80,4 @@ SHARED: Mapping[Kind, Callable[[Snapshot, Owner], Iterator[OvnRow]]] = {
     Kind.NEAR_GATEWAY: lambda snapshot, owner: near_gateway_rows(snapshot, owner.id),
     Kind.NEAR_NETWORK: lambda snapshot, owner: near_network_rows(snapshot, VipNetwork.of(owner)),
 }
-"""What several documents share, and none is."""
+"""Kinds of owners that several documents share and that are no documents themselves."""

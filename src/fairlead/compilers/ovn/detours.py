@@ -1,11 +1,12 @@
-"""Local IPs whose packets arrive at a replica as they were sent: routers lead them there (Logical_Router_Policy).
+"""Local IPs in pass-through mode: router policies (Logical_Router_Policy) forward packets unchanged to a replica.
 
-The hidden router of the network does, for clients on it, and each router of the project that is on the network, for
-clients beyond. The policy of a replica holds on its chassis alone, so a port that moves takes it along, and no server
-has a part in it. Of several on one chassis the oldest has the highest priority.
+For clients on the network, its hidden router does so; for clients beyond, each router of the project that is on the
+network. A replica's policy applies only on its own chassis, so it follows a port that moves without a server's help. Of
+several replicas on one chassis the oldest has the highest priority.
 
-No state can be had here: a connection is cut when the next packet is led elsewhere. And what somebody with a replica on
-its chassis answers the owner is led to that replica: there the owner can speak to nobody.
+No connection state is possible here: an existing connection breaks when its next packet is forwarded elsewhere. Replies
+to the Local IP's owner from clients with a replica on their chassis also go to that replica, so the owner cannot
+communicate with those.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +23,8 @@ from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
 
 HIGHEST_PRIORITY = 32_000
-"""Of policies: that of the oldest replica. So one that comes changes no other."""
+"""Priority of the oldest replica's policy; later ones have lower ones, so that a new replica changes no other
+policy."""
 
 
 def detour_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouterPolicy]:
@@ -45,7 +47,7 @@ def detour_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouter
 
 
 def _dead_end(local_ip: LocalIP, router: str) -> LogicalRouterPolicy:
-    """Where nobody has the address, a router would ask for it, and every replica would answer."""
+    """Policy that drops packets to a Local IP without an owner, because every replica would answer the router's ARP."""
     return LogicalRouterPolicy(
         name=f"{local_ip.id} nobody {router}",
         router=router,
@@ -56,7 +58,7 @@ def _dead_end(local_ip: LocalIP, router: str) -> LogicalRouterPolicy:
 
 
 def _routers(snapshot: Snapshot, local_ip: LocalIP) -> Mapping[str, Iterable[IPNetwork]]:
-    """Each with the subnets of the network that it is on: a way elsewhere is no use (northd says so in its log)."""
+    """Return router -> subnets of the network that it has. northd logs an error for a next hop outside them."""
     network = snapshot.networks[local_ip.network_id]
     found = {vip_router_name(network.id): {subnet.cidr for subnet in network.subnets}}
     own = Topology(snapshot).domain(network.id, local_ip.project_id).routers

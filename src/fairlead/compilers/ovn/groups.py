@@ -1,4 +1,4 @@
-"""What load balancers of one project share where they are: a load balancer group, and port groups for rules."""
+"""Rows that the load balancers of one project share in one place: load balancer groups, and port groups for ACLs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,30 +17,29 @@ from fairlead.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The names of what the load balancers of one project on one network, or one gateway, share in one sort of
-    place."""
+    """Names of the groups that one project's load balancers on one network, or one gateway, share."""
 
     balancers: str
     inside: str
-    """Port group with a port of every switch: what is refused for a VIP is refused on the switch of every client."""
+    """Port group with a port of every switch, because ACLs of a VIP apply on the switch of every client."""
     outside: str | None = None
-    """Port group with the gateways of the routers: an external switch is everybody's, so there a rule may hold only for
-    what goes to these."""
+    """Port group with the routers' gateway ports. External switches are shared, so ACLs there match only packets to
+    these."""
 
 
 def domain_groups(where: VipNetwork) -> Groups:
-    """For what is the project's own."""
+    """Groups on the project's own switches and routers."""
     suffix = _suffix(where)
     return Groups(balancers=where.owner.id, inside=f"vip_{suffix}", outside=f"out_{suffix}")
 
 
 def guest_groups(where: VipNetwork) -> Groups:
-    """For the network on which the project is a guest."""
+    """Groups on another project's network, for a guest project."""
     return Groups(balancers=f"{where.owner.id} there", inside=f"there_{_suffix(where)}")
 
 
 def gateway_groups(router_id: str) -> Groups:
-    """For VIPs that the gateway of a router has."""
+    """Groups for VIPs that a router's gateway holds."""
     suffix = port_group_word(router_id)
     return Groups(
         balancers=f"{router_id} gateway",
@@ -50,12 +49,12 @@ def gateway_groups(router_id: str) -> Groups:
 
 
 def router_group(router_id: str) -> str:
-    """The load balancer group of this router alone: what answers for VIPs that its gateway has."""
+    """Load balancer group of a single router, for the replies to VIPs that its gateway holds."""
     return f"{router_id} router"
 
 
 def group_rows(snapshot: Snapshot, groups: Groups, domain: Domain) -> Iterator[OvnRow]:
-    """The project's load balancers on its own switches and routers, and the ports by which rules hold there."""
+    """Yield the groups, their attachments to the domain's switches and routers, and the port groups for ACLs."""
     yield LoadBalancerGroup(name=groups.balancers)
     for switch in domain.networks:
         yield SwitchGroup(switch=row_of(snapshot.networks[switch]), group=groups.balancers)
@@ -73,7 +72,7 @@ def group_rows(snapshot: Snapshot, groups: Groups, domain: Domain) -> Iterator[O
 
 
 def find_vip_network(snapshot: Snapshot, network_id: str) -> Network:
-    """Raises Unsupported: one that others wrote may go while VIPs are there."""
+    """Return the network. Raises Unsupported, because an unmanaged network may be deleted while it has VIPs."""
     network = snapshot.networks.get(network_id)
     if network is None:
         raise Unsupported(f"VIPs on network {network_id}, which OVN does not have", PROVIDER)
@@ -86,5 +85,6 @@ def _suffix(where: VipNetwork) -> str:
 
 
 def port_group_word(identity: str) -> str:
-    """ovn-nb(5): a port group's name is that of an address set too, so of letters, digits and underscores only."""
+    """Escape an id for a port group's name, which also names address sets: letters, digits and underscores
+    (ovn-nb(5))."""
     return identity.replace("-", "_")

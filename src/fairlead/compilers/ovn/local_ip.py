@@ -1,20 +1,19 @@
-"""Local IPs, as rows of the OVN Northbound database.
+"""Local IPs as rows of the OVN Northbound database.
 
-The hidden router of the network (`vip_networks`) has the address as far as neighbours can tell: OVN answers ARP and ND
-for it on every chassis, always with the router's MAC, so nothing has to be announced when a replica comes or goes. What
-nobody leads elsewhere the router sends to the port that has the address.
+The network's hidden router (`vip_networks`) owns the address for neighbours: OVN answers ARP and ND for it on every
+chassis, always with the router's MAC, so nothing is announced when a replica is added or removed. Packets that are not
+redirected go from the router to the port that has the address.
 
-Translate. A load balancer without protocol and port takes whatever is sent to the address. It names variables, and has
-values on the chassis with a replica; on all others it has no flow, and the packet goes on to the owner. It is on the
-project's switches and on no router: a gateway would cut the connections of clients outside whenever a replica came to
-its chassis or left it, and these clients are on no chassis. It is there as long as the Local IP is, with or without
-replicas: a switch without one tracks no connections, and those that are there when the first value comes would be led
-elsewhere in their midst.
+Translate. A load balancer without protocol and port matches every packet to the address. It is a template with values
+only on chassis with a replica; on others it has no flow, and the packet goes on to the owner. It is on the project's
+switches and on no router: a gateway would cut connections of clients outside whenever a replica is added to or removed
+from its chassis, and those clients are on no chassis. It exists as long as the Local IP does, with or without replicas:
+a switch without it tracks no connections, and existing ones would be redirected when the first value appears.
 
-Pass-through. Routers lead packets to the replica of their chassis, without a change (`detours`).
+Pass-through. Routers forward packets unchanged to the replica of their chassis (`detours`).
 
-A replica is a client too. Its own packets to the address, and those of the owner to it, pass by connection tracking:
-otherwise it would be led to itself.
+A replica is a client too. Its own packets to the address, and the owner's packets to it, bypass connection tracking,
+because otherwise the replica would be redirected to itself.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,13 +38,13 @@ from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
-"""Near the largest that ovn-nb(5) allows: no rule of anybody else comes before."""
+"""Near the maximum of ovn-nb(5), so that no ACL of other users precedes it."""
 REFUSAL_PRIORITY = 31_000
 AFTER_BALANCING = pairs({"apply-after-lb": "true"})
 
 
 def local_ip_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
-    """Raises Unsupported."""
+    """Yield the rows of a Local IP. Raises Unsupported."""
     network = snapshot.networks[local_ip.network_id]
     _refuse(network, local_ip)
     mac = derive_mac(network.id)
@@ -62,7 +61,7 @@ def local_ip_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
 
 
 def _refuse(network: Network, local_ip: LocalIP) -> None:
-    """Raises Unsupported."""
+    """Raise Unsupported for networks and subnets that cannot have a Local IP."""
     if network.external:
         raise Unsupported("Local IPs on an external network", PROVIDER)
     for address in (local_ip.address, *(each.address for each in local_ip.associations)):
@@ -98,7 +97,7 @@ def _translation(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
 
 
 def _past_connection_tracking(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
-    """What replicas and owner send each other."""
+    """Yield stateless ACLs for packets between replicas and the owner."""
     ports = _replica_ports(snapshot, local_ip)
     if not ports:
         return
@@ -117,7 +116,7 @@ def _past_connection_tracking(snapshot: Snapshot, local_ip: LocalIP) -> Iterator
         )
 
 
-# Rules on the switches
+# ACLs on the switches
 
 
 def _rules(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
@@ -131,9 +130,9 @@ def _rules(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
 
 
 def _for_the_owner(local_ip: LocalIP, owner: Port) -> Iterator[Acl]:
-    """The owner asks whether anybody else has its address (RFC 5227), and is not told that the router has it.
+    """Keep OVN's ARP answer from the owner, which probes its address for conflicts (RFC 5227).
 
-    Of IPv6 no flow can keep the answer away, and port security does: it goes to no address of the port.
+    For IPv6 no flow can match the answer; port security drops it, because it goes to no address of the port.
     """
     if local_ip.address.version == 4:
         yield Acl(
@@ -146,17 +145,20 @@ def _for_the_owner(local_ip: LocalIP, owner: Port) -> Iterator[Acl]:
 
 
 def _refusals(snapshot: Snapshot, local_ip: LocalIP, owner: Port | None) -> Iterator[Acl]:
-    """Who has no replica on its chassis is told so on its own switch, when it begins: what answers the owner is not
-    new, and what enters by a router is not tracked."""
+    """Yield the ACLs for clients without a replica on their chassis (fallback drop or reject).
+
+    They apply on the client's switch to new connections: replies to the owner are not new, and packets that enter by a
+    router are not tracked.
+    """
     if local_ip.fallback is Fallback.FORWARD:
         return
     places = _port_groups(vip_network(snapshot, local_ip.network_id, local_ip.project_id))
     new = [_to_it(local_ip), "ct.new"] if owner else [_to_it(local_ip)]
     match local_ip.mode:
-        case Mode.TRANSLATE if owner is None:  # whoever gets there, by whatever router, had no replica
+        case Mode.TRANSLATE if owner is None:  # packets that arrive there, from any router, had no replica
             yield _refusal(local_ip, _switch_group(local_ip), new, options=AFTER_BALANCING)
         case Mode.TRANSLATE:
-            # what replicas send is not tracked, so it is not new
+            # packets of replicas are untracked, so they are not `ct.new`
             yield from (_refusal(local_ip, place, new, options=AFTER_BALANCING) for place in places)
         case Mode.PASSTHROUGH:
             served = [f'is_chassis_resident("{each.port_id}")' for each in replicas(snapshot, local_ip)]
@@ -171,19 +173,19 @@ def _refusals(snapshot: Snapshot, local_ip: LocalIP, owner: Port | None) -> Iter
 
 
 def _port_groups(where: VipNetwork) -> Sequence[str]:
-    """With a port of each switch of the project's domain; and of the network, if that is another project's."""
+    """Port groups with a port of each switch of the project's domain, and of the network if it is another project's."""
     return [domain_groups(where).inside, *([guest_groups(where).inside] if where.guest is not None else [])]
 
 
 def _tracking(local_ip: LocalIP, group: str) -> Acl:
-    """Holds for no packet. A switch tracks connections as soon as it has such a rule (ovn-northd(8))."""
+    """ACL that matches no packet: any such rule makes the switch track connections (ovn-northd(8))."""
     match = " && ".join([_to_it(local_ip), "ct.new", "!ct.new"])
     name = f"{local_ip.id} tracking {group}"
     return Acl(name=name, group=group, priority=REFUSAL_PRIORITY + 1, match=match, action="allow-related")
 
 
 def _refusals_at(snapshot: Snapshot, local_ip: LocalIP, owner: Port) -> Iterator[Acl]:
-    """Of clients that are on none of the project's switches: at the owner's port."""
+    """ACLs at the owner's port for clients on other switches than the project's."""
     words = [f'outport == "{owner.id}"', _to_it(local_ip)]
     group = _switch_group(local_ip)
     yield _refusal(local_ip, group, [*words, "ct.new"], direction="to-lport")
@@ -222,7 +224,7 @@ def _family(local_ip: LocalIP) -> str:
 
 
 def _replica_ports(snapshot: Snapshot, local_ip: LocalIP) -> Sequence[str]:
-    """Wherever they are, and whether they serve or not: what was led to them before goes on."""
+    """Ports of all replicas, on any chassis and in any state, because existing flows continue."""
     return [each.port_id for each in local_ip.associations if find_replica(snapshot, local_ip, each)]
 
 
@@ -231,10 +233,10 @@ def _replica_group(local_ip: LocalIP) -> str:
 
 
 def _switch_group(local_ip: LocalIP) -> str:
-    """For what holds on the network itself: the hidden router's port is in it, and no other."""
+    """Port group for ACLs on the network itself; it has only the hidden router's port."""
     return f"lip_at_{port_group_word(local_ip.id)}"
 
 
 def _name(local_ip: LocalIP, what: str) -> str:
-    """Of a variable."""
+    """Name of a template variable."""
     return f"{what}_{blake2s(local_ip.id.encode(), digest_size=10).hexdigest()}"

@@ -1,12 +1,12 @@
 """Members near the client, as rows of the OVN Northbound database.
 
-On switches a load balancer names variables, and each chassis has its own values of them: its slot table, of the members
-near it, or of all when none of these serves. On routers it has all members: northd does not translate back what members
-of a variable answer there, and who comes in by a gateway is near nobody. So these load balancers are in groups of their
-own, one for switches and one for routers.
+On switches a load balancer is a template, and each chassis has its own slot table as the variables' values: of the
+members near it, or of all if none of these is available. On routers it has all members, because northd does not
+translate replies of template members back there, and clients that enter by a gateway are near no member. So these load
+balancers have groups of their own, one for switches and one for routers.
 
-Every chassis has a value, or its clients would be told that nobody is there. While no chassis is known, and for ports
-at which nobody serves, there is no choice to make: then the rows are those of any other load balancer.
+Every chassis has a value, because otherwise its clients would be rejected. Without any known chassis, and for ports
+without an available member, the rows are those of any other load balancer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,19 +41,21 @@ from fairlead.model.snapshot import Snapshot, shares_near
 
 PROVIDER = "ovn"
 MOST_BACKENDS = 2048
-"""That one load balancer may come to have in the values of one chassis: 31 KB for IPv4, 98 KB for IPv6 at the longest.
-The Northbound database holds them for each chassis, and ovn-controller reads all values of its chassis again for each
-that changes."""
+"""Maximum backends of one load balancer in the values of one chassis: 31 KB for IPv4, at most 98 KB for IPv6.
+
+The Northbound database stores them for each chassis, and ovn-controller re-reads all values of its chassis after each
+change.
+"""
 Fields: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearGroups:
-    """The names of load balancer groups."""
+    """Names of load balancer groups."""
 
     switches: str
     routers: str | None
-    """None where a project is a guest: no router there is its own."""
+    """None for a guest project, which has no router there."""
 
 
 def domain_near_groups(where: VipNetwork) -> NearGroups:
@@ -65,7 +67,7 @@ def gateway_near_groups(router_id: str) -> NearGroups:
 
 
 def near_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
-    """The groups, on the switches and the routers of the project."""
+    """Yield the groups on the project's switches and routers."""
     if not shares_near(snapshot, where):
         return
     network = find_vip_network(snapshot, where.network_id)
@@ -76,7 +78,7 @@ def near_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]
 
 
 def near_gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
-    """The groups, on what is reached from a router whose gateway has VIPs."""
+    """Yield the groups on everything reachable from a router with VIPs at its gateway."""
     if router_id in snapshot.near_gateways and router_id in snapshot.routers:
         domain = Topology(snapshot).gateway_domain(router_id)
         yield from _group_rows(snapshot, gateway_near_groups(router_id), domain)
@@ -93,7 +95,7 @@ def _group_rows(snapshot: Snapshot, groups: NearGroups, domain: Domain) -> Itera
 
 
 def refuse_locality(balancer: lb.LoadBalancer) -> None:
-    """Raises Unsupported."""
+    """Raise Unsupported for localities that OVN cannot have."""
     for pool in lb.near_pools(balancer):
         if pool.protocol is lb.PoolProtocol.ANY:
             raise Unsupported(f"locality {pool.locality.value} for what is for no port", PROVIDER)
@@ -101,7 +103,7 @@ def refuse_locality(balancer: lb.LoadBalancer) -> None:
 
 
 def _refuse_size(balancer: lb.LoadBalancer) -> None:
-    """What the values of a chassis may come to be, whoever serves and wherever they are. Raises Unsupported."""
+    """Raise Unsupported if a chassis's values could exceed `MOST_BACKENDS`, for any state and placement of members."""
     due, seen = 0, set[str]()
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
@@ -120,7 +122,7 @@ def _refuse_size(balancer: lb.LoadBalancer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearServices:
-    """Of one load balancer in one place."""
+    """Template rows of one load balancer in one place."""
 
     balancer: lb.LoadBalancer
     groups: NearGroups
@@ -131,10 +133,10 @@ class NearServices:
     _templates: dict[tuple[lb.Transport, Fields, int], dict[str, str]] = field(default_factory=dict)
     _plain: dict[tuple[lb.Transport, Fields], list[VirtualService]] = field(default_factory=dict)
     _addresses: dict[str, IPAddress] = field(default_factory=dict)
-    """Variables that have the same value on every chassis."""
+    """Variables with the same value on every chassis."""
     _tables: list["_Table"] = field(default_factory=list)
     _named: set[str] = field(default_factory=set)
-    """The variables of all these tables."""
+    """Variables of all these tables."""
 
     @classmethod
     def of(
@@ -157,8 +159,10 @@ class NearServices:
         addresses: Sequence[IPAddress],
         entries: Mapping[int, tuple[str, ...]],
     ) -> Mapping[int, tuple[str, ...]]:
-        """Ports of the listener, with their backends for who has no member near. Answers those of which nothing is to
-        be decided on each chassis. All addresses are of one IP version."""
+        """Take over the listener's ports with their backends for clients without a near member.
+
+        Returns the ports that need no per-chassis decision. All addresses have one IP version.
+        """
         pool = lb.find_pool(self.balancer, listener.default_pool_id)
         if pool is None or pool.locality is lb.Locality.NONE or not self.chassis:
             return entries
@@ -176,9 +180,9 @@ class NearServices:
         return {port: backends for port, backends in entries.items() if not backends}
 
     def rows(self) -> Iterator[OvnRow]:
-        """reject means nothing in a template (ovn-nb(5)): what would be rejected is not here.
+        """Yield the rows. Ports that OVN rejects are left out, because a template ignores `reject` (ovn-nb(5)).
 
-        What a chassis has is made when its row is asked for, so that the caller may rest between two.
+        Values of a chassis are computed when their row is requested, so the caller may yield in between.
         """
         for (transport, fields, version), entries in self._templates.items():
             services = (VirtualService(vip=vip, backends=(entries[vip],)) for vip in entries)
@@ -192,13 +196,13 @@ class NearServices:
                 yield from self._row(name, transport, fields, plain, pairs(options), self.groups.routers)
         for name, address in self._addresses.items():
             for chassis in self.chassis:
-                # without brackets: OVN puts the text into its match, where an address of IPv6 has none
+                # without brackets, because OVN inserts the text into a match, where an IPv6 address has none
                 yield ChassisVariable(chassis=chassis, name=name, values=(str(address),))
         for table in self._tables:
             yield from self._values(table)
 
     def _name_tables(self, listener: lb.Listener, pool: lb.Pool, version: int, variables: Mapping[int, str]) -> None:
-        """Those of one listener that no listener before it shares."""
+        """Record the tables of one listener that no earlier listener shares."""
         places: dict[str, int] = {}
         for place, port in enumerate(expand(listener.ports)):
             if port in variables and variables[port] not in self._named:
@@ -208,7 +212,7 @@ class NearServices:
             self._tables.append(_Table(listener=listener, pool=pool, version=version, places=places))
 
     def _values(self, table: "_Table") -> Iterator[ChassisVariable]:
-        """Chassis that have the same members near have the same value, made once."""
+        """Yield the values; chassis with the same near members share one value, computed once."""
         words = (table.listener, table.pool, table.version)
         made = {id(None): self.tables.backends(*words)}
         for chassis in self.chassis:
@@ -219,12 +223,12 @@ class NearServices:
                 yield ChassisVariable(chassis=chassis, name=name, values=made[id(tiers)][place])
 
     def _table(self, listener: lb.Listener, pool: lb.Pool, version: int, port: int) -> str:
-        """Where all members have one port each, all listeners of the pool share one."""
+        """Name of a slot table's variable. If each member has one port, all listeners of the pool share the table."""
         own = (listener.id, str(port)) if _is_mapped(pool) else ()
         return self._name("near", pool.id, str(version), *own)
 
     def _name(self, what: str, *words: str) -> str:
-        """One that no other load balancer has."""
+        """Name of a variable that is unique to the load balancer."""
         text = " ".join([self.balancer.id, self.suffix, *words])
         return f"{what}_{blake2s(text.encode(), digest_size=10).hexdigest()}"
 
@@ -253,7 +257,7 @@ class NearServices:
 
 
 def _near(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Near:
-    """The members, and the proxies."""
+    """Return chassis -> pool -> near members, including proxies."""
     found = {name: dict(pools) for name, pools in members_near(snapshot, balancer).items()}
     for chassis, pool_id, tiers in proxies_near(snapshot, balancer):
         found.setdefault(chassis, {})[pool_id] = tiers
@@ -262,15 +266,15 @@ def _near(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Near:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """Where the clients of some ports of a listener go."""
+    """Slot tables of some ports of a listener."""
 
     listener: lb.Listener
     pool: lb.Pool
     version: int
     places: Mapping[str, int]
-    """Variable -> which of the listener's ports it is for, counted from 0."""
+    """Variable -> index of its port in the listener."""
 
 
 def _is_mapped(pool: lb.Pool) -> bool:
-    """Whether where a client connects to decides at which port a member is."""
+    """Whether a member's port depends on the listener's port."""
     return not all(isinstance(member.port, int) for member in pool.members)

@@ -1,4 +1,4 @@
-"""What a change may not ask of members, although it may come to be so later. What is stored already stays."""
+"""Checks of members that apply only to changes. Stored members that violate them later are kept."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from fairlead.model.snapshot import Snapshot
 
 
 def check_change(snapshot: Snapshot, balancer: LoadBalancer) -> None:
-    """Raises Unsupported. The snapshot is the one before the change."""
+    """Raise Unsupported for bad new members. The snapshot is the one before the change."""
     new = list(_new_members(snapshot, balancer))
     for member in new:
         if not is_destination(member.address):
             raise Unsupported(f"member {member.address}, which is no address of a machine", balancer.provider)
     for member, what in find_obstacles(snapshot, balancer, new):
         raise Unsupported(f"member {member.address}: it is {what}", balancer.provider)
-    if balancer.described is None:  # a description may name machines that come later: they are told to be down
+    if balancer.described is None:  # a declarative spec may name VMs that do not exist yet: down
         check_probed(snapshot, balancer)
 
 

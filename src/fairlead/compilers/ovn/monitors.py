@@ -1,11 +1,10 @@
-"""Health monitors, as rows of the OVN Northbound database.
+"""Health monitors as rows of the OVN Northbound database.
 
-northd takes dead backends out of a load balancer that has a health check, and a slot table would no longer be one. So
-a monitor has a load balancer row of its own, on no switch, in no group, which leads nobody anywhere: it says what to
-probe. What dies is taken out of the slot tables by the compiler of the load balancer, like everything else, and a
-Local IP's replica serves no chassis (`model/replicas.py`).
+northd removes dead backends from a load balancer with a health check, which would break its slot table. So a monitor
+has a load balancer row of its own, on no switch and in no group, that only defines the probes. Dead members are removed
+from slot tables by the load balancer's compiler, and replicas of Local IPs from their chassis (`model/replicas.py`).
 
-Where agents probe there is none of that: each network has a port from which they do.
+Where agents probe, there are no such rows: each network has a port for the agents' probes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,15 +30,14 @@ from fairlead.model.snapshot import Snapshot, member_network
 
 PROVIDER = "ovn"
 PROBE_PORT = 1
-"""ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
+"""ovn-nb(5) requires a VIP with a port for a health check. The monitor's row is on no switch, so any port will do."""
 
 
 def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
-    """Raises Unsupported for what the change asks to be probed and cannot be: a member that is no port of the project.
-    One whose port goes later is down.
+    """Raise Unsupported for new members that cannot be probed: they are no port of the project.
 
-    On another project's network the words are the same for an address that nobody has and for one that somebody has:
-    who that is is not told.
+    A member that loses its port later is down. On another project's network the error is the same for free and used
+    addresses, so that it does not reveal which are used.
     """
     old = snapshot.load_balancers.get(balancer.id)
     known = set(_asked(old)) if old else set()
@@ -72,18 +70,18 @@ def _asked(balancer: lb.LoadBalancer) -> Iterator[tuple[str, IPAddress]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Monitored:
-    """One load balancer row that says what to probe."""
+    """One load balancer row that defines probes."""
 
     name: str
     title: str
     addresses: tuple[IPAddress, ...]
-    """Its VIPs, the first of each IP version; nobody is probed of a version that has none."""
+    """VIPs. The first of each IP version is used; endpoints of other versions are not probed."""
     monitor: lb.HealthMonitor | ReplicaMonitor
     endpoints: tuple[Endpoint, ...]
 
 
 def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
-    """What is probed of the members of a pool."""
+    """Yield the rows that make OVN probe the members of a pool."""
     monitor = working_monitor(balancer, pool)
     if monitor is not None and not snapshot.agents_probe:
         monitored = _Monitored(
@@ -97,7 +95,7 @@ def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -
 
 
 def replica_monitor_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
-    """What is probed of the replicas of a Local IP. Raises Unsupported."""
+    """Yield the rows that make OVN probe the replicas of a Local IP. Raises Unsupported."""
     monitor = local_ip.health_monitor
     if monitor is None:
         return
@@ -116,7 +114,7 @@ def replica_monitor_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnR
 
 
 def _rows(snapshot: Snapshot, monitored: _Monitored) -> Iterator[OvnRow]:
-    """What ovn-controller probes on the chassis of each endpoint, from which address, and how often."""
+    """Yield the rows: endpoints for ovn-controller to probe on their chassis, source addresses, and intervals."""
     sources = {each: source for each in monitored.endpoints if (source := find_source(snapshot, each))}
     vips = {address.version: address for address in reversed(monitored.addresses)}
     services = tuple(

@@ -1,8 +1,8 @@
-"""Members that get no new connections, so that those which they have go on through the gateways of routers.
+"""Members that get no new connections, but keep existing ones through the gateways of routers.
 
-northd translates back what comes from a *current* backend of a load balancer on its way out of a router, and from
-nobody else (`lr_out_undnat`, ovn-northd(8)). So whoever drains, is disabled, down, a backup that waits, or was removed
-lately is a backend of a VIP that nobody uses, in a row beside the others.
+At a router's egress, northd translates back only packets from *current* backends of a load balancer (`lr_out_undnat`,
+ovn-northd(8)). So members that are draining, disabled, down, inactive backups or recently removed stay backends of a
+VIP that no client uses, in a row of their own.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -18,7 +18,7 @@ from fairlead.model.parting import pool_transport
 Endpoints: TypeAlias = Mapping[str, Mapping[int, tuple[str, ...]]]
 """Pool -> ordinal of a member -> its endpoints as OVN writes them."""
 NOWHERE_V4, NOWHERE_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
-"""For documentation (RFC 5737) and for discarding (RFC 6666): no packet has such a destination."""
+"""Documentation prefix (RFC 5737) and discard prefix (RFC 6666): no packet has such a destination."""
 
 
 def parting_rows(
@@ -28,8 +28,10 @@ def parting_rows(
     options: tuple[tuple[str, str], ...],
     group: str,
 ) -> Iterator[OvnRow]:
-    """For each transport that has a listener: its members which are no backend of any, in this group. `endpoints` are
-    those of each pool."""
+    """Yield a row in `group` for each transport with a listener: its members that serve no listener.
+
+    `endpoints` are those of each pool.
+    """
     for transport in sorted(serving):
         services, left = [], _endpoints(balancer, endpoints, transport)
         for version, (address, port) in nowhere(balancer.id).items():
@@ -49,8 +51,8 @@ def parting_rows(
 
 
 def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
-    """By IP version, an address and port of its own for each load balancer: two with the same VIP would make northd say
-    two things of the same packets."""
+    """Return IP version -> unique address and port for a load balancer, because northd would generate conflicting flows
+    for two load balancers with the same VIP."""
     number = int.from_bytes(blake2s(balancer_id.encode(), digest_size=8).digest())
     place, port = number // 65535, 1 + number % 65535
     return {
@@ -60,7 +62,7 @@ def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
 
 
 def _endpoints(balancer: lb.LoadBalancer, endpoints: Endpoints, transport: lb.Transport) -> Mapping[int, Set[str]]:
-    """Of all members, those removed lately included, by IP version."""
+    """Return IP version -> endpoints of all members, including recently removed ones."""
     found: dict[int, set[str]] = {4: set(), 6: set()}
     for pool in balancer.pools:
         if pool_transport(pool) is transport:

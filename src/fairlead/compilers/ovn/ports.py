@@ -11,9 +11,9 @@ from fairlead.model.probe_devices import ProbeDevice, cover_device, probe_device
 from fairlead.model.snapshot import Snapshot
 
 WITHOUT_ROWS = frozenset({PortUse.VIP, PortUse.PROBE, PortUse.FLOATING_IP, PortUse.LOCAL_IP})
-"""A VIP's port has no row: after translation a frame would still carry that port's MAC, and be delivered to it. Nor has
-one that only holds the address of probes or of a floating IP, for which OVN answers ARP by itself, nor one that was
-made for a Local IP, which is on no machine."""
+"""Uses of ports without a row. With a row for a VIP, translated frames would still carry its port's MAC and be
+delivered to that port. OVN answers ARP itself for source addresses of probes and for floating IPs. A port created for a
+Local IP is on no VM."""
 
 
 def port_rows(snapshot: Snapshot, port: Port) -> Iterator[LogicalSwitchPort]:
@@ -38,11 +38,13 @@ def port_rows(snapshot: Snapshot, port: Port) -> Iterator[LogicalSwitchPort]:
 
 
 def probing_rows(snapshot: Snapshot, network: Network) -> Iterator[LogicalSwitchPort]:
-    """The port from which agents probe: each node that has to has a device behind it, and nothing that is sent there
-    leaves the node (ovn-nb(5), `localport`). It stays while the network has an address for it, probed or not.
+    """Yield the ports used by agents to probe.
 
-    And an ordinary one, while one of them probes who is on other nodes, or on none: it is on that node alone, whoever
-    else has a device for it from before (ovn-nb(5), `requested-chassis`)."""
+    One is a `localport` (ovn-nb(5)): each node that probes has an interface for it, and packets to it never leave the
+    node. It exists as long as the network has an address for it. The other one is an ordinary port, used while one node
+    probes members on other nodes or on none (delegated probing). It is bound to that node only, even if other nodes
+    still have an interface for it (ovn-nb(5), `requested-chassis`).
+    """
     device = probe_device(snapshot, network) if snapshot.agents_probe else None
     if device is not None:
         own = _own(device)
@@ -63,8 +65,8 @@ def _own(device: ProbeDevice) -> str:
 
 
 def _lent(snapshot: Snapshot, port: Port) -> list[str]:
-    """The addresses of Local IPs that the machine has beside its own: packets for them arrive there as they were sent,
-    and so it has to answer."""
+    """Addresses of pass-through Local IPs that a VM has in addition to its own: it receives their packets unchanged and
+    has to answer with them."""
     found = (snapshot.local_ips[identity] for identity in snapshot.replica_local_ips.get(port.id, NO_IDS))
     place = port.project_id, port.network_id
     return sorted(

@@ -1,4 +1,4 @@
-"""Ports of proxies, as rows of the OVN Northbound database, and where there can be none."""
+"""Checks for proxy ports in OVN networks."""
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model import loadbalancer as lb
@@ -11,7 +11,7 @@ PROVIDER = "ovn"
 
 
 def refuse_proxies(balancer: lb.LoadBalancer, network: Network) -> None:
-    """Where no address can be had for them: others give them there, and nobody asks them. Raises Unsupported."""
+    """Raise Unsupported on unmanaged networks where no addresses can be allocated for proxy ports."""
     found = next(iter(proxied_listeners(balancer)), None)
     if found is None:
         return

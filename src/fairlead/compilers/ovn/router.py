@@ -1,11 +1,10 @@
-"""Routers: their interfaces, the way out through an external network, and the addresses that lead in.
+"""Routers: interfaces, gateways to external networks, and floating IPs.
 
-The gateway of a router is a port that is on one chassis at a time, the first of its list that lives. All that comes in
-or goes out passes there: load balancers of the tenant's networks decide there for clients outside, NAT happens there,
-and an answer finds its way back through the same connection tracking.
+A router's gateway port is on one chassis at a time, the first live one of its list. All traffic from and to outside
+passes there: load balancing for clients outside, NAT, and connection tracking of the replies.
 
-Each router has the chassis of the deployment in an order of its own, by rendezvous: the load spreads, and a chassis
-that comes or goes moves no router but those that it takes or had.
+Each router orders the deployment's chassis by rendezvous hashing, so that the load spreads, and adding or removing a
+chassis moves only the routers that it gets or had.
 """
 
 from collections.abc import Iterator
@@ -30,12 +29,12 @@ from fairlead.model.snapshot import Snapshot
 
 PROVIDER = "ovn"
 MOST_GATEWAY_CHASSIS = 5
-"""Of one router, as in Neutron: each of them watches all others by BFD."""
+"""Maximum gateway chassis of one router, as in Neutron: each monitors all others by BFD."""
 ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 
 def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
-    """Raises Unsupported."""
+    """Yield the rows of a router. Raises Unsupported."""
     yield LogicalRouter(name=router.id, title=router.name, enabled=router.admin_state_up)
     for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         yield _router_port(snapshot, snapshot.ports[port_id])
@@ -46,10 +45,11 @@ def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
 
 
 def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[OvnRow]:
-    """It is what makes the gateway answer ARP for the address, and announce it.
+    """Yield the NAT entry, which makes the gateway announce the address and answer ARP for it.
 
-    For a VIP too: load balancers have the floating IP as one more VIP, and what they do not take (ping, ports without a
-    listener) goes to the VIP's router this way. Where its port is gone it leads nowhere: the address may be another's.
+    Also for a VIP: load balancers have the floating IP as another VIP, and other packets (ping, ports without a
+    listener) go to the VIP's router through the NAT entry. Without its port a floating IP has no entry, because the
+    fixed address may be reused.
     """
     reached = is_reached(floating_ip, snapshot.ports.get(floating_ip.port_id or ""))
     router = snapshot.routers.get(floating_ip.router_id or "")
@@ -64,7 +64,7 @@ def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[Ov
 
 
 def wire_rows(network: Network) -> Iterator[OvnRow]:
-    """What is behind a `localnet` port is what each chassis maps the physical network to (ovn-controller(8))."""
+    """Yield the `localnet` port; each chassis maps its physical network to a bridge (ovn-controller(8))."""
     if network.segment is not None:
         yield LogicalSwitchPort(
             name=f"wire-{network.id}",
@@ -84,7 +84,7 @@ def router_attachment(name: str, *, switch: str, router_port: str) -> LogicalSwi
 
 
 def gateway_attachment(port: Port) -> LogicalSwitchPort:
-    """The chassis that has the gateway announces what is translated there (GARP). VIPs in tenants' networks are not."""
+    """Attach a gateway port. Its chassis announces NAT addresses (GARP), but not the VIPs of tenant networks."""
     options = {
         "router-port": router_port_name(port.id),
         "nat-addresses": "router",
@@ -118,10 +118,10 @@ def _router_port(snapshot: Snapshot, port: Port, options: Pairs = ()) -> Logical
 
 
 def _largest_packet(snapshot: Snapshot, router: Router, gateway: Port) -> int:
-    """Bytes of what may pass the gateway: as much as each network that the router joins can carry.
+    """Maximum packet size at the gateway in bytes: the minimum MTU of the networks that the router joins.
 
-    OVN asks for one number for both directions. Who sends more is told so (ICMP, RFC 1191 and RFC 8201); without the
-    number it vanishes, in the tunnel on its way in, or on the wire on its way out.
+    OVN has one number for both directions. Senders of larger packets get an ICMP error (RFC 1191, RFC 8201). Without
+    the option such packets are lost, in the tunnel inbound or on the wire outbound.
     """
     inside = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router.id, NO_IDS))
     return min(snapshot.networks[each].mtu for each in {gateway.network_id, *inside})
@@ -147,7 +147,7 @@ def _in_order(chassis: tuple[str, ...], router_id: str) -> list[str]:
 
 
 def _ways_out(network: Network, router: Router, port: Port) -> Iterator[StaticRoute]:
-    """One for each family, by the gateway of the subnet; a route that the tenant gave to everywhere goes before."""
+    """Yield a default route per IP version, by the subnet's gateway, unless the tenant has one."""
     taken = {str(route.destination) for route in router.routes}
     for fixed in port.fixed_ips:
         subnet, anywhere = find_subnet(network, fixed.subnet_id), ANYWHERE[fixed.address.version]
@@ -157,8 +157,8 @@ def _ways_out(network: Network, router: Router, port: Port) -> Iterator[StaticRo
 
 
 def _translations(snapshot: Snapshot, router: Router, gateway: Port, version: int) -> Iterator[Nat]:
-    """What the router's own networks send gets the first address of the gateway; of IPv6 only if it is asked for, which
-    Neutron never does."""
+    """Yield SNAT entries for the router's networks, to the first gateway address. IPv6 only on request; Neutron never
+    translates IPv6."""
     external = next((fixed.address for fixed in gateway.fixed_ips if fixed.address.version == version), None)
     if external is None:
         return

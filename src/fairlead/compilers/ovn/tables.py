@@ -1,4 +1,5 @@
-"""Slot tables of pools as backends of OVN's VIPs: of one family, for a switch translates no IPv4 into IPv6."""
+"""Slot tables of pools as backends of OVN VIPs, per IP version, because a switch does not translate between
+versions."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -14,26 +15,25 @@ from fairlead.model.shares import shortest_table
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Of one load balancer in one place. What several ports share is made once: all may lead to one pool, and there
-    most members take connections at one port."""
+    """Slot tables of one load balancer in one place. Tables that several ports share are computed once."""
 
     out: Set[HealthKey]
-    """The members that do not serve in this place, or not at some of their ports."""
+    """Members out of service in this place, entirely or at one port."""
     _made: dict[tuple[str, int], "_Choice"] = field(default_factory=dict)
-    """Of pools whose members have one port each, by pool and IP version."""
+    """Tables of pools with one port per member, by pool and IP version."""
     _mapped: dict[tuple[str, str, int], "list[_Choice]"] = field(default_factory=dict)
-    """Of other pools, by listener, pool and IP version."""
+    """Tables of other pools, by listener, pool and IP version."""
     _buckets: dict[tuple[str, int, frozenset[str]], tuple[tuple[int, ...], tuple[int, ...]]] = field(
         default_factory=dict
     )
-    """(pool, IP version, members that do not serve) -> slots, and as buckets."""
+    """(pool, IP version, members out of service) -> slots, and buckets."""
 
     def backends(self, listener: lb.Listener, pool: lb.Pool | None, version: int) -> list[tuple[str, ...]]:
-        """Where clients go, for each port of the listener."""
+        """Return the backends for each port of the listener."""
         return [choice.backends for choice in self._choices(listener, pool, version)]
 
     def near(self, listener: lb.Listener, pool: lb.Pool, version: int, tiers: Tiers) -> list[tuple[str, ...]]:
-        """Where clients go that have these members of the pool near."""
+        """Return the backends for each port, for clients with these near members."""
         made: dict[int, tuple[str, ...]] = {}
         choices = self._choices(listener, pool, version)
         for choice in choices:
@@ -44,7 +44,7 @@ class Tables:
         return [made[id(choice)] for choice in choices]
 
     def _choices(self, listener: lb.Listener, pool: lb.Pool | None, version: int) -> "list[_Choice]":
-        """For each port of the listener; the same one for all where members have one port each."""
+        """Return the choice for each port of the listener; one shared choice if members have one port each."""
         number = count(listener.ports)
         if pool is None or not pool.admin_state_up:
             return [_NOBODY] * number
@@ -65,7 +65,7 @@ class Tables:
         return self._mapped[key]
 
     def whole(self, pool: lb.Pool | None, version: int) -> tuple[str, ...]:
-        """Where clients go with what is for no port: addresses."""
+        """Return the backend addresses for packets to the whole address, without port."""
         if pool is None or not pool.admin_state_up:
             return ()
         places = {member.ordinal: str(member.address) for member in pool.members}
@@ -73,7 +73,7 @@ class Tables:
         return tuple(map(places.__getitem__, self._table(pool, version, gone)[1]))
 
     def _map(self, listener: lb.Listener, pool: lb.Pool, version: int) -> "Iterator[_Choice]":
-        """A member may be down at one of its ports and serve at the others."""
+        """Yield the choice for each port: a member may be down at one of its ports and up at others."""
         numbers = tuple(expand(listener.ports))
         at = {member: targets(member.port, numbers) for member in pool.members}
         for index in range(len(numbers)):
@@ -101,25 +101,25 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """At one port."""
+    """Backends for one port."""
 
     places: Mapping[int, str]
-    """Ordinal of a member -> its endpoint."""
+    """Member ordinal -> its endpoint."""
     gone: frozenset[str]
     slots: tuple[int, ...]
-    """Ordinals, for who has no member near."""
+    """Ordinals by slot, for clients without a near member."""
     backends: tuple[str, ...]
-    """The same as OVN has it."""
+    """The buckets as OVN endpoints."""
 
 
 _NOBODY = _Choice(places={}, gone=frozenset(), slots=(), backends=())
 
 
 def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
-    """The slots as buckets of an Open vSwitch group: as few as lead every client to the same member.
+    """Return the slots as buckets of an Open vSwitch group: the shortest table with the same choices.
 
-    A group without selection fields (`dp_hash`) picks by the low bits of the hash, so a table that repeats itself is
-    the same as its first part. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups
-    of ovs-actions(7)): there the number of buckets has to stay as it is, or clients would move.
+    A group without selection fields (`dp_hash`) selects by the low bits of the hash, so a periodic table equals its
+    first period. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups of
+    ovs-actions(7)), so the number of buckets has to stay the same, or clients would move.
     """
     return slots if pool.goes_by_source and len(set(slots)) > 1 else shortest_table(slots)

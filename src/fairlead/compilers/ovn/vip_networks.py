@@ -1,13 +1,13 @@
-"""What the VIPs of a network share, as rows of the OVN Northbound database.
+"""Rows that the VIPs of a network share in the OVN Northbound database.
 
-Every network that has a VIP has a load balancer group, which holds the load balancers of that network and is attached
-to every switch and router of the project's domain: the translation of a reply happens on the switch of the client, so
-the load balancer has to be there too. Rows grow with load balancers plus attachments, never with their product, and a
-router that joins two domains moves no load balancer from group to group.
+Every network with a VIP has a load balancer group with the load balancers of that network, attached to every switch and
+router of the project's domain: replies are translated back on the client's switch, so the load balancer has to be there
+too. The number of rows grows with load balancers plus attachments, not with their product, and a router that joins two
+domains moves no load balancer between groups.
 
-The VIP router. OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
-network, with each VIP as an address of its own, answers ARP, neighbour solicitation and echo, and resets connections to
-ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
+VIP router: OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
+network has each VIP as an address, answers ARP, neighbour solicitation and echo, and resets connections to ports
+without a listener. Only this router answers, because `neighbor_responder=none` disables the tenant's routers.
 """
 
 from collections.abc import Iterator
@@ -37,15 +37,17 @@ def vip_router_name(network_id: str) -> str:
 
 
 def vip_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
-    """What all VIPs of a network share, and those of its own project; or those of a guest. The first stays as long as
-    there is any VIP, so that the last one of the network's project leaves nothing that refers to what goes."""
+    """Yield the rows shared by a network's VIPs and its own project's, or those of a guest.
+
+    The network's rows exist as long as it has any VIP of any project, because guests' rows refer to them.
+    """
     projects = snapshot.vip_projects.get(where.network_id, NO_IDS)
     if not projects or where.guest not in (None, *projects):
         return
     network = find_vip_network(snapshot, where.network_id)
     if network.announced:
         return
-    if where.guest == network.project_id:  # others have made it theirs
+    if where.guest == network.project_id:  # the network changed its project to the guest's
         return
     topology = Topology(snapshot)
     if where.guest is None:
@@ -63,9 +65,12 @@ def vip_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
 
 
 def _vip_router(snapshot: Snapshot, network: Network) -> Iterator[OvnRow]:
-    """Its own address is the link-local one: ovn-nb(5) wants one at least, and this one takes none from a pool. One
-    that leads packets for Local IPs on to machines has the number of each subnet besides: so it knows the way, and
-    takes no address from a machine either."""
+    """Yield the VIP router. Its own address is link-local: ovn-nb(5) requires one, and this one is from no allocation
+    pool.
+
+    A router that forwards packets for Local IPs also has the network address of each subnet, so that it has a route,
+    and needs no allocated address either.
+    """
     name, mac = vip_router_name(network.id), derive_mac(network.id)
     leads = network.id in snapshot.network_local_ips
     numbers = (str(each.cidr) for each in network.subnets if leads and has_number(each))
@@ -75,11 +80,13 @@ def _vip_router(snapshot: Snapshot, network: Network) -> Iterator[OvnRow]:
     yield router_attachment(name, switch=row_of(network), router_port=router_port_name(name))
     for subnet in network.subnets:
         if subnet.gateway:
-            # What a VIP answers leaves by the gateway of its own subnet; OVN passes over the routes of the others.
+            # Replies of a VIP leave by the gateway of its own subnet. OVN ignores the routes of other subnets.
             yield StaticRoute(router=name, ip_prefix=str(subnet.cidr), nexthop=str(subnet.gateway), policy="src-ip")
 
 
 def has_number(subnet: Subnet) -> bool:
-    """Whether the subnet has an address that means the network itself, and is no machine's (RFC 950, RFC 4291 section
-    2.6.1); the shortest ones have none (RFC 3021, RFC 6164)."""
+    """Whether the subnet has a network address that no host uses (RFC 950, RFC 4291 section 2.6.1).
+
+    The shortest subnets have none (RFC 3021, RFC 6164).
+    """
     return not is_usable(subnet.cidr.network_address, subnet.cidr)
