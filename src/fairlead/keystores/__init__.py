@@ -1,1 +1,1 @@
-"""Where keys and certificates come from: an implementation for each kind of place, behind one interface."""
+"""Key stores: sources of keys and certificates, one implementation per kind behind one interface."""

@@ -1,11 +1,11 @@
-"""OpenStack's Barbican (Key Manager API v1): a reference is the URL of a secret, or of a `certificate` container.
+"""OpenStack Barbican (Key Manager API v1). A reference is the URL of a secret or of a `certificate` container.
 
-Barbican tells nobody of which project a secret is, and our own user may read what many tenants have. So all that a
-reference names is read first with the token of who names it, and that is what they are given: nobody gets by us what
-Barbican would not give to them. Then our user has to be able to read it as well, at any time and without them: if it
-may not, it is written into the lists of readers with their token, as Octavia does (octavia, barbican_acl.py).
+Barbican does not return a secret's project, and Fairlead's service user may read secrets of many tenants. So everything
+that a reference names is first read with the requester's token, and that content is used: a requester never gets more
+than Barbican would return to them. Fairlead's user needs access too, for reads without the requester; if it has none,
+it is added to the ACL of readers with the requester's token, as Octavia does (octavia, barbican_acl.py).
 
-Of a reference only the kind and the id are used: no request goes where a tenant says.
+Only the kind and the id of a reference are used, so a tenant cannot redirect requests to another server.
 """
 
 import logging
@@ -27,10 +27,10 @@ _ID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 REFERENCE = re.compile(rf"https?://[!-~]+?/v1/(?P<kind>secrets|containers)/(?P<id>{_ID})/?")
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _CERTIFICATE = ("certificate", "intermediates", "private_key")
-"""Secrets of a container, in the order in which they are read as one file of PEM."""
+"""Secrets of a container, in the order in which they are concatenated as PEM."""
 _PHRASE = "private_key_passphrase"
 MOST_READERS = 1000
-"""Of one secret, whose list is written again."""
+"""Maximum users in a secret's ACL that Fairlead rewrites."""
 NOTHING = "in Barbican there is nothing of this name that who asks may read"
 ANONYMOUS = "what is in Barbican is named by who comes with a token of Keystone, for it says what they may read"
 NO_URL = "a reference is the URL of a secret, or of a certificate container, in Barbican"
@@ -46,20 +46,20 @@ class Token(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Theirs:
-    """The token of who asks."""
+    """Token of the requester."""
 
     text: str
     user_id: str = ""
 
 
 Own: TypeAlias = Callable[[Token | None], Awaitable[Token]]
-"""Our token, another one than this. Raises Silent."""
+"""Returns Fairlead's own token, different from the given one. Raises Silent."""
 Turn: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
-"""Waits until a project may ask."""
+"""Context that waits for a project's turn to send requests."""
 
 
 class Barbican:
-    """A key-store (`interface.py`)."""
+    """Key store in Barbican (`interface.py`)."""
 
     def __init__(self, place: Place, own: Own, turn: Turn) -> None:
         self._place = place
@@ -67,7 +67,7 @@ class Barbican:
         self._turn = turn
 
     async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
-        """Raises Unreadable."""
+        """Read and return the content of a reference. Raises Unreadable."""
         path = _path(reference)
         theirs = None
         if asker is not None and not asker.is_service:
@@ -83,7 +83,7 @@ class Barbican:
             return found
 
     async def _let_us_read(self, path: str, theirs: "_Reading") -> None:
-        """All that they have read. Raises Unreadable."""
+        """Make everything that the requester has read readable by Fairlead's user. Raises Unreadable."""
         ours = _Reading(self._place, self._own, await self._own(None))
         try:
             await ours.content(path)
@@ -96,19 +96,19 @@ class Barbican:
 
 
 class _Reading:
-    """What one reference names, with one token."""
+    """Reads the content of one reference with one token."""
 
     def __init__(self, place: Place, own: Own | None, token: Token) -> None:
         self._place, self._own, self._token = place, own, token
         self.read = list[str]()
-        """The paths of secrets and containers."""
+        """Paths of the secrets and containers read."""
 
     @property
     def user_id(self) -> str:
         return self._token.user_id
 
     async def content(self, path: str) -> Content:
-        """Raises Unreadable."""
+        """Read a secret or container. Raises Unreadable."""
         self.read = []
         if path.startswith("/v1/secrets/"):
             return Content(material=_bounded([await self._payload(path)]))
@@ -124,7 +124,7 @@ class _Reading:
         return found.body
 
     async def let_read(self, path: str, user_id: str) -> None:
-        """Raises Unreadable."""
+        """Add a user to the ACL of readers. Raises Unreadable."""
         said = _readers((await self._get(f"{path}/acl", "application/json")).body)
         read = said.setdefault("read", {})
         users = read.setdefault("users", [])
@@ -146,7 +146,7 @@ class _Reading:
         return await self._ask(f"GET {path}", {"Accept": accepted})
 
     async def _ask(self, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
-        """Raises Unreadable."""
+        """Send a request; after a 401, once more with a new own token. Raises Unreadable."""
         answer = await self._send(question, headers, body)
         if answer.status == 401 and self._own is not None:
             self._token = await self._own(self._token)
@@ -170,13 +170,13 @@ class _Reading:
 
 
 class ByReference:
-    """Two key-stores: what is a URL is Barbican's."""
+    """Selects one of two key stores: a URL is a reference in Barbican, other references are in the directory."""
 
     def __init__(self, directory: KeyStore, barbican: KeyStore) -> None:
         self._directory, self._barbican = directory, barbican
 
     async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
-        """Raises Unreadable."""
+        """Read a reference from its key store. Raises Unreadable."""
         store = self._barbican if "://" in reference else self._directory
         return await store.read(project_id, reference, asker)
 
@@ -192,7 +192,7 @@ class _Container(msgspec.Struct):
 
 
 def _path(reference: str) -> str:
-    """Below our own Barbican. Raises Unreadable."""
+    """Path of a reference on the configured Barbican server. Raises Unreadable."""
     named = REFERENCE.fullmatch(reference)
     if named is None:
         raise Unreadable(NO_URL)
@@ -200,7 +200,7 @@ def _path(reference: str) -> str:
 
 
 def _parts(body: bytes) -> dict[str, str]:
-    """Name -> path, of a certificate container. Raises Unreadable."""
+    """Return secret name -> path of a certificate container. Raises Unreadable."""
     try:
         container = msgspec.json.decode(body, type=_Container)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -215,8 +215,7 @@ def _parts(body: bytes) -> dict[str, str]:
 
 
 def _readers(body: bytes) -> dict[str, dict[str, Any]]:
-    """Of a secret, as they are written again: what else Barbican tells of a list is its own to say. Raises
-    Unreadable."""
+    """Return the ACLs of a secret in the form of a PUT request, without read-only attributes. Raises Unreadable."""
     try:
         said = msgspec.json.decode(body, type=dict[str, dict[str, Any]])
         return {
@@ -231,7 +230,7 @@ def _readers(body: bytes) -> dict[str, dict[str, Any]]:
 
 
 def _bounded(parts: Sequence[bytes]) -> bytes:
-    """Raises Unreadable."""
+    """Concatenate the parts. Raises Unreadable if they are too large."""
     whole = b"\n".join(parts) if len(parts) > 1 else b"".join(parts)
     if len(whole) > LARGEST:
         raise Unreadable(f"it has more than {LARGEST} bytes")

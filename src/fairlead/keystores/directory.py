@@ -1,7 +1,7 @@
-"""A folder of files, with a folder for each project: DIRECTORY/PROJECT/NAME.
+"""Directory of files, with a subdirectory for each project: DIRECTORY/PROJECT/NAME.
 
-A reference is the name of a file, and nothing else: no path, so it leads nowhere but into the project's own folder. No
-link is followed, neither there nor to there. What everybody on the machine may open is refused: it is no secret.
+A reference is a file name and never a path, so it cannot lead out of the project's directory. Symbolic links are not
+followed, neither for the directory nor for the file. World-accessible files are rejected, because they are not secret.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from pathlib import Path
 from fairlead.keystores.interface import LARGEST, Asker, Content, Unreadable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Of a file, and of a project's folder."""
+"""Names of files and of project directories."""
 THREADS = 4
-"""Of its own: on a disk that is away they wait for ever, and nobody else's work behind them."""
+"""Threads of a separate pool: on an unavailable disk they hang, and must not block other work."""
 OTHERS = 0o007
-"""Bits of a file's mode that are about everybody."""
+"""Mode bits of world access."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO must not block
 
 
 class Directory:
-    """A key-store (`interface.py`)."""
+    """Key store in a directory (`interface.py`)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
 
     async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
-        """Whoever asks: the folder says whose it is. Raises Unreadable."""
+        """Read a project's file, for any requester: the directory determines the project. Raises Unreadable."""
         if not NAME.fullmatch(reference):
             raise Unreadable("a reference is the name of a file: letters, digits, dots, _ and -, 128 at most")
         if not NAME.fullmatch(project_id):
@@ -51,13 +51,13 @@ class Directory:
                 return _content(file)
         except FileNotFoundError:
             raise Unreadable("the project has no such file") from None
-        except OSError as error:  # ELOOP: a link
+        except OSError as error:  # ELOOP: a symbolic link
             raise Unreadable(f"it cannot be opened ({error.strerror})") from None
 
 
 @contextlib.contextmanager
 def _opened(name: str, flags: int, within: int | None = None) -> Iterator[int]:
-    """Raises OSError."""
+    """Open a file relative to a directory. Raises OSError."""
     descriptor = os.open(name, flags, dir_fd=within)
     try:
         yield descriptor
@@ -66,7 +66,7 @@ def _opened(name: str, flags: int, within: int | None = None) -> Iterator[int]:
 
 
 def _content(file: int) -> bytes:
-    """Raises Unreadable and OSError."""
+    """Check and read an open file. Raises Unreadable and OSError."""
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):
         raise Unreadable("it is no file")

@@ -1,40 +1,42 @@
-"""What a server asks of a place that has keys and certificates."""
+"""Interface of key stores."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
 LARGEST = 2**16
-"""Bytes of what one reference names."""
+"""Maximum bytes of the content of one reference."""
 
 
 class Unreadable(Exception):
-    """The message says why, and has nothing of what is secret."""
+    """The reference cannot be read. The message gives the reason and contains nothing secret."""
 
 
 class Silent(Unreadable):
-    """It does not answer: nor would it about anything else."""
+    """The key store does not answer, so no other reference can be read either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Who names a reference."""
+    """Client that names a reference."""
 
     token: str = field(default="", repr=False)
-    """What they came in with, for those who may know it."""
+    """Keystone token of the client's request, for key stores that accept it."""
     is_service: bool = False
-    """It has asked for its own users, and has looked whether these may."""
+    """Whether the client is a service that has checked its users' access to the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a reference names: PEM or PKCS#12."""
+    """Content of a reference: PEM or PKCS#12."""
 
     material: bytes = field(repr=False)
     phrase: bytes | None = field(default=None, repr=False)
-    """That opens the key."""
+    """Passphrase of the private key."""
 
 
 class KeyStore(Protocol):
     async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
-        """If it is this project's, and the asker's to use; None where one who might has named it before. Raises
-        Unreadable, where there is no such thing and where it is another's: who asks cannot tell one from the other."""
+        """Read a reference of this project. `asker` is None if an authorized client has named it before.
+
+        Raises Unreadable, with the same error for a missing reference and one of another project.
+        """

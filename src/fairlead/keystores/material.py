@@ -1,10 +1,9 @@
-"""What a key-store gives, looked at before anybody serves it, and written again as the one PEM that a proxy reads.
+"""Validation of key store contents, and conversion to the single PEM text that a proxy reads.
 
-What is not asked for is left out: comments, keys beside a list of authorities. Of errors, none has anything of what was
-read.
+Unneeded parts are left out: comments, private keys beside CA certificates. Errors contain nothing of the contents.
 
-It is looked at in the loop that serves everybody, so it takes milliseconds: that the factors of a key are primes is not
-tested (of 8192 bits that takes seconds, and holds the interpreter), but that they belong together, and that it signs.
+Validation runs in the event loop, so it takes milliseconds: the factors of an RSA key are not tested for primality (for
+8192 bits that takes seconds in the interpreter), but for consistency, and the key must produce a valid signature.
 """
 
 import math
@@ -30,16 +29,16 @@ from fairlead.keystores.interface import Content, Unreadable
 from fairlead.model.secrets import Role
 
 LEAST_RSA, MOST_RSA = 2048, 8192
-"""Bits: OpenSSL of today serves no smaller key, and who signs with a larger one does nothing else."""
+"""Bits. OpenSSL rejects smaller keys, and signing with a larger one takes too much CPU time."""
 LEAST_EC = 224
-"""Bits, likewise."""
+"""Bits; OpenSSL's minimum."""
 MIN_DSA = 2048
-"""Bits, likewise."""
+"""Bits; OpenSSL's minimum."""
 UNOFFERED = frozenset({"secp256k1"})
-"""Curves that no client offers by default, so that no handshake succeeds."""
+"""Curves that no client offers by default, so every handshake would fail."""
 BROKEN = frozenset({"md5", "sha1"})
-"""Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
-not matter."""
+"""Signature hashes that OpenSSL rejects in a server's chain (SSL_CTX_set_security_level(3), level 1), except in
+self-signed certificates."""
 _PEM = b"-----BEGIN "
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
@@ -47,20 +46,20 @@ _Key: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed255
 
 
 def has_to_be_opened(role: Role, content: Content) -> bool:
-    """Before it is checked: that may take long."""
+    """Whether the content needs decryption or PKCS#12 parsing before validation, which may take long."""
     return role is Role.CERTIFICATE and (content.phrase is not None or _PEM not in content.material)
 
 
 def checked(role: Role, content: bytes) -> str:
-    """PEM, of PEM. Raises Unreadable."""
+    """Validate PEM content and return the normalized PEM. Raises Unreadable."""
     return _READ[role](content)
 
 
 def weakness_of(role: Role, pem: str, now: datetime) -> str:
-    """Why no new load balancer may use what `checked` returned: HAProxy does not load it, or no client can use it.
-    Empty if both can. An expired list of revoked certificates is an error for HAProxy, so each client is refused.
+    """Return why new load balancers may not use the PEM that `checked` returned; "" if they may.
 
-    What is in use already is served as long as HAProxy loads it.
+    HAProxy does not load it, or no client can use it. With an expired CRL, HAProxy rejects every client. Material that
+    is in use already is served as long as HAProxy loads it.
     """
     if role is Role.REVOCATIONS:
         lists = map(x509.load_pem_x509_crl, (text for _, text in _blocks(pem.encode())))
@@ -90,7 +89,7 @@ def _weakness_in_chain(certificate: x509.Certificate) -> str:
 
 
 def _signs_itself(certificate: x509.Certificate) -> bool:
-    """Not by `verify_directly_issued_by`, which refuses these hashes."""
+    """Whether the certificate is self-signed, without `verify_directly_issued_by`, which rejects these hashes."""
     key, signed = certificate.public_key(), certificate.signature_hash_algorithm
     if certificate.issuer != certificate.subject or signed is None:
         return False
@@ -107,7 +106,7 @@ def _signs_itself(certificate: x509.Certificate) -> bool:
 
 
 def _certificate(content: bytes) -> str:
-    """First the certificate of the key, then the others, then the key."""
+    """Normalize a certificate with its key: first the key's certificate, then the chain, then the key."""
     private, certificates = _read_pem(content)
     key = _served(private)
     public = _public(key)
@@ -135,7 +134,7 @@ def _read_pem(content: bytes) -> tuple[object, list[x509.Certificate]]:
 
 
 def _blocks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each with its label, in one pass."""
+    """Yield the PEM blocks with their labels, in one pass."""
     begun: re.Match[bytes] | None = None
     for mark in _MARK.finditer(content):
         if mark[1] == b"BEGIN":
@@ -154,7 +153,7 @@ def _served(key: object) -> _Key:
 
 
 def _check_rsa(key: rsa.RSAPrivateKey) -> None:
-    """Raises Unreadable."""
+    """Check size and consistency of an RSA key. Raises Unreadable."""
     if not LEAST_RSA <= key.key_size <= MOST_RSA:
         raise Unreadable(f"the key has {key.key_size} bits, and {LEAST_RSA} to {MOST_RSA} are served")
     try:
@@ -167,7 +166,7 @@ def _check_rsa(key: rsa.RSAPrivateKey) -> None:
 
 
 def _belongs_together(of: rsa.RSAPrivateNumbers) -> bool:
-    """RFC 8017, 3.2."""
+    """Whether the parts of an RSA key are consistent (RFC 8017, 3.2)."""
     p, q, e, n = of.p, of.q, of.public_numbers.e, of.public_numbers.n
     if p < 3 or q < 3 or not p & q & e & 1 or p * q != n or not 3 <= e < n or not 0 < of.d < n:
         return False
@@ -176,7 +175,7 @@ def _belongs_together(of: rsa.RSAPrivateNumbers) -> bool:
 
 
 def _check_strength(certificate: x509.Certificate) -> None:
-    """A proxy that is given a weaker one does not start. Raises Unreadable."""
+    """Reject certificates that a proxy would fail to load. Raises Unreadable."""
     try:
         key, signed = certificate.public_key(), certificate.signature_hash_algorithm
     except _WRONG:

@@ -1,8 +1,9 @@
-"""The process that opens bundles of PKCS#12 and keys with a pass phrase; `opening.py` starts it, and speaks to it.
+"""Subprocess that decrypts PKCS#12 bundles and private keys with a passphrase; `opening.py` starts it and sends
+requests.
 
-How much work that is, a file says of itself (RFC 8018, 4.2; RFC 9579): its rounds, and its bags inside encrypted ones,
-which nobody sees before. So it is done where it holds nobody, and this process ends itself when a file has used up its
-time of the processor, on however busy a machine. It imports nothing of Fairlead.
+The file itself determines the cost of decryption (RFC 8018, 4.2; RFC 9579), by its iteration counts and by nested
+encrypted bags that cannot be inspected first. So decryption runs in this process, with a CPU time limit that terminates
+it, independent of the machine's load. It imports nothing of Fairlead.
 """
 
 import contextlib
@@ -25,22 +26,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 SECONDS = 1.0
-"""Of the processor, for one file: RSA of 4096 bits takes 0.3, as the library tests its factors."""
+"""CPU seconds for one file. RSA of 4096 bits takes 0.3 s, because the library tests the factors."""
 MEMORY = 2**29
-"""Bytes of its address space."""
+"""Limit of the address space in bytes."""
 FRAME = struct.Struct("!?II")
-"""Asked: whether there is a pass phrase, its bytes and those of the file. Answered: whether it was opened, 0, and the
-bytes of PEM, or of why not."""
+"""Frame header. Request: whether there is a passphrase, its length and the file's length. Response: whether it
+succeeded, 0, and the length of the PEM or of the error message."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9 ]{0,30}PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 _WRONG = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, MemoryError)
 
 
 class Shut(Exception):
-    """The message says why."""
+    """The file cannot be decrypted; the message gives the reason."""
 
 
 def opened(content: bytes, phrase: bytes | None) -> bytes:
-    """PEM, of the key and of all certificates. Raises Shut."""
+    """Return the key and all certificates as PEM. Raises Shut."""
     key, certificates = _open_pem(content, phrase) if b"-----BEGIN " in content else _open_bundle(content)
     try:
         text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # type: ignore[attr-defined]
@@ -53,9 +54,9 @@ def _open_pem(content: bytes, phrase: bytes | None) -> tuple[object, list[x509.C
     found = _KEY.search(content)
     if found is None:
         raise Shut("it has no private key")
-    for each in dict.fromkeys((phrase, None)):  # one that is not encrypted takes no phrase
+    for each in dict.fromkeys((phrase, None)):  # an unencrypted key rejects a passphrase
         try:
-            key = load_pem_private_key(found[0], each, unsafe_skip_rsa_key_validation=True)  # `material.py` looks at it
+            key = load_pem_private_key(found[0], each, unsafe_skip_rsa_key_validation=True)  # see `material.py`
             return key, x509.load_pem_x509_certificates(content)
         except _WRONG:
             continue
@@ -75,10 +76,10 @@ def _open_bundle(content: bytes) -> tuple[object, list[x509.Certificate]]:
 
 
 def main() -> None:
-    """Until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it ends with who asks
+    """Answer requests until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of a terminal: the parent process ends this one
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY)):
-        with contextlib.suppress(OSError, ValueError):  # an older unit of systemd forbids it
+        with contextlib.suppress(OSError, ValueError):  # an older systemd unit forbids it
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(10)
@@ -90,7 +91,7 @@ def main() -> None:
 def _answer(head: tuple[bool, int, int], asked: BinaryIO, answered: BinaryIO) -> None:
     has_phrase, *sizes = head
     phrase, content = map(asked.read, sizes)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # SIGPROF ends a process that does not ask for it (signal(7))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # without a handler SIGPROF terminates the process (signal(7))
     try:
         good, text = True, opened(content, phrase if has_phrase else None)
     except Shut as error:

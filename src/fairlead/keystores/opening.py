@@ -1,5 +1,7 @@
-"""Opens bundles of PKCS#12 and keys with a pass phrase, in a process of its own (`opener.py`), which is started when it
-is needed first, and again after a file that it died of."""
+"""Decryption of PKCS#12 bundles and private keys with a passphrase, in a subprocess (`opener.py`).
+
+The subprocess is started on first use, and again after a file that made it exceed its limits.
+"""
 
 import asyncio
 import sys
@@ -11,7 +13,7 @@ from fairlead.subprocesses import kill
 
 _PROGRAM = (sys.executable, "-P", str(Path(opener.__file__)))
 _LARGEST_ANSWER = 8 * LARGEST
-"""Bytes: PEM is longer than what it was made of."""
+"""Bytes: PEM is longer than its source."""
 TOO_LONG = (
     f"to open it takes more than {opener.SECONDS:g} s of a processor, or too much memory: let it have fewer rounds, or"
     " be PEM without a pass phrase"
@@ -19,14 +21,14 @@ TOO_LONG = (
 
 
 class Opener:
-    """One file at a time."""
+    """Runs the subprocess; decrypts one file at a time."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
     async def open(self, content: Content) -> bytes:
-        """PEM. Raises Unreadable."""
+        """Return the content as PEM. Raises Unreadable."""
         async with self._turn:
             process = self._process = await self._started()
             try:
@@ -34,7 +36,7 @@ class Opener:
             except (asyncio.IncompleteReadError, ConnectionError):
                 await self._end()
                 raise Unreadable(TOO_LONG) from None
-            except BaseException:  # who asked waits no more: what it would still say is for nobody else
+            except BaseException:  # the caller was cancelled: a late answer must not reach the next one
                 await self._end()
                 raise
         if not good:
@@ -60,7 +62,7 @@ class Opener:
 
 
 async def _ask(process: asyncio.subprocess.Process, content: Content) -> tuple[bool, bytes]:
-    """Raises IncompleteReadError and ConnectionError when it ends."""
+    """Send a request and read its answer. Raises IncompleteReadError and ConnectionError when the process ends."""
     assert process.stdin is not None  # noqa: S101 - both are pipes
     assert process.stdout is not None  # noqa: S101
     phrase = content.phrase or b""
