@@ -1,4 +1,4 @@
-"""What runs in one process, and in which order it starts and ends."""
+"""Server process: its parts, and the order of their start and shutdown."""
 
 from fairlead.server.process import serve
 

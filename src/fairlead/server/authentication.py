@@ -1,4 +1,4 @@
-"""Who may call a server: what the configuration says, read when it starts and again at SIGHUP."""
+"""Authentication of callers as configured, read at the start and again at SIGHUP."""
 
 import logging
 import ssl
@@ -18,11 +18,11 @@ from fairlead.questions import NoAnswer, NotTrusted, Place
 
 LOG = logging.getLogger(__name__)
 Replace: TypeAlias = Callable[[], Awaitable[None]]
-"""From now on it is as it was read."""
+"""Puts the re-read credentials into effect."""
 
 
 def make_authentication(configuration: Configuration) -> Authenticate:
-    """Raises BadPasswordFile, BadConfiguration, OSError."""
+    """Create the configured authenticator. Raises BadPasswordFile, BadConfiguration and OSError."""
     options = configuration.server
     if options.authentication == "none":
         return anybody
@@ -36,7 +36,7 @@ def make_authentication(configuration: Configuration) -> Authenticate:
 
 
 async def check_authentication(authenticate: Authenticate, configuration: Configuration) -> None:
-    """Ask Keystone whether it knows us. One that does not answer may do so later. Raises BadConfiguration."""
+    """Check Fairlead's credentials at Keystone; if Keystone is down, log it. Raises BadConfiguration."""
     if not isinstance(authenticate, KeystoneTokens):
         return
     where = configuration.keystone.root
@@ -49,7 +49,8 @@ async def check_authentication(authenticate: Authenticate, configuration: Config
 
 
 def challenge(configuration: Configuration) -> str:
-    """What who has not said who they are is told: as Keystone's middleware does (keystonemiddleware, auth_token)."""
+    """Return the WWW-Authenticate header for unauthenticated callers, like Keystone's middleware (keystonemiddleware,
+    auth_token)."""
     if configuration.server.authentication != "keystone":
         return BASIC
     options = configuration.keystone
@@ -57,8 +58,10 @@ def challenge(configuration: Configuration) -> str:
 
 
 def read_again(authenticate: Authenticate, configuration: Configuration) -> Replace:
-    """Passwords and what vouches for Keystone. Raises BadPasswordFile, BadConfiguration, OSError: nothing has changed
-    then."""
+    """Re-read passwords and Keystone's CA certificates.
+
+    Raises BadPasswordFile, BadConfiguration and OSError, and then nothing changes.
+    """
     match authenticate:
         case HttpBasic():
             users = read_password_file(Path(configuration.server.password_file))
@@ -83,11 +86,11 @@ def read_again(authenticate: Authenticate, configuration: Configuration) -> Repl
 
 
 async def _nothing() -> None:
-    """Nothing is read of who is not asked."""
+    """Do nothing: this authentication reads no files."""
 
 
 def read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
-    """Where it is, and who asks it. Raises BadConfiguration, OSError."""
+    """Read Keystone's location and the service user's credentials. Raises BadConfiguration and OSError."""
     tls = None
     if options.url.startswith("https://"):
         try:

@@ -1,8 +1,8 @@
-"""The deployment's own certificate authority for nodes, and what servers show to agents.
+"""Certificate authority of the deployment's nodes, and the TLS context for agents.
 
-Its key is a file on each server, beside the store or where the operator has put it, and never in the store: whoever
-reads a copy of the store can make no node. It signs for two purposes that TLS keeps
-apart: servers (`serverAuth`), and nodes (`clientAuth`), so that no node can pass for a server.
+Its key is a file on each server, beside the store or at a configured path, and never in the store, so that a copy of
+the store cannot be used to enroll nodes. It signs for two purposes that TLS distinguishes, `serverAuth` and
+`clientAuth`, so no node can impersonate a server.
 """
 
 import contextlib
@@ -24,21 +24,20 @@ from fairlead.api.enrolment import BadRequest, Signed
 
 LOG = logging.getLogger(__name__)
 OWN_FILE = "nodes-ca.pem"
-"""Beside the store: the authority's certificate and its key."""
+"""File beside the store with the CA's certificate and key."""
 CA_LIFETIME = timedelta(days=3650)
 SERVER_LIFETIME = timedelta(days=365)
-"""Of what a server shows: it makes a new one whenever it starts, and at SIGHUP."""
+"""Lifetime of a server's certificate; a new one is created at every start and SIGHUP."""
 NO_CHECK_TIME = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of X509_VERIFY_PARAM_set_flags(3), which Python's ssl does not name. The time of the
-authority is not checked either: no certificate that it signs is valid for longer than itself."""
+"""X509_V_FLAG_NO_CHECK_TIME of X509_VERIFY_PARAM_set_flags(3), which Python's ssl does not define. It also disables the
+time check of the CA, which is acceptable because no certificate outlives the CA."""
 BACKDATED = timedelta(hours=1)
-"""Clocks of nodes may be late."""
+"""Tolerance for nodes with slow clocks."""
 
 
 class Authority:
     def __init__(self, path: Path, lifetime: timedelta, *, make: bool = True) -> None:
-        """`lifetime` is that of a node's certificate; `make` one if there is none. Raises OSError for a file that is
-        none."""
+        """`lifetime` is that of node certificates; `make` creates a missing CA. Raises OSError for an invalid file."""
         self._lifetime = lifetime
         with contextlib.suppress(FileExistsError):
             if make and not path.exists():
@@ -59,11 +58,11 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What tokens pin."""
+        """SHA-256 fingerprint, which enrolment tokens pin."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def sign(self, request: str, chassis: str, now: datetime) -> Signed:
-        """A certificate for the key of a request (PKCS #10), whose name is this chassis whatever the request says.
+        """Sign the key of a certificate request (PKCS #10), with the chassis as the name whatever the request contains.
 
         Raises BadRequest.
         """
@@ -85,9 +84,11 @@ class Authority:
         )
 
     def server_context(self) -> ssl.SSLContext:
-        """What this server shows to agents; it asks each for a certificate, and takes those of this authority alone.
-        Who has none is a stranger, who may enrol. Whether a certificate is valid now is checked at each request
-        (`api/node_identity.py`): a handshake could not say whose has expired."""
+        """Return the TLS context for agents. It requests a client certificate and accepts only ones of this CA.
+
+        Agents without a certificate may only enroll. Expiry is checked at each request (`api/node_identity.py`),
+        because a failed handshake does not identify the expired certificate.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         shown = self._sign(
             "fairlead", key.public_key(), datetime.now(UTC), SERVER_LIFETIME, ExtendedKeyUsageOID.SERVER_AUTH
@@ -98,7 +99,7 @@ class Authority:
         context.num_tickets = 0
         context.verify_flags |= NO_CHECK_TIME
         context.load_verify_locations(cadata=self.pem)
-        with NamedTemporaryFile() as file:  # which only its owner may read; ssl takes no other form
+        with NamedTemporaryFile() as file:  # mode 0600; ssl loads keys only from files
             file.write(shown.public_bytes(Encoding.PEM) + _private(key))
             file.flush()
             context.load_cert_chain(file.name)
@@ -138,7 +139,7 @@ def _builder(
 
 
 def _make(path: Path) -> None:
-    """Raises FileExistsError when another server was quicker: that one is everybody's."""
+    """Create a CA. Raises FileExistsError if another server was first; its CA is used then."""
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
     usage = x509.KeyUsage(
@@ -159,7 +160,7 @@ def _make(path: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    with NamedTemporaryFile(dir=path.parent) as file:  # which only its owner may read
+    with NamedTemporaryFile(dir=path.parent) as file:  # mode 0600
         file.write(made.public_bytes(Encoding.PEM) + _private(key))
         file.flush()
         os.fsync(file.fileno())

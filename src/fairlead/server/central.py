@@ -1,6 +1,7 @@
-"""A central dataplane in a server, whichever it is: its driver, its reconciler, and when all of it is looked at again.
+"""A central dataplane in a server: its driver, its reconciler, and when a resync runs.
 
-One server writes; the others stand by, and one of them takes the place of a writer that does not write.
+One server is the leader and writes; the others are standbys, and one of them takes over from a leader that does not
+write.
 """
 
 import asyncio
@@ -23,43 +24,42 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
-"""Seconds that the start waits for dataplanes before the doors open without them."""
+"""Seconds that the start waits for dataplanes before it serves requests without them."""
 RESYNC_INTERVAL = 3600.0
 LOCK_PATIENCE = 0.5
-"""Seconds that a look at everything waits until this server is the one that writes: one look is enough for a connection
-and its lock."""
+"""Seconds that a resync waits for the lock, so that one resync is enough for a new connection and its lock."""
 STORE_PAUSE = 1.0
-"""Seconds until a store that could not be read is tried again: nothing else says that it can be read now."""
+"""Seconds between attempts to read an unavailable store; nothing signals its recovery."""
 
 
 class CentralDriver(Driver, Writer, Protocol):
-    """What a server asks of a driver besides."""
+    """Driver with the additional methods that a server needs."""
 
     @property
     def connected(self) -> bool:
         """Whether the dataplane can be read."""
 
     def start(self) -> None:
-        """Connect, and stay connected, in a task of the running loop."""
+        """Connect and reconnect, in a task of the running loop."""
 
     async def close(self) -> None: ...
 
     async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - what drivers have
-        """Until this server may write. Raises TimeoutError."""
+        """Wait until this server may write. Raises TimeoutError."""
 
 
 class Control(Protocol):
-    """A central dataplane at work, with all that it needs of its own: an asynchronous context."""
+    """A running central dataplane with its helpers; an asynchronous context."""
 
     def connect(self) -> None:
-        """Begin to read what the dataplane has; it may be done before the model is loaded, and before the context."""
+        """Start reading the dataplane; allowed before the model is loaded and before entering the context."""
 
     central: "CentralDataplane"
 
     def for_doors(self) -> Central: ...
 
     async def wait_told(self) -> None:
-        """Until what is observed of nodes is known, or is not waited for any longer."""
+        """Wait, with a limit, until the observed state of nodes is known."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -79,11 +79,13 @@ def _of_nothing(_: Owner) -> str:
 
 
 class CentralDataplane:
-    """An asynchronous context. Its reconciler hears of every change of the model from the beginning.
+    """Driver, reconciler and failover of a central dataplane; an asynchronous context.
 
-    `first_hear` returns when what is observed was heard, or is not waited for any longer: the first look at everything
-    comes after it. `hears` says whether what is observed is heard now: who is deaf does not take a writer's place.
-    `unheard` says why an owner cannot be looked at all the same, or "".
+    Its reconciler receives every change of the model from the start.
+
+    - `first_hear` returns when the observed facts are known, or after a timeout; the first resync waits for it.
+    - `hears` returns whether facts are being received now; a standby without them does not take over.
+    - `unheard` returns why an owner still cannot be compiled, or "".
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class CentralDataplane:
         model.subscribe(self.reconciler.mark)
 
     def connect(self) -> None:
-        """Ten thousand load balancers take a second to be told of: meanwhile the model is loaded."""
+        """Connect early: reading ten thousand load balancers takes a second, during which the model is loaded."""
         self._tasks.push_async_callback(self.driver.close)
         self.driver.start()
 
@@ -129,11 +131,11 @@ class CentralDataplane:
         await self._tasks.aclose()
 
     def look_again(self) -> None:
-        """At everything: the dataplane is there again, or this server is the one that writes now."""
+        """Request a resync, because the dataplane reconnected or this server became the leader."""
         self._look_wanted.set()
 
     async def wait_synced(self, seconds: float = PATIENCE) -> None:
-        """Until the first look at everything, or until it is served without the dataplane."""
+        """Wait for the first resync, with a limit."""
         try:
             async with asyncio.timeout(seconds):
                 await self._synced.wait()
@@ -144,7 +146,7 @@ class CentralDataplane:
             )
 
     async def _knows_all(self) -> bool:
-        """What is stored, and what is observed."""
+        """Whether everything stored and observed is known."""
         try:
             await self._model.catch_up()
         except StoreError:
@@ -152,13 +154,12 @@ class CentralDataplane:
         return await self._hears()
 
     async def _reconcile(self) -> None:
-        """What was marked while the model was loaded waits for what is observed, too."""
+        """Run the reconciler once the facts are known, because owners marked during loading depend on them."""
         await self._heard.wait()
         await self.reconciler.run()
 
     async def _look_when_wanted(self) -> None:
-        """At the start, when the dataplane comes back, and hourly. A look that fails by a mistake is made again when
-        this task is started again."""
+        """Run a resync at the start, after reconnecting, and hourly. After a bug, the restarted task repeats it."""
         if not self._heard.is_set():
             await self._first_hear()
             self._heard.set()
@@ -175,9 +176,9 @@ class CentralDataplane:
                 failing.pop_all()
 
     async def _look(self) -> None:
-        """At everything."""
+        """Run a resync and handle its errors."""
         try:
-            await self._model.catch_up()  # the lock may come before what its last holder has stored
+            await self._model.catch_up()  # the lock may arrive before the previous holder's last changes
             changed = await self.reconciler.resync()
         except MassDelete as brake:
             LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)

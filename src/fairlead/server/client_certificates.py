@@ -1,9 +1,9 @@
-"""TLS that asks clients for a certificate and takes whichever they have: who may do what is decided behind it.
+"""TLS that requests a client certificate and accepts any; authorization happens later.
 
-LXD's and Incus' clients make a certificate of their own and sign it themselves. Python's `ssl` refuses one that nobody
-vouches for, in the handshake; OpenSSL itself leaves it to the program, so this is pyOpenSSL, in the form that asyncio
-and uvloop know: a context whose `wrap_bio` gives what does the work. That the client has the certificate's key is shown
-by the handshake (RFC 8446, section 4.4.3).
+Clients of LXD and Incus use self-signed certificates. Python's `ssl` rejects unknown certificates in the handshake,
+while OpenSSL leaves the decision to the application. So this uses pyOpenSSL behind the interface that asyncio and
+uvloop use: a context with a `wrap_bio` that returns the TLS object. The handshake proves that the client has the
+certificate's key (RFC 8446, section 4.4.3).
 """
 
 import contextlib
@@ -16,26 +16,28 @@ from OpenSSL import SSL, crypto
 LARGEST_RECORD = 2**14
 """Bytes (RFC 8446, section 5.1)."""
 AT_ONCE = 2**12
-"""Bytes that OpenSSL is given before it is asked what was in them."""
+"""Bytes passed to OpenSSL before its output is read."""
 MOST_AROUND, AROUND = LARGEST_RECORD + 2**11, 32
-"""Bytes that may come and say nothing: a record that is not whole yet; and as many for each byte that was said. New
-keys cost us far more than their 27 bytes cost the client, and OpenSSL takes them without an end."""
+"""Bytes that may be received without application data (an incomplete record), and additional bytes per byte of
+application data. Without this limit a client could send key updates endlessly: each costs it 27 bytes, and the server
+much more."""
 
 
 def client_certificate(transport: Any) -> bytes | None:
-    """DER, of who has come by such a context; None without one."""
+    """Return the client certificate in DER of a connection with such a context; None without one."""
     found = transport.get_extra_info("ssl_object")
     return found.getpeercert(binary_form=True) if isinstance(found, _Session | ssl.SSLObject) else None
 
 
 def vouched_certificate(transport: Any) -> bytes | None:
-    """DER, of who has shown one that an authority of ours vouches for (`server.client_ca`); None without one."""
+    """Return the client certificate in DER if one of the configured CAs has signed it (`server.client_ca`); None
+    without one."""
     found = transport.get_extra_info("ssl_object")
     return found.getpeercert(binary_form=True) if isinstance(found, ssl.SSLObject) else None
 
 
 class _Context(ssl.SSLContext):
-    """Only what event loops ask of one."""
+    """SSL context with only the parts that event loops use."""
 
     inner: SSL.Context
 
@@ -44,8 +46,8 @@ class _Context(ssl.SSLContext):
 
 
 def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.3 and nothing older, which no client of these speaks. Raises OSError when the files are not a certificate
-    and its key."""
+    """Return a context for TLS 1.3 only, which all these clients support. Raises OSError for an invalid certificate or
+    key."""
     inner = SSL.Context(SSL.TLS_SERVER_METHOD)
     inner.set_min_proto_version(SSL.TLS1_3_VERSION)
     try:
@@ -54,7 +56,7 @@ def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
         inner.check_privatekey()
     except SSL.Error:
         raise OSError(f"{certificate} and {key} are not a certificate and its key") from None
-    # resumed sessions would bring the certificate that was shown earlier: each connection shows its own
+    # A resumed session would carry an earlier certificate; each connection must present its own.
     inner.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     inner.set_options(SSL.OP_NO_TICKET)
     inner.set_verify(SSL.VERIFY_PEER, lambda *_: True)
@@ -65,7 +67,7 @@ def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class _Session:
-    """One connection, as `ssl.SSLObject`: bytes go in and out by the loop's own buffers."""
+    """One connection with the interface of `ssl.SSLObject`, which reads and writes the loop's buffers."""
 
     def __init__(self, context: SSL.Context, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
         self._connection = SSL.Connection(context, None)
@@ -73,21 +75,21 @@ class _Session:
         self._incoming, self._outgoing = incoming, outgoing
         self._certificate: bytes | None = None
         self._around = 0
-        """Bytes that came and said nothing."""
+        """Bytes received without application data."""
         self._more = False
-        """Whether there may be more to read than was asked for."""
+        """Whether more data than requested may be available."""
         self._ended = False
-        """The client has said that it sends nothing more, and the loop does not know yet."""
+        """The client has closed its side, and the loop has not read the end yet."""
 
     def do_handshake(self) -> None:
-        """Raises ssl.SSLWantReadError until the client has sent all of it."""
+        """Continue the handshake. Raises ssl.SSLWantReadError until the client has sent its part."""
         try:
             self._shake_hands()
         except SSL.Error as error:
             raise ssl.SSLError(f"no handshake: {error}") from None
         finally:
             self._give_out()
-        self._around, self._more = 0, True  # the client may have asked for something already
+        self._around, self._more = 0, True  # application data may have arrived with the handshake
         found = self._connection.get_peer_certificate()
         self._certificate = None if found is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, found)
 
@@ -102,7 +104,7 @@ class _Session:
                 return
 
     def read(self, size: int, buffer: Any = None) -> Any:
-        """Whatever there is, and nothing once the client has ended. Raises ssl.SSLWantReadError."""
+        """Return the available data, or empty data after the client's end. Raises ssl.SSLWantReadError."""
         found = self._read(size)
         self._give_out()
         if not found and not self._ended:
@@ -115,7 +117,7 @@ class _Session:
         return len(found)
 
     def _read(self, size: int) -> bytes:
-        """Raises ssl.SSLError for one who sends much and says nothing."""
+        """Raises ssl.SSLError for much traffic without application data."""
         found = bytearray()
         self._more = False
         while len(found) < size:
@@ -147,13 +149,13 @@ class _Session:
             self._give_out()
 
     def unwrap(self) -> None:
-        """Say that nothing more comes. What the client says to that is not waited for."""
+        """Send a close notification, without waiting for the client's."""
         with contextlib.suppress(SSL.Error):
             self._connection.shutdown()
         self._give_out()
 
     def pending(self) -> int:
-        """Whether it is worth while to read: what came in is not in the loop's own buffer any more."""
+        """Bytes that can be read, or 1 if there may be some, because input has left the loop's buffer."""
         return max(self._connection.pending(), int(self._more or self._ended))
 
     def getpeercert(self, binary_form: bool = False) -> Any:
@@ -168,7 +170,7 @@ class _Session:
         return None
 
     def _take_in(self) -> bool:
-        """Whether there was something."""
+        """Pass input to OpenSSL. Returns whether there was any."""
         data = self._incoming.read(AT_ONCE)
         if data:
             self._around += len(data)

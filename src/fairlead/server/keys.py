@@ -1,4 +1,4 @@
-"""Where a server's keys come from: the key-stores that its configuration names."""
+"""Key stores of a server, as configured."""
 
 import logging
 import ssl
@@ -23,11 +23,11 @@ from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
 AT_ONCE, OF_ONE, WAITING, WAITING_IN_ALL = 8, 4, 100, 1000
-"""References that are read of Barbican, of all projects and of one, each with one question at a time; and that wait."""
+"""Limits for Barbican: concurrent reads of all projects and of one; waiting reads of one project and of all."""
 
 
 def make_keys(configuration: Configuration, authenticate: Authenticate) -> Keys:
-    """Raises BadConfiguration, OSError."""
+    """Create the configured key stores. Raises BadConfiguration and OSError."""
     options = configuration.keys
     stores = list[KeyStore]()
     if options.directory:
@@ -45,7 +45,7 @@ def make_keys(configuration: Configuration, authenticate: Authenticate) -> Keys:
 
 
 def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbican:
-    """It is asked by the user who asks Keystone about tokens."""
+    """Create the Barbican client, which uses the same service user as the Keystone client."""
     if isinstance(authenticate, KeystoneTokens):
         keystone = authenticate.keystone
     else:
@@ -72,7 +72,7 @@ def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbi
 
 
 def _place(options: KeyOptions) -> Place:
-    """Raises BadConfiguration, OSError."""
+    """Return Barbican's location. Raises BadConfiguration and OSError."""
     if not options.barbican.startswith("https://"):
         return Place(url=options.root)
     try:

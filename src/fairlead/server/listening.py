@@ -1,4 +1,4 @@
-"""Where a server listens, and to whom: its socket, who may come in, certificates, and what SIGHUP reads again."""
+"""Sockets of a server: listening, limits of connections, certificates, and the files that SIGHUP re-reads."""
 
 import asyncio
 import contextlib
@@ -38,11 +38,12 @@ from fairlead.supervision import READY, STOPPING, tell_supervisor
 
 LOG = logging.getLogger(__name__)
 FILES_BESIDE = 100
-"""That are open beside connections of callers: the store, databases of dataplanes, the log."""
+"""Open files in addition to client connections: the store, dataplane databases, the log."""
 
 
 def host_names(options: ServerOptions) -> frozenset[str] | None:
-    """What Host may be. No browser opens a unix socket, and who has a password is known by it."""
+    """Return the allowed Host headers; None for any, on Unix sockets (unreachable for browsers) and with
+    authentication."""
     if options.authentication != "none" or options.listen.startswith("unix:"):
         return None
     return names_of(options.listen, options.more_hosts, tls=bool(options.tls_certificate))
@@ -50,33 +51,34 @@ def host_names(options: ServerOptions) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listener:
-    """A socket, and what is behind it."""
+    """Listening socket with its application and TLS context."""
 
     socket: socket.socket
     settings: uvicorn.Config
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     is_proxy: Callable[[str], bool] = lambda _: False
     of_agents: bool = False
-    """Agents' connections are counted apart from those of all others: neither takes the other's room."""
+    """Whether connections are counted with those of agents, separately from all others, so neither exhausts the other's
+    limit."""
     certificate_of: Callable[[Any], bytes | None] = client_certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Who has passwords and certificates: SIGHUP reads all of them again."""
+    """Holders of passwords and certificates, all re-read at SIGHUP."""
 
     authenticate: Authenticate
     lxd: LxdServer
     nodes: NodesServer
     renew_store: Callable[[], Awaitable[None]]
-    """Raises StoreUnavailable: what was read before goes on then."""
+    """Raises StoreUnavailable, and then keeps the previous credentials."""
 
 
 class _Server(uvicorn.Server):
-    """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
+    """uvicorn server that returns at its end. uvicorn itself would re-raise the signal before the cleanup."""
 
     def __init__(self, listeners: Sequence[_Listener], configuration: Configuration, secrets: Secrets) -> None:
-        """The first of the listeners is that of all doors."""
+        """The first listener serves all API front ends."""
         super().__init__(listeners[0].settings)
         self._listeners = [replace(listeners[0], tls=lambda: self._tls), *listeners[1:]]
         self._configuration = configuration
@@ -102,7 +104,8 @@ class _Server(uvicorn.Server):
         self._reading = asyncio.get_running_loop().create_task(self._read_again())
 
     async def _read_again(self) -> None:
-        """Passwords and certificates, and the file of the audit; what cannot be read stays as it was."""
+        """Re-read passwords and certificates and reopen the audit file. Unreadable files leave the previous ones in
+        effect."""
         try:
             reopen()
         except OSError as error:
@@ -122,7 +125,7 @@ class _Server(uvicorn.Server):
             LOG.info("SIGHUP: passwords and certificate are read again")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
+        """Start own acceptors instead of uvicorn's, to limit connections per address."""
         own = self._options.connections
         agents = self._secrets.nodes.options.connections if any(each.of_agents for each in self._listeners) else 0
         possible = _files_for(own + agents)
@@ -135,14 +138,14 @@ class _Server(uvicorn.Server):
         tell_supervisor(READY)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Only now it is the process that ends. systemd kills who goes on after these words, and a server that has no
-        more to serve may go on to stand by."""
+        """Stop the process. systemd kills the process if it goes on after STOPPING=1, so this is sent only for a
+        signal: a server that stops serving for another reason becomes a standby."""
         self.told_to_end = True
         tell_supervisor(STOPPING)
         super().handle_exit(sig, frame)
 
     def _accept(self, listener: _Listener, clients: ClientConnections) -> Acceptor:
-        """Whichever way they come, they are counted together."""
+        """Create an acceptor. All acceptors of a kind share one connection count."""
         if not listener.settings.loaded:
             listener.settings.load()
         acceptor = Acceptor(
@@ -158,7 +161,7 @@ class _Server(uvicorn.Server):
 
 
 def _files_for(connections: int) -> int:
-    """How many connections this process may have: it takes as many files as it needs and as it is allowed."""
+    """Raise the limit of open files as needed and allowed, and return the number of connections it permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES_BESIDE
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -173,8 +176,10 @@ def _files_for(connections: int) -> int:
 
 
 def _serving_tls(configuration: Configuration) -> ssl.SSLContext | None:
-    """None without TLS. A certificate that is not valid now is served with a warning. Raises BadConfiguration for files
-    that cannot be served, and OSError."""
+    """Return the TLS context; None without TLS. Logs a warning for a certificate that is not valid now.
+
+    Raises BadConfiguration for files that cannot be served, and OSError.
+    """
     options = configuration.server
     if not options.tls_certificate:
         return None
@@ -198,13 +203,12 @@ async def listen(
     *,
     until: asyncio.Event | None = None,
 ) -> bool:
-    """Until a signal, or until that is set. Whether the process was told to end, be it while the last callers were
-    answered."""
+    """Serve until a signal or `until` is set. Returns whether a signal was received, even during the shutdown."""
     options, trusted = configuration.server, configuration.server.trusted_proxies
     lxd, nodes = secrets.lxd, secrets.nodes
     behind_proxies = {
         "proxy_headers": bool(trusted),
-        # without an address there is one kind of caller only: whoever may open the socket
+        # a Unix socket has no addresses: trust the proxy headers of any process that may open it
         "forwarded_allow_ips": "*" if "unix" in trusted and options.listen.startswith("unix:") else list(trusted),
     }
     with contextlib.ExitStack() as stack:
@@ -245,7 +249,8 @@ def _settings(app: ASGIApp, **more: Any) -> uvicorn.Config:
 
 
 def _lxd_listeners(app: ASGIApp, lxd: LxdServer, stack: contextlib.ExitStack) -> Iterator[_Listener]:
-    """No proxy is believed here: it could not show its client's certificate."""
+    """Yield the listeners for LXD clients. Proxy headers are ignored, because a proxy cannot present its client's
+    certificate."""
     settings = _settings(
         app,
         proxy_headers=False,
@@ -285,7 +290,7 @@ def _proxies(trusted: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _open(listen: str, stack: contextlib.ExitStack) -> socket.socket:
-    """Closed, and a unix socket taken away, when the stack ends."""
+    """Open a socket that is closed, and removed if it is a Unix socket, when the stack ends."""
     listener = stack.enter_context(open_socket(listen))
     if listen.startswith("unix:"):
         stack.callback(Path(listen.removeprefix("unix:")).unlink, missing_ok=True)
@@ -293,7 +298,7 @@ def _open(listen: str, stack: contextlib.ExitStack) -> socket.socket:
 
 
 def open_socket(listen: str) -> socket.socket:
-    """Bound and not yet listening. A unix socket is for its owner and group. Raises OSError that names the address."""
+    """Return a bound socket, not yet listening. Unix sockets have mode 0660. Raises OSError that names the address."""
     try:
         if listen.startswith("unix:"):
             path = Path(listen.removeprefix("unix:"))
@@ -309,7 +314,7 @@ def open_socket(listen: str) -> socket.socket:
 
 
 def _bind(family: int, address: object) -> socket.socket:
-    # asyncio sets TCP_NODELAY on what is accepted only if the socket says that it is TCP
+    # asyncio sets TCP_NODELAY on accepted sockets only if the listener's protocol is TCP
     protocol = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
     listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:
@@ -322,7 +327,7 @@ def _bind(family: int, address: object) -> socket.socket:
 
 
 def _remove_dead_socket(path: Path) -> None:
-    """What a server that was killed left behind. Raises OSError when a server listens there."""
+    """Remove the socket of a killed server. Raises OSError if a server listens on it."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(str(path)) == 0:

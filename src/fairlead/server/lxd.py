@@ -1,4 +1,4 @@
-"""LXD's clients: the server's certificate for them, made if there is none, and where they can come in."""
+"""Front end for LXD clients: the server's certificate, created if missing, and its addresses."""
 
 import contextlib
 import grp
@@ -27,20 +27,20 @@ from fairlead.server.client_certificates import make_context
 
 LOG = logging.getLogger(__name__)
 OWN_FILE = "lxd-server.pem"
-"""Beside the store: the certificate that was made, and its key."""
+"""File beside the store with the created certificate and its key."""
 LIFETIME = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """As it was read last."""
+    """Certificate as last read."""
 
     context: ssl.SSLContext
     reachable: Reachable
 
 
 class LxdServer:
-    """What a server shows to LXD's clients; SIGHUP reads it again."""
+    """Certificate and addresses for LXD clients; SIGHUP re-reads them."""
 
     def __init__(self, configuration: Configuration) -> None:
         """Raises OSError for files that are not a certificate and its key."""
@@ -49,7 +49,7 @@ class LxdServer:
         self._now = _read(configuration) if self.options.listen else None
 
     def read_again(self) -> None:
-        """Raises OSError; what was read before goes on then."""
+        """Re-read the certificate. Raises OSError, and then keeps the previous one."""
         if self.options.listen:
             self._now = _read(self._configuration)
 
@@ -58,7 +58,7 @@ class LxdServer:
         return self._now.context if self._now else None
 
     def reachable(self) -> Reachable | None:
-        """None where nobody can come in by a certificate."""
+        """Return addresses and certificate for tokens; None without a TLS listener."""
         return self._now.reachable if self._now else None
 
 
@@ -85,13 +85,13 @@ def _read(configuration: Configuration) -> ServerCertificate:
 
 
 def store_folder(configuration: Configuration) -> Path:
-    """Of the store: all servers that have that one show one certificate then."""
+    """Return the store's directory, so that all servers with the same store present the same certificate."""
     scheme, _, path = configuration.store.where.partition("://")
     return Path(path if scheme == "sqlite" else configuration.store.path).parent
 
 
 def _addresses(options: LxdOptions) -> tuple[str, ...]:
-    """Where clients reach this server. A machine that has no address under its own name says only the name."""
+    """Return the addresses that clients connect to; the hostname if it resolves to no external address."""
     if options.reached_at:
         return options.reached_at
     host, port = split_listen(options.listen, "lxd.listen")
@@ -107,14 +107,13 @@ def _addresses(options: LxdOptions) -> tuple[str, ...]:
 
 
 def _names(options: LxdOptions) -> Sequence[str]:
-    """By which clients may call this server."""
+    """Names for the certificate: all names that clients may use for this server."""
     hosts = (split_listen(each, "lxd.listen")[0] for each in (*_addresses(options), options.listen))
     return sorted({*hosts, socket.gethostname(), "localhost", "127.0.0.1", "::1"} - {"0.0.0.0", "::"})  # noqa: S104
 
 
 def _make(path: Path, names: Sequence[str]) -> None:
-    """A certificate that signs itself, and its key. Raises FileExistsError when somebody was quicker: that one is taken
-    by all."""
+    """Create a self-signed certificate and its key. Raises FileExistsError if another server was first."""
     if path.exists():
         raise FileExistsError(path)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -132,7 +131,7 @@ def _make(path: Path, names: Sequence[str]) -> None:
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with NamedTemporaryFile(dir=path.parent) as file:  # which only its owner may read
+    with NamedTemporaryFile(dir=path.parent) as file:  # mode 0600
         file.write(made.public_bytes(Encoding.PEM) + private)
         file.flush()
         os.fsync(file.fileno())
@@ -148,7 +147,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def give_to_group(path: Path, options: LxdOptions) -> None:
-    """Let in by the socket whom the options name. Raises OSError."""
+    """Give the socket to the configured group. Raises OSError."""
     if options.socket_group:
         try:
             group = grp.getgrnam(options.socket_group).gr_gid

@@ -1,4 +1,4 @@
-"""Agents' way in: the authority of nodes, and what this server shows to them. SIGHUP reads the authority again."""
+"""Listener for agents: the CA of nodes and the server's certificate. SIGHUP re-reads the CA."""
 
 import ssl
 from datetime import timedelta
@@ -12,7 +12,7 @@ from fairlead.server.lxd import store_folder
 
 class NodesServer:
     def __init__(self, configuration: Configuration) -> None:
-        """Raises OSError for a file that is no authority."""
+        """Raises OSError for an invalid CA file."""
         self._configuration = configuration
         self.options: NodesOptions = configuration.nodes
         self.context: ssl.SSLContext | None = None
@@ -20,7 +20,7 @@ class NodesServer:
         self.read_again()
 
     def read_again(self) -> None:
-        """Raises OSError; what was read before goes on then."""
+        """Re-read the CA. Raises OSError, and then keeps the previous one."""
         if not self.options.listen:
             return
         own = self.options.authority
@@ -32,5 +32,5 @@ class NodesServer:
         )
 
     def enrolment(self) -> Enrolment | None:
-        """None where no agent comes with a certificate."""
+        """Return the enrolment service; None without a TLS listener for agents."""
         return self._enrolment

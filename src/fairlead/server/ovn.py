@@ -1,5 +1,4 @@
-"""OVN in a server: the driver of the Northbound database, and what is observed: in the Southbound one what OVN sees, in
-the Northbound one what others write there."""
+"""OVN in a server: the Northbound driver, and readers of the Southbound database and of unmanaged networks."""
 
 import asyncio
 import contextlib
@@ -30,13 +29,13 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 SOUTHBOUND_PATIENCE = 2.0
-"""Seconds that the first look at everything waits for what probes say, and for which ports are plugged in: without it
-the dead would serve for a moment, and every port would be DOWN."""
+"""Seconds that the first resync waits for probe results and port bindings. Without them, members that are down would be
+used for a moment, and every port would be DOWN."""
 TOPOLOGY_PATIENCE = 120.0
-"""Seconds that the first look waits for what others wrote, if load balancers are on it: many times what a hundred
-thousand ports need. Then it is at all that does not rest on it."""
+"""Seconds that the first resync waits for unmanaged networks, if load balancers use any: many times the duration for a
+hundred thousand ports. After that, it covers only owners that do not depend on them."""
 AGENTS_PATIENCE, AGENTS_LOOK = 10.0, 0.05
-"""Seconds for which agents are waited for at the start, and from look to look: they may begin together with servers."""
+"""Seconds that the start waits for agents, and between polls. Agents may start at the same time as the servers."""
 PROBES_UNHEARD, PORTS_UNHEARD = "what health monitors see", "which ports are plugged in"
 NETWORKS_UNHEARD = "what networks others have"
 NETWORKS_UNTOLD = "the networks of others have not been read yet: it stays as it is until then"
@@ -45,12 +44,14 @@ ANSWERS_FOR_UNPLUGGED = (
     " maintenance worker sets options:ignore_lsp_down=false in NB_Global, and here it is not set"
 )
 HINDRANCE_INTERVAL = 60.0
-"""Seconds between two looks at what keeps load balancers from being reached."""
+"""Seconds between checks for settings that make load balancers unreachable."""
 
 
 class OvnControl:
-    """An asynchronous context: a central dataplane, the reader of what OVN observes, and who asks the chassis whether
-    they live."""
+    """OVN as a central dataplane, with the reader of observed state and the liveness checks of chassis.
+
+    An asynchronous context.
+    """
 
     def __init__(self, dataplane: Dataplane, model: Model, configuration: Configuration) -> None:
         options = configuration.ovn
@@ -95,20 +96,24 @@ class OvnControl:
         )
 
     def ports_on(self, chassis: str) -> frozenset[str] | None:
-        """Those that the chassis has; None for no such one. Raises Unreachable while OVN cannot be asked."""
+        """Return the ports bound to a chassis; None if it does not exist. Raises Unreachable while OVN is
+        disconnected."""
         self.southbound.check_connected()
         return ports_on(self._model.snapshot, chassis)
 
     def check_told(self) -> None:
-        """Raises Unreachable while not all that is observed was told once: half of what a node has would be taken for
-        all of it. What is told later may be old, and holds."""
+        """Raise Unreachable until all observed state was received once, because a partial state would be taken as
+        complete.
+
+        Later states may be outdated, and are still used.
+        """
         if not self.southbound.has_told_all:
             raise Unreachable("the Southbound database has not been read yet")
         if self.topology is not None and not self.topology.has_told_all and rests_on_others(self._model.snapshot):
             raise Unreachable("the networks of others have not been read yet")
 
     async def wait_told(self) -> None:
-        """Until what nodes have is known, or is not waited for any longer."""
+        """Wait, with a limit, until the state of nodes is known."""
         with contextlib.suppress(TimeoutError):
             await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
 
@@ -139,7 +144,7 @@ class OvnControl:
         return (ANSWERS_FOR_UNPLUGGED,)
 
     def _unheard(self) -> tuple[float, str]:
-        """For how many seconds it was not heard what somebody waits for, and what that is."""
+        """Return the seconds since needed facts were last received, and which facts those are."""
         silence, snapshot = self.southbound.silence, self._model.snapshot
         if silence and asks_for_probes(snapshot):
             return silence, PROBES_UNHEARD
@@ -150,7 +155,8 @@ class OvnControl:
         return 0.0, ""
 
     async def _ask_chassis(self) -> None:
-        """Whether they live, while somebody wants to know: the one server that writes asks, unless others do."""
+        """Check the liveness of chassis while any monitor needs it. Only the leader does so, unless another client of
+        OVN has."""
         while self._probe_interval:
             await asyncio.sleep(self._probe_interval)
             asked = time.monotonic() - self.southbound.counted_at < self._probe_interval / 2
@@ -159,10 +165,10 @@ class OvnControl:
                     await self.driver.count_up()
                 except DriverError as error:
                     LOG.info("the chassis cannot be asked whether they live: %s", error)
-        await asyncio.Event().wait()  # a task of the server never ends
+        await asyncio.Event().wait()  # tasks of the server must not end
 
     async def _tell_hindrances(self) -> None:
-        """Each once, when it comes."""
+        """Log each setting that makes load balancers unreachable once, when it appears."""
         told: set[str] = set()
         while True:
             now = set(self._hindrances())
@@ -172,22 +178,23 @@ class OvnControl:
             await asyncio.sleep(HINDRANCE_INTERVAL)
 
     async def _hears(self) -> bool:
-        """Where rows depend on it: on networks of others; on probes, members near the client, or a Local IP."""
+        """Whether all facts are received that rows depend on: unmanaged networks, probes, localities and Local IPs."""
         snapshot = self._model.snapshot
         if self.topology is not None and not self.topology.connected and rests_on_others(snapshot):
             return False
         return self.southbound.connected or not (asks_for_probes(snapshot) or snapshot.near or snapshot.local_ips)
 
     def _unheard_for(self, owner: Owner) -> str:
-        """Who knows half of a router's networks would take the owner's load balancers from the other half."""
+        """Return why the owner must not be compiled yet: with only some of a router's networks known, its load
+        balancers would be removed from the others."""
         if self.topology is None or self.topology.has_told_all or not is_on_others(self._model.snapshot, owner):
             return ""
         return NETWORKS_UNTOLD
 
     async def _first_hear(self) -> None:
-        """What others wrote, what probes say, and which ports are plugged in.
+        """Wait for unmanaged networks, probe results and port bindings.
 
-        Only at the start: later, what was heard last holds while nothing can be heard.
+        Only at the start. Later the last known state is used while nothing can be received.
         """
         if self.topology is not None and rests_on_others(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
@@ -200,11 +207,11 @@ class OvnControl:
                     await self._hear_agents()
 
     async def _hear_agents(self) -> None:
-        """Until each node that has members to probe has told what it sees of them, or the dead would serve again; and
-        what its proxies serve, or nobody would be led to them."""
+        """Wait until each node with probed members has reported their state, because members that are down would be
+        used otherwise; and its proxies' state, because they would not be used otherwise."""
         while not self.southbound.has_told_all or _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
             await asyncio.sleep(AGENTS_LOOK)
-        await asyncio.sleep(AGENTS_LOOK)  # what came with the first word of the last one
+        await asyncio.sleep(AGENTS_LOOK)  # time for the rest of the last agent's first report
 
 
 def _is_untold(snapshot: Snapshot) -> bool:

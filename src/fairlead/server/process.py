@@ -1,8 +1,8 @@
-"""The server: doors, store and reconcilers of central dataplanes in one process, and in which order they start and end.
+"""Server process: API front ends, store, and reconcilers of central dataplanes; the order of start and shutdown.
 
-Everything is derived again at the start: the model is loaded, the dataplanes are read, what differs is applied. So it
-may be killed at any instant. While a dataplane is away the doors stay open: what is asked for is stored and applied
-later.
+All state is derived again at the start: the model is loaded, the dataplanes are read, and differences are applied. So
+the process may be killed at any time. While a dataplane is disconnected, requests are served; their changes are stored
+and applied later.
 """
 
 import asyncio
@@ -63,20 +63,22 @@ from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
 CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
-"""Central dataplane -> what keeps it in a server."""
+"""Central dataplane -> its control in a server."""
 
 
 async def serve(configuration: Configuration) -> None:
-    """Until SIGINT or SIGTERM; while a newer version's documents are in the store it stands by. Raises
-    StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
+    """Run until SIGINT or SIGTERM; as a standby while the store has documents of a newer version.
+
+    Raises StoreUnavailable, BadPasswordFile, BadConfiguration and OSError.
+    """
     while (newer := await _work(configuration)) is not None:
-        newer.with_traceback(None)  # which leads to all that was in memory
+        newer.with_traceback(None)  # the traceback refers to the whole model in memory
         if not await stand_by(configuration, newer):
             return
 
 
 async def _work(configuration: Configuration) -> NewerDocument | None:
-    """Until it is told to end, or meets what a newer version has written: then nothing of it is left running."""
+    """Run until a signal, or until a newer version's document is read; everything is stopped on return."""
     try:
         return await _serve(configuration)
     except NewerDocument as error:
@@ -92,7 +94,7 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
     if configuration.probes.by != AGENTS:
         providers = without_proxies(providers)
     dataplanes = dataplanes_of(providers)
-    gc.disable()  # until the model is loaded: each new document would be looked through again and again
+    gc.disable()  # until the model is loaded, because the collector would traverse the new documents repeatedly
     store = await open_store(configuration.store.where, configuration.store.access)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
@@ -113,7 +115,7 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
             await control.__aenter__()
         upkeep = (partial(forget_parted, model), partial(provide_covers, model), remembered.keep)
         await stack.enter_async_context(at_work(model.follow, *upkeep))
-        by_agents = rests_on_agents(model.snapshot)  # they come in by the doors, and have to be told what they have
+        by_agents = rests_on_agents(model.snapshot)  # agents connect once requests are served
         waits = (control.wait_told() if by_agents else control.central.wait_synced() for control in controls)
         await asyncio.gather(*waits)
         kept = Dataplanes(
@@ -149,16 +151,16 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
 
 
 MAX_LOGGED = 20
-"""Places named in the log."""
+"""Maximum places named in the log."""
 SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
-"""What doors ask of it."""
+"""Attributes of OvnControl that the API front ends use."""
 
 
 def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
-    """Raises BadConfiguration for load balancers whose provider's name is gone: what it meant is not known any more.
-    And for those that lead to proxies where nobody runs any.
+    """Raise BadConfiguration for load balancers with an unconfigured provider name, because its meaning is unknown.
 
-    Nothing has been written then: their rows stay as they are, and connections go on.
+    Also for load balancers that need proxies where no agents run them. Nothing has been written then: rows stay as they
+    are, and connections continue.
     """
     unknown = Counter(each.provider for each in snapshot.load_balancers.values() if each.provider not in providers)
     if unknown:
@@ -173,7 +175,7 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
 
 
 def log_large_proxies(snapshot: Snapshot, most: int) -> None:
-    """Names the places whose HAProxies have more servers than the limit; the largest ones of many."""
+    """Log the places with HAProxies above the server limit, the largest first."""
     found = sorted(large_proxies(most, snapshot).items(), key=lambda each: (-each[1], each[0]))
     for place, servers in found[:MAX_LOGGED]:
         LOG.warning(
@@ -189,7 +191,7 @@ def log_large_proxies(snapshot: Snapshot, most: int) -> None:
 
 
 def _empty(configuration: Configuration, providers: Names) -> Snapshot:
-    """What is known before anything is read."""
+    """Return the snapshot before any document is read, with the configured facts."""
     ports = host_proxy_ports(configuration)
     empty = Snapshot(parting_seconds=configuration.ovn.parting, host_proxy_ports=ports)
     empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)

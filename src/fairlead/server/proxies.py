@@ -1,8 +1,7 @@
-"""Gives load balancers the proxies that they need, and takes those that nobody needs: from time to time, by what is
-observed.
+"""Placement of proxies: periodically creates the proxies that load balancers need, and deletes unneeded ones.
 
-Any server may: what is written is the same, whoever does it, and the store refuses the second. On networks of others
-nothing is written: what should be there is a fact, which is told to who makes the ports.
+Every server may do so: each would write the same, and the store rejects the second write. On unmanaged networks nothing
+is written; the desired ports are a fact, and another component (the Octavia plugin) creates the ports.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 INTERVAL = 0.5
-"""Seconds between two looks for what has changed."""
+"""Seconds between checks for changes."""
 AGAIN = 5.0
-"""Seconds until it is looked again though nothing has: who reaches a network is known later than its ports, and an
-address may be free by then."""
+"""Seconds after which the placement is repeated without a change: the reach of a network is known later than its ports,
+and an address may be free by then."""
 
 
 async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], bounds: Bounds) -> None:
-    """Until it is cancelled. `near`: the chassis with an agent that reach a network."""
+    """Run until cancelled. `near` returns the chassis with an agent that reach a network."""
     last, due = Snapshot(), 0.0
     while True:
         await asyncio.sleep(INTERVAL)
@@ -50,7 +49,7 @@ async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], bou
 
 
 def _is_same(last: Snapshot, snapshot: Snapshot) -> bool:
-    """Whether nothing has changed on which places depend."""
+    """Whether nothing that placements depend on has changed."""
     return all(
         getattr(last, name) is getattr(snapshot, name)
         for name in ("proxied", "place_proxies", "chassis", "agents", "router_interfaces")
@@ -92,7 +91,7 @@ def _places(snapshot: Snapshot) -> Iterator[ProxyPlace]:
 
 
 def _near(snapshot: Snapshot, place: ProxyPlace, near: Callable[[str], Collection[str]]) -> Collection[str]:
-    """The chassis that reach the network on which its proxies are."""
+    """Return the chassis that reach the network of the place's proxies."""
     home = home_of(snapshot, place)
     return () if home is None else near(home.id)
 

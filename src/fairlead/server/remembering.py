@@ -1,10 +1,11 @@
-"""What agents have told a server, in a file of its own: it holds until somebody has seen something newer.
+"""Probe results of agents, saved in a file over restarts of a server, until newer ones arrive.
 
-A server that begins knows nothing of members, and whoever is unknown serves. Agents tell again what they saw; but one
-may be away for long, and of what it saw in the place of another a server believes nothing before it knows who is
-silent. So a server keeps what would be something else if it were not known: who is down, and who answers that is
-nobody's port. What a node had seen that has fallen silent is known to all servers (`model/silence.py`).
-The rest is no part of the model: each server has what it was told, and what agents tell goes before it.
+A new server has no probe results, and unknown members are used. Agents resend theirs, but one may be offline for long,
+and its results of delegated probes are not accepted before the unresponsive nodes are known. So a server saves the
+results that differ from the default for unknown members: members that are down, and members without a port that are up.
+The results of nodes that became unresponsive are known to all servers (`model/silence.py`).
+
+The file is no part of the model: each server saves what it received, and newer reports of agents override it.
 """
 
 import asyncio
@@ -23,9 +24,9 @@ from fairlead.store.model import Model, Published
 LOG = logging.getLogger(__name__)
 FILE = "sightings.json"
 GATHER, AGAIN = 0.05, 2.0
-"""Seconds for which news are gathered, and until what could not be written is tried again."""
+"""Seconds to collect changes for one write, and between attempts after a failed write."""
 REST = 10
-"""After it was written it is not written for so many times as long as that took: ten thousand take a while."""
+"""Pause after a write as a multiple of its duration: ten thousand results take a while."""
 
 
 class Remembered:
@@ -36,9 +37,10 @@ class Remembered:
         self._news = asyncio.Event()
 
     async def recall(self) -> None:
-        """Before anybody is heard, and when the model has been read: of what nobody asks any more nothing is known."""
+        """Load the file, after the model and before agents connect. Results that no monitor needs any more are
+        dropped."""
         found = read_sightings(self._path)
-        for node in self._model.snapshot.silent_nodes.values():  # nobody tells it again
+        for node in self._model.snapshot.silent_nodes.values():  # these nodes do not resend their results
             found.update(
                 (each, seen) for each, seen in node.seen if each not in found or found[each].since < seen.since
             )
@@ -60,7 +62,7 @@ class Remembered:
                 self._news.set()
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
+        """Write changes until cancelled."""
         fails = False
         while True:
             await self._news.wait()
@@ -80,10 +82,11 @@ class Remembered:
 
 
 def _matters(endpoint: Endpoint, health: Health) -> bool:
-    """Who is nobody's port is down until somebody has seen it answer, and all others serve until they do not."""
+    """Whether the result differs from the default: members without a port are down until a probe succeeds, others are
+    up."""
     return health is (Health.ERROR if endpoint.port_id else Health.ONLINE)
 
 
 def _is_asked(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Whether whoever asked is still there. What it asks for rests on networks of others, which were not read yet."""
+    """Whether the monitor still exists. Its targets depend on unmanaged networks, which are not read yet."""
     return endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips

@@ -1,10 +1,10 @@
-"""Keeps what nodes had told that fall silent where all servers see it, and forgets it when they are heard again.
+"""Stores the reports of nodes that became unresponsive for all servers, and deletes them when the nodes reconnect.
 
-The server that writes to the dataplanes does it. If it was not there to hear the node, another one does that was. Each
-does it once for a silence, so two of which only one is reached by a node do not take turns for ever.
+The leader does so. If it never received the node's reports, a server that has does. Each server stores a node once per
+outage, so two servers do not alternate endlessly if only one of them receives the node.
 
-Without a central dataplane every server may: each of these changes expects the document that was read, and finds
-nothing to do once another server has made it.
+Without a central dataplane every server may: each change is guarded by the document that was read, and is not needed
+after another server has made it.
 """
 
 import asyncio
@@ -30,11 +30,12 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 LOOK = 1.0
-"""Seconds between two looks."""
+"""Seconds between checks."""
 OTHERS = 30.0
-"""Seconds that a server waits which does not write to the dataplanes: the one that does is to do it."""
+"""Seconds that a standby waits, because the leader is expected to do it."""
 AT_ONCE = 20
-"""Nodes in one look: of a rack that has lost its power more than that wait, and others want to write too."""
+"""Maximum nodes per check. If more fail together (a rack without power), the rest wait, so that other writes
+proceed."""
 
 
 class Silences:
@@ -52,11 +53,11 @@ class Silences:
         self._writes = writes
         self._now = now
         self._kept: dict[str, datetime] = {}
-        """Node -> since when it was silent when this server kept what it had told."""
+        """Node -> start of the outage for which this server has stored its reports."""
         self._taken: Mapping[str, SilentNode] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled. A store that is away is asked again."""
+        """Run until cancelled; retries while the store is unavailable."""
         while True:
             try:
                 await self.look()
@@ -65,7 +66,7 @@ class Silences:
             await asyncio.sleep(LOOK)
 
     async def look(self) -> None:
-        """Raises StoreError."""
+        """Store new unresponsive nodes and delete reconnected ones. Raises StoreError."""
         await self._take()
         silent = self._counts.silent()
         self._kept = {chassis: since for chassis, since in self._kept.items() if chassis in silent}
@@ -78,7 +79,7 @@ class Silences:
             await self._forget_some()
 
     async def _take(self) -> None:
-        """What a node had seen that this server never heard, or has forgotten."""
+        """Take over stored probe results that this server never received, or has forgotten."""
         stored, known = self._model.snapshot.silent_nodes, self._taken
         if stored is known:
             return

@@ -1,8 +1,6 @@
-"""A server that has met what a newer version wrote: it says so at each of its doors, writes nothing, neither to the
-store nor to OVN, and asks again whether it could go on.
+"""Server that waits because a newer version has written documents: answers 503, writes nothing, and retries.
 
-Nothing of its work runs meanwhile: no model, no connection to a dataplane. So OVN's lock is free for a server that can
-read what is stored.
+No model is loaded and no dataplane is connected, so the OVSDB lock is free for a server that can read the store.
 """
 
 import asyncio
@@ -29,19 +27,19 @@ from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
 LOOK_AGAIN = 2.0
-"""Seconds between two looks at the document that could not be read."""
+"""Seconds between checks of the unreadable document."""
 WORDS = (
     "this server stands by: a newer version of Fairlead has written what it cannot read, and nothing was done. Ask"
     " another server; the operator has to upgrade this one."
 )
-"""For anybody: which document it is says the log."""
+"""Message for clients; the log names the document."""
 
 
 async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
-    """Until the document is gone or can be read; False if it was told to end. Raises OSError."""
+    """Wait until the document is deleted or readable. Returns False after a signal. Raises OSError."""
     LOG.error("standing by, and writing nothing: %s; upgrade this server", newer)
     gc.enable()
-    gc.collect()  # the model that this server had: nobody is served yet who would wait
+    gc.collect()  # frees the previous model; no client is waiting yet
     app = _app()
     readable = asyncio.Event()
     looking = asyncio.create_task(_look(configuration, newer.key, readable))
@@ -63,11 +61,11 @@ async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
 
 
 async def _nothing() -> None:
-    """The store is opened anew for each look."""
+    """Do nothing: the store is opened for each check."""
 
 
 async def _look(configuration: Configuration, key: str, readable: asyncio.Event) -> None:
-    """A store that is away is asked again."""
+    """Check the document until it is readable; retries while the store is unavailable."""
     while True:
         await asyncio.sleep(LOOK_AGAIN)
         try:

@@ -1,4 +1,4 @@
-"""The tasks of a server: they end with it, and never by themselves."""
+"""Background tasks of a server, which run until it stops."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,10 @@ async def at_work(*works: Work) -> AsyncIterator[None]:
 
 
 async def _watched(work: Work) -> None:
-    """A task of the server never ends by itself: if one does, that is a mistake which must be seen and outlived."""
+    """Run a task that must not end. If it fails, that is a bug, which is logged, and the task is restarted."""
     while True:
         try:
             await work()
-        except Exception:  # the outermost level of a main task
+        except Exception:  # outermost level of a task
             LOG.exception("%s failed; starting it again", work)
             await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""What the model of a server needs from time to time, whatever the dataplanes are."""
+"""Periodic maintenance of a server's model, independent of dataplanes."""
 
 import asyncio
 import logging
@@ -22,12 +22,12 @@ from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
 FORGET_INTERVAL = 10.0
-"""Seconds, between two looks at who was removed long enough ago."""
+"""Seconds between checks for removed members with an expired drain timeout."""
 
 
 async def provide_covers(model: Model) -> None:
-    """Who was monitored before agents probed, or before they covered each other's places, gets the addresses from which
-    a silent node's members are probed; then it rests until it is cancelled."""
+    """Allocate addresses for delegated probing where monitors from before that feature lack them, then sleep until
+    cancelled."""
     for owner in list(all_probing(model.snapshot)):
         probing = find_probing(model.snapshot, owner)
         if probing is not None and coverless_subnets(model.snapshot, probing):
@@ -45,7 +45,7 @@ def _with_covers(snapshot: Snapshot, owner: Owner, now: datetime) -> Changes:
 
 
 async def forget_parted(model: Model) -> None:
-    """Let go of removed members, and of who stood in for drained hosts, when their time is over, until cancelled."""
+    """Forget drained members, and substitutes of drained hosts, when their time is over. Runs until cancelled."""
     while True:
         await asyncio.sleep(FORGET_INTERVAL)
         for owner, forget in _forgotten(model.snapshot, datetime.now(UTC)):
@@ -56,7 +56,7 @@ async def forget_parted(model: Model) -> None:
 
 
 def _forgotten(snapshot: Snapshot, now: datetime) -> list[tuple[Owner, Callable[[Snapshot], Changes]]]:
-    """What remembers something whose time is over, and the change that lets go of it."""
+    """Return owners with expired state, and the change that removes it."""
     late = [each for each in snapshot.parting if forgets_at(snapshot.load_balancers[each]) <= now]
     back = [host.name for host in snapshot.hosts.values() if is_returned(host, now)]
     return [
