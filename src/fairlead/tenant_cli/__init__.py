@@ -1,6 +1,7 @@
-"""`fairlead pool` and `fairlead local-ip`: what Octavia's and Neutron's clients have no option for, for tenants.
+"""`fairlead pool`, `fairlead listener` and `fairlead local-ip`: commands for tenants, for attributes that the clients
+of Octavia and Neutron have no option for.
 
-It speaks to the doors as these clients do, by HTTP, and is configured as they are. It knows nothing else of Fairlead.
+The commands use the HTTP APIs and the configuration of those clients, and nothing else of Fairlead.
 """
 
 from fairlead.tenant_cli.commands import add_parsers

@@ -1,6 +1,6 @@
-"""Where the doors are and who asks, said as for the `openstack` command: clouds.yaml, and variables named OS_*.
+"""Endpoints and credentials, configured as for the `openstack` command: clouds.yaml and OS_* variables.
 
-A variable goes before what clouds.yaml says, as the options of that command do, whose defaults they are.
+Variables override clouds.yaml, as in that command, where they are the defaults of its options.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,39 +14,41 @@ from fairlead.client import Server, is_url
 from fairlead.tenant_cli.keystone import KEYS, LOG_INS, NotFound, log_in
 
 DOORS = {"load_balancer": "load-balancer", "network": "network"}
-"""What clients call a service -> its path below the endpoint, unless they say another place."""
+"""Service name in clients -> default path below the endpoint."""
 AUTH_TYPES = ("none", "http_basic", *LOG_INS)
 NAMES = ("clouds.yaml", "clouds.yml")
 FOLDERS = (Path(), Path("~/.config/openstack"), Path("/etc/openstack"))
-"""Where openstacksdk looks, in this order."""
+"""Search path of openstacksdk, in this order."""
 INSIDE = ("endpoint", "username", "password", *KEYS)
-"""What stands below `auth` in clouds.yaml."""
+"""Keys below `auth` in clouds.yaml."""
 BESIDE = ("cacert", "region_name", "interface")
-"""And what beside it."""
+"""Keys beside `auth`."""
 
 
 class BadCloud(Exception):
-    """What is said of the cloud cannot be used; the message says why."""
+    """The cloud's configuration is not usable; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
     doors: Mapping[str, str]
-    """Service -> URL of its door."""
+    """Service -> URL of its API."""
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    """Of Keystone."""
+    """Keystone token."""
     ca: str = ""
-    """PEM file that vouches for the server's certificate; "" is the system's own authorities."""
+    """PEM file with CA certificates for the server; "" for the system's."""
 
     def door(self, service: str) -> Server:
         return Server(url=self.doors[service], user=self.user, password=self.password, token=self.token, ca=self.ca)
 
 
 def find_cloud(name: str, environment: Mapping[str, str]) -> Cloud:
-    """The cloud of this name in clouds.yaml, or of what the variables say alone. If it has a Keystone, log in there.
-    Raises BadCloud, ServerError."""
+    """Return the named cloud of clouds.yaml, or the one that the variables describe. Logs in at Keystone if it has one.
+
+    Raises BadCloud and ServerError.
+    """
     chosen = name or environment.get("OS_CLOUD", "")
     said = _flat(_read_cloud(chosen, environment)) if chosen else {}
     said |= {key: text for key in _keys() if (text := environment.get(f"OS_{key.upper()}", ""))}
@@ -74,7 +76,7 @@ def _default_kind(said: Mapping[str, str]) -> str:
 
 
 def _cloud_of_keystone(said: Mapping[str, str], kind: str, ca: str) -> Cloud:
-    """The doors are where its catalogue says, or what is said instead. Raises BadCloud, ServerError."""
+    """Take endpoints from Keystone's catalogue, unless overridden. Raises BadCloud and ServerError."""
     if not is_url(said.get("auth_url", "")):
         raise BadCloud(f"auth_url is '{said.get('auth_url', '')}'; it is http://HOST:PORT or https://HOST:PORT")
     try:
@@ -94,7 +96,7 @@ def _keys() -> Iterator[str]:
 
 
 def _door(service: str, path: str, said: Mapping[str, str]) -> str:
-    """Raises BadCloud."""
+    """Return the URL of a service without Keystone. Raises BadCloud."""
     endpoint = said.get("endpoint", "").rstrip("/")
     url = said.get(f"{service}_endpoint_override") or (endpoint and f"{endpoint}/{path}")
     if not url:
@@ -105,7 +107,7 @@ def _door(service: str, path: str, said: Mapping[str, str]) -> str:
 
 
 def _flat(cloud: Mapping[str, Any]) -> dict[str, str]:
-    """As texts, with what stands below `auth` beside the rest."""
+    """Flatten a cloud to texts, with the keys below `auth` beside the rest."""
     auth = cloud.get("auth")
     pairs = {**cloud, **(auth if isinstance(auth, dict) else {})}
     return {
@@ -114,7 +116,7 @@ def _flat(cloud: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_cloud(name: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """Raises BadCloud."""
+    """Read a cloud with its secrets. Raises BadCloud."""
     path = _first(environment)
     found = _read(path).get("clouds")
     clouds = found if isinstance(found, dict) else {}
@@ -126,7 +128,7 @@ def _read_cloud(name: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _first(environment: Mapping[str, str]) -> Path:
-    """Raises BadCloud."""
+    """Return the path of clouds.yaml. Raises BadCloud."""
     if said := environment.get("OS_CLIENT_CONFIG_FILE", ""):
         return Path(said)
     places = [folder.expanduser() / name for folder in FOLDERS for name in NAMES]
@@ -137,13 +139,13 @@ def _first(environment: Mapping[str, str]) -> Path:
 
 
 def _secure(path: Path) -> Mapping[str, Any]:
-    """What stands beside it and is kept from others."""
+    """Read secure.yaml beside it, which holds secrets."""
     beside = path.with_name(f"secure{path.suffix}")
     return _read(beside) if beside.exists() else {}
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Raises BadCloud."""
+    """Parse a YAML file. Raises BadCloud."""
     try:
         read = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -152,6 +154,6 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Maps key by key, anything else replaced."""
+    """Merge maps recursively; other values are replaced."""
     both: Callable[[Any, Any], Any] = lambda old, new: _merged(old, new) if isinstance(old, dict) else new  # noqa: E731
     return {**base, **{key: both(base.get(key), value) for key, value in more.items()}}

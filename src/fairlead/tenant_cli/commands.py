@@ -1,6 +1,6 @@
-"""The words of `fairlead pool`, `fairlead listener` and `fairlead local-ip`.
+"""Commands `fairlead pool`, `fairlead listener` and `fairlead local-ip`.
 
-Results go to standard output, complaints to standard error. Exit codes: 0 done, 1 refused or no answer, 2 wrong usage.
+Results go to standard output, errors to standard error. Exit codes: 0 success, 1 rejected or no answer, 2 usage error.
 """
 
 import argparse
@@ -20,13 +20,13 @@ FALLBACKS = ("forward", "drop", "reject")
 MODES = ("translate", "passthrough")
 NUMBERS = ("port", "delay", "timeout", "max-retries", "max-retries-down")
 MONITOR = ("type", *NUMBERS)
-"""The keys of a health monitor."""
+"""Keys of a health monitor."""
 WHERE = """The server is said as for `openstack`: --os-cloud or OS_CLOUD, of clouds.yaml; or
 OS_ENDPOINT=http://HOST:PORT, and OS_AUTH_TYPE=http_basic, OS_USERNAME, OS_PASSWORD and
 OS_CACERT if it asks who calls; or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME
 where there is a Keystone."""
 Act = Callable[[argparse.Namespace], Mapping[str, Any]]
-"""Answers what is printed: the thing as it is now."""
+"""Runs a command and returns the object to print."""
 
 
 def add_parsers(commands: Any) -> None:
@@ -141,7 +141,7 @@ def _add(
     description: str,
     attributes: Callable[[argparse.Namespace], Mapping[str, Any]] | None = None,
 ) -> argparse.ArgumentParser:
-    """With attributes the command changes these; without it shows."""
+    """Add a command that changes `attributes`; without them it shows the object."""
     parser: argparse.ArgumentParser = mine.add_parser(
         name,
         help=description.partition("\n")[0],
@@ -197,7 +197,7 @@ def _local_ip_attributes(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def parse_raw(text: str) -> Mapping[str, Any]:
-    """0:5353482d as the API has it. Raises ArgumentTypeError; which bytes there may be the server says."""
+    """Parse OFFSET:HEX to the API's form, e.g. 0:5353482d. Raises ArgumentTypeError; the server checks the bytes."""
     location, colon, value = text.partition(":")
     if not (location.isascii() and location.isdecimal() and colon and value):
         raise argparse.ArgumentTypeError(f"'{text}' is not LOCATION:VALUE, as 0:5353482d for SSH- at the beginning")
@@ -205,7 +205,7 @@ def parse_raw(text: str) -> Mapping[str, Any]:
 
 
 def parse_monitor(text: str) -> Mapping[str, Any]:
-    """type=tcp,port=80,... as the API has it. Raises ArgumentTypeError; what is missing the server says."""
+    """Parse KEY=VALUE,... to the API's form. Raises ArgumentTypeError; the server checks for missing keys."""
     found: dict[str, Any] = {}
     for word in text.split(","):
         key, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Log in at Keystone, and find the doors in its catalogue, as `openstack` does (Identity API v3)."""
+"""Login at Keystone and catalogue lookup, as in `openstack` (Identity API v3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 from fairlead.client import Server, ServerError
 
 LOG_INS = ("password", "v3password", "v3applicationcredential")
-"""Names of keystoneauth's ways to log in there."""
+"""Names of keystoneauth's plugins that are supported."""
 CREDENTIAL = ("application_credential_id", "application_credential_name", "application_credential_secret")
 SCOPES = ("project_id", "project_name", "project_domain_id", "project_domain_name", "system_scope")
 KEYS = ("auth_url", "user_id", "user_domain_id", "user_domain_name", *SCOPES, *CREDENTIAL)
 
 
 class NotFound(Exception):
-    """What Keystone says has no place of a service."""
+    """The catalogue has no endpoint of the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class Session:
     catalog: Sequence[Any]
     interface: str
     region: str
-    """Empty: any."""
+    """Region; empty for any."""
 
     def endpoint(self, service: str) -> str:
-        """The URL of a service of this type, without a slash at the end. Raises NotFound."""
+        """Return the URL of a service type, without a trailing slash. Raises NotFound."""
         for each in self.catalog:
             if each.get("type") == service:
                 for endpoint in each.get("endpoints", ()):
@@ -38,7 +38,7 @@ class Session:
 
 
 def log_in(said: Mapping[str, str], kind: str, ca: str) -> Session:
-    """`said` are the words of clouds.yaml. Raises ServerError."""
+    """Log in. `said` has the keys of clouds.yaml. Raises ServerError."""
     keystone = Server(url=f"{said['auth_url'].rstrip('/').removesuffix('/v3')}/v3", ca=ca)
     headers, answer = keystone.exchange("POST", "/auth/tokens", {"auth": _request(said, kind)})
     match answer, headers.get("X-Subject-Token", ""):
@@ -76,7 +76,7 @@ def _request(said: Mapping[str, str], kind: str) -> dict[str, Any]:
 
 
 def _named(said: Mapping[str, str], what: str, name: str, identity: str) -> dict[str, Any]:
-    """By its id; or by its name, which only a domain makes unique. A domain that is not said is `default`."""
+    """Identify by id, or by name within a domain; the default domain is `default`."""
     if identity:
         return {"id": identity}
     domain = said.get(f"{what}_domain_name")

@@ -1,4 +1,4 @@
-"""What a tenant names, at the door that has it: found by id or by name, shown, changed."""
+"""Objects that a tenant names: found by id or name, shown and changed through the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from fairlead.client import Server, ServerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort:
-    """A sort of thing, as its door calls it."""
+    """Kind of object, with its names in the API."""
 
     service: str
     path: str
     one: str
-    """The key of an object in a body."""
+    """Key of a single object in a body."""
     many: str
     title: str
-    """As sentences say it."""
+    """Name in messages."""
     columns: tuple[str, ...]
-    """What people are shown of it."""
+    """Columns printed for a person."""
     parts: str = ""
-    """What its door has below it, and is shown with it."""
+    """Sub-collection that is shown with the object."""
     omitted: Mapping[str, Any] = field(default_factory=dict)
-    """Attribute -> its value where the door shows none."""
+    """Attribute -> default where the API omits it."""
 
 
 POOL = Sort(
@@ -89,7 +89,7 @@ LOCAL_IP = Sort(
 
 
 def find(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
-    """The one that has this id, or else this name. Raises ServerError."""
+    """Return the object with this id, or otherwise with this name. Raises ServerError."""
     for key in ("id", "name"):
         found = door.ask("GET", f"{sort.path}?{urlencode({key: wanted})}")[sort.many]
         if len(found) > 1:
@@ -101,12 +101,12 @@ def find(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
 
 
 def look(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
-    """The same with its parts. Raises ServerError."""
+    """Return the object with its parts. Raises ServerError."""
     return _with_parts(door, sort, find(door, sort, wanted))
 
 
 def change(door: Server, sort: Sort, wanted: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What it is afterwards. Raises ServerError."""
+    """Change an object and return its new state. Raises ServerError."""
     identity = find(door, sort, wanted)["id"]
     changed: Mapping[str, Any] = door.ask(
         "PUT", f"{sort.path}/{quote(identity, safe='')}", {sort.one: dict(attributes)}
@@ -121,7 +121,7 @@ def _with_parts(door: Server, sort: Sort, thing: Mapping[str, Any]) -> Mapping[s
 
 
 def render(sort: Sort, thing: Mapping[str, Any]) -> list[str]:
-    """A line for each column that the door has."""
+    """Render one line for each column that the API returned."""
     known = [column for column in sort.columns if column in thing]
     width = max(map(len, known), default=0)
     return [f"{column:<{width}}  {_text(thing[column])}".rstrip() for column in known]
