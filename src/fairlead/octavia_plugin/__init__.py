@@ -1,9 +1,9 @@
-"""What runs inside a real Octavia: its provider `fairlead`, thin.
+"""Provider plug-in `fairlead` for OpenStack Octavia.
 
-The driver (`driver.py`) runs in every process of Octavia's API, and hands each change to a Fairlead server before
-Octavia commits it. The agent (`agent.py`) is a process of octavia-driver-agent: it tells Octavia how everything stands.
-Nothing here decides anything about load balancing, and nothing is remembered that cannot be read again.
+The driver (`driver.py`) runs in every process of Octavia's API, and sends each change to a Fairlead server before
+Octavia commits it. The agent (`agent.py`) runs under octavia-driver-agent and reports statuses and statistics to
+Octavia. The plug-in makes no load balancing decision, and keeps no state that it cannot read again.
 
-Here is imported what Octavia's environment has, and of Fairlead only what its programs ask a server by (`client.py`):
-`pip install --no-deps fairlead` is enough there.
+It imports only packages of Octavia's environment, and of Fairlead only the HTTP client (`client.py`), so `pip install
+--no-deps fairlead` is sufficient there.
 """

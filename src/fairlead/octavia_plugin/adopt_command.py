@@ -1,6 +1,6 @@
-"""`fairlead octavia adopt`: load balancers of Octavia's stock provider become ours.
+"""`fairlead octavia adopt`: take over load balancers of Octavia's stock provider.
 
-Results go to standard output, complaints to standard error.
+Results go to standard output, errors to standard error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Exit codes: 0 done (or possible, with --dry-run), 1 something did not answer or 
 
 
 def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], Door]) -> Any:
-    """`open_door` reads Octavia's configuration."""
+    """Add the command. `open_door` reads Octavia's configuration."""
     form = argparse.RawDescriptionHelpFormatter
     help_text = "take over load balancers of Octavia's stock provider"
     adopt = commands.add_parser("adopt", help=help_text, description=DESCRIPTION, epilog=EPILOG, formatter_class=form)

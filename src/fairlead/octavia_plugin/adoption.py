@@ -1,15 +1,18 @@
-"""Taking over a load balancer of Octavia's stock provider, step by step.
+"""Takeover of a load balancer from Octavia's stock provider, step by step.
 
-1. Octavia's row is locked. Fairlead is given the load balancer, prepared: it refuses what it cannot do, and to leave
-   clients whom the stock provider serves; what it takes has no rows yet. Then Octavia commits that it is ours.
-2. The VIP's port becomes one that Octavia deletes.
-3. Fairlead takes it: the stock provider's rows go in the transaction that brings its own.
-4. The agent tells Octavia that it is ACTIVE, as after every change.
+1. Lock Octavia's row and create the load balancer in Fairlead as prepared, without rows. Fairlead rejects what it does
+not support, and places where it would leave clients that the stock provider serves. Octavia then commits the new
+provider.
 
-Whoever is killed before the commit has changed nothing in Octavia; a load balancer that is prepared and not in Octavia
-is taken back in time, and has no rows that could go. Whoever is killed after it has said in Octavia what is to be: the
-agent takes what is prepared, and running this again does whatever is left. At each moment the rows of one of both are
-in force.
+2. Change the VIP's port to one that Octavia deletes.
+
+3. Let Fairlead take over: one transaction deletes the stock provider's rows and creates Fairlead's.
+
+4. The agent reports ACTIVE to Octavia, as after every change.
+
+An interruption before the commit changes nothing in Octavia; a load balancer that is prepared but not in Octavia is
+deleted after a while, and has no rows. After the commit Octavia has the new provider: the agent finishes the takeover,
+and a repeated run does any remaining step. At each moment the rows of exactly one provider are in force.
 """
 
 import time
@@ -24,25 +27,25 @@ from fairlead.octavia_plugin.bodies import Body
 from fairlead.octavia_plugin.door import Door
 
 STOCK = "ovn"
-"""The provider from which load balancers are taken over (ovn-octavia-provider), as Octavia calls it."""
+"""Octavia's name of the provider that load balancers are taken over from (ovn-octavia-provider)."""
 PATIENCE = 60.0
-"""Seconds until the agent must have told Octavia."""
+"""Seconds that the agent has to report the status to Octavia."""
 BEAT = 0.2
 REFUSED = frozenset({400, 404, 409, 413, 501})
-"""Statuses by which Fairlead says that it cannot be had. Others say nothing of the load balancer."""
+"""HTTP statuses for a load balancer that Fairlead does not support. Others are errors of the request."""
 
 
 class Outcome(StrEnum):
     ADOPTED = "adopted"
     ALREADY = "already ours"
     POSSIBLE = "possible"
-    """Of a dry run."""
+    """Result of a dry run."""
     REFUSED = "refused"
     """It cannot be taken over, and nothing was changed."""
     UNFINISHED = "unfinished"
-    """It is ours, and something is left to do: the agent does it, or running this again."""
+    """Fairlead has it, and steps remain: the agent or a repeated run finishes them."""
     FAILED = "failed"
-    """Somebody did not answer before anything was changed."""
+    """Another service failed before anything was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Report:
     load_balancer: str
     outcome: Outcome
     reason: str = ""
-    """A word for programs: of Octavia's side, or the status that Fairlead answered."""
+    """Machine-readable reason: a keyword for Octavia's side, or Fairlead's HTTP status."""
     message: str = ""
 
     def as_json(self) -> dict[str, str]:
@@ -61,17 +64,17 @@ class Report:
 
 
 class NotHandedOver(Exception):
-    """Octavia's database does not let it be, and nothing was changed; the message says why."""
+    """Octavia's state forbids the takeover, and nothing was changed; the message gives the reason."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        """A word of it, for programs."""
+        """Machine-readable keyword."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One load balancer in Octavia."""
+    """State of one load balancer in Octavia."""
 
     id: str
     provider: str
@@ -80,7 +83,7 @@ class Standing:
 
 
 class Octavia(Protocol):
-    """All raise NotHandedOver and NotAnswered."""
+    """Octavia's database. All methods raise NotHandedOver and NotAnswered."""
 
     def find(self, name: str) -> Standing: ...
 
@@ -90,7 +93,7 @@ class Octavia(Protocol):
 
 
 class Ports(Protocol):
-    """All raise NotHandedOver and NotAnswered."""
+    """VIP ports in Neutron. All methods raise NotHandedOver and NotAnswered."""
 
     def was_made(self, port_id: str) -> bool: ...
 
@@ -98,12 +101,12 @@ class Ports(Protocol):
 
 
 class NotAnswered(Exception):
-    """Neutron or Octavia's database did not do what it was asked; the message is its own. It may be asked again."""
+    """Neutron or Octavia's database failed; the message is its own. The request may be retried."""
 
     def __init__(self, who: str, message: str) -> None:
         super().__init__(message)
         self.who = who
-        """A word of it, for programs."""
+        """Machine-readable keyword of the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +115,12 @@ class Adoption:
     octavia: Octavia
     ports: Ports
     leaves: tuple[str, ...] = ()
-    """Networks and routers on which the stock provider has one, and Fairlead need not."""
+    """Networks and routers that the stock provider serves, and Fairlead may leave out."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def try_out(self, name: str) -> Report:
-        """Whether it can be taken over. Nothing is written anywhere."""
+        """Dry run: whether it can be taken over."""
         return self._report(name, self._try_out)
 
     def adopt(self, name: str) -> Report:
@@ -143,7 +146,7 @@ class Adoption:
             return Report(load_balancer=standing.id, outcome=Outcome.ALREADY)
         body = self.octavia.look(standing.id)
         self.ports.was_made(standing.vip_port_id)
-        if self.door.statuses(standing.id) is None:  # else it was prepared, and so it can be
+        if self.door.statuses(standing.id) is None:  # otherwise it is prepared, and so is possible
             self.door.post("/trials", "loadbalancer", self._wish(standing, body))
         return Report(load_balancer=standing.id, outcome=Outcome.POSSIBLE)
 
@@ -157,15 +160,15 @@ class Adoption:
                 self.door.post("/loadbalancers", "loadbalancer", self._wish(standing, body))
         try:
             self.finish(standing.id)
-        except (ServerError, NotHandedOver, NotAnswered) as error:  # it is ours from now on, and that is to be said
+        except (ServerError, NotHandedOver, NotAnswered) as error:  # the provider has changed, so not FAILED
             return self._unfinished(standing.id, f"{error}; run this again")
         return self._wait(standing.id, Outcome.ADOPTED if is_new or was_made else Outcome.ALREADY)
 
     def finish(self, balancer_id: str) -> None:
-        """What is left to do after Octavia's commit; what has been done is not done again. The port first: as long as
-        it is not Octavia's, whoever looks sees that something is left.
+        """Do the remaining steps after Octavia's commit. Idempotent.
 
-        Raises ServerError, NotHandedOver and NotAnswered.
+        The port comes first: as long as it is not Octavia's, an unfinished takeover is visible. Raises ServerError,
+        NotHandedOver and NotAnswered.
         """
         port_id = self.octavia.find(balancer_id).vip_port_id
         if self.ports.was_made(port_id):
@@ -173,7 +176,7 @@ class Adoption:
         self.door.take_over(balancer_id)
 
     def _forget_prepared(self, balancer_id: str) -> None:
-        """Of an attempt that was killed before Octavia's commit: what was prepared then may be another thing now."""
+        """Delete what an attempt prepared that was interrupted before Octavia's commit, because it may be outdated."""
         told = self.door.statuses(balancer_id)
         if told is not None and told["takeover"] == "prepared":
             self.door.delete(f"/loadbalancers/{balancer_id}?cascade=true")
@@ -192,10 +195,10 @@ class Adoption:
         return Report(load_balancer=balancer_id, outcome=Outcome.UNFINISHED, message=why)
 
     def _wish(self, standing: Standing, body: Body) -> dict[str, Any]:
-        """What Octavia has said to be ours is not asked about once more."""
+        """Request body. If Octavia's provider is Fairlead already, `leaves` was checked before."""
         return {**body, "takeover": True, **({"leaves": self.leaves} if standing.provider == STOCK else {})}
 
 
 def _option(error: ServerError) -> str:
-    """Of a 501 the sentence is an option's name."""
+    """Format an error; the text of a 501 is only the option's name."""
     return f"the provider has no {error}" if error.status == 501 else str(error)

@@ -1,9 +1,9 @@
-"""The process of octavia-driver-agent that tells Octavia how its load balancers stand.
+"""Agent in octavia-driver-agent that reconciles Octavia's load balancers with Fairlead's.
 
-It remembers nothing that matters: each look reads a load balancer in Octavia and in Fairlead and tells the difference.
-What is looked at is named by Fairlead's news, by Octavia's rows that are PENDING, and, at the start and now and then,
-by everything there is. So whoever was killed meanwhile, the next look ends in the truth. On an error that nobody
-expects octavia-driver-agent starts it again.
+It keeps no essential state: each check reads a load balancer from Octavia and from Fairlead, and reports the
+difference. Checks are triggered by Fairlead's change notifications, by rows with a PENDING status in Octavia, and, at
+the start and periodically, for all load balancers. So after any interruption the next check repairs the state. After an
+unexpected error octavia-driver-agent restarts it.
 """
 
 import time
@@ -27,43 +27,42 @@ from fairlead.octavia_plugin.provision import Provision
 
 LOG = log.getLogger(__name__)
 DOUBT = 60.0
-"""Seconds after which no request can be between its write in Fairlead and its commit in Octavia."""
+"""Seconds after which a request that was written in Fairlead must have been committed in Octavia."""
 DOUBT_PENDING = 5.0
-"""The same of a load balancer that is PENDING: that has been committed, and nobody else changes it meanwhile. But the
-server that is asked may be another one than the driver asked, and hear of it a moment later."""
+"""Same for a load balancer that is PENDING: it has been committed, and Octavia locks it. But another server than the
+driver's may answer, and receive the change slightly later."""
 PAUSE = 5.0
-"""Seconds until something doubtful is looked at again."""
+"""Seconds before an uncertain load balancer is checked again."""
 REFUSALS = (400, 404, 413, 501)
-"""Fairlead has understood it, and cannot have it (413: it is too large, or the project's quota is met). What is on its
-way, or was changed meanwhile (409), it can later."""
+"""Statuses with which Fairlead rejects a load balancer permanently (413: too large, or over quota). A conflict (409)
+may disappear."""
 AWAY = 1.0
-"""Seconds until Fairlead is asked again, of anybody, when no server has answered."""
+"""Seconds before any request is sent again after no server has answered."""
 AT_ONCE = 100
-"""Load balancers that are looked at before it is asked again what is PENDING."""
+"""Load balancers checked between two queries for PENDING ones."""
 COUNTED_AT_ONCE = 50
-"""Load balancers of whose statistics one question is."""
+"""Load balancers in one request for statistics."""
 
 
 def log_finding(found: Finding) -> None:
-    """Statuses differ all the time: that is what they are told for."""
+    """Log a finding, except statuses, which differ routinely."""
     if found.what not in (What.STATUS, What.OLD_STRANGER):
         LOG.warning("%s", sentence(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """How somebody wants it done."""
+    """Settings of an agent."""
 
     doubt: float = DOUBT
-    """Seconds."""
+    """Seconds before a difference counts."""
     hear: Hear = log_finding
     is_dry: bool = False
-    """Nothing is done about what is found, and it is looked at once."""
+    """Dry run: nothing is changed, and each load balancer is checked once."""
     deletes_old: bool = False
-    """What Octavia does not know is deleted, however old it is."""
+    """Whether objects that Octavia does not have are deleted, even if old."""
     provisions: Sequence[Provision[Any]] = ()
-    """See to the ports in Neutron from which members are probed, and those of proxies; none for who leaves them
-    alone."""
+    """Create and delete Neutron ports for probes and for proxies; empty to leave ports alone."""
 
 
 class Octavia(Protocol):
@@ -97,22 +96,22 @@ class Agent:
         self._door, self._octavia, self._library, self._clock = door, octavia, library, clock
         self._conduct = conduct
         self._named = OrderedDict[str, None]()
-        """To be looked at, in the order in which they were named."""
+        """Queue of load balancers to check."""
         self._doubted: dict[str, float] = {}
-        """Since when there is a doubt about a load balancer."""
+        """Load balancer -> time since which it has been uncertain."""
         self._later: dict[str, float] = {}
-        """When it is looked at again."""
+        """Load balancer -> time of its next check."""
         self._away_until = 0.0
         self._compared = Compared()
         self._counted: dict[str, Mapping[str, Any]] = {}
-        """What Octavia was told last of a listener's statistics."""
+        """Listener -> its statistics as last reported to Octavia."""
 
     def name(self, ids: Iterable[str]) -> None:
-        """These are looked at soon."""
+        """Queue load balancers for a check."""
         self._named.update(dict.fromkeys(ids))
 
     def name_all(self) -> None:
-        """Whatever Octavia or Fairlead has, and what is left in Neutron. Raises ServerError."""
+        """Queue everything in Octavia or Fairlead, and remaining ports in Neutron. Raises ServerError."""
         self._compared.try_again()
         self.name(self._octavia.ids())
         self.name(self._door.ids())
@@ -120,8 +119,10 @@ class Agent:
             each.name_left()
 
     def step(self) -> int:
-        """Look at those that are named, at most so many; answers how many are left that can be looked at now. One that
-        Fairlead, Octavia or Neutron cannot be asked about is looked at again."""
+        """Check queued load balancers, up to a limit, and return how many remain due.
+
+        A check that fails because of Fairlead, Octavia or Neutron is repeated later.
+        """
         now = self._clock()
         if now < self._away_until:
             return 0
@@ -137,23 +138,23 @@ class Agent:
             except (ServerError, UpdateStatusError, NotHandedOver, NotAnswered) as error:
                 LOG.warning("load balancer %s: %s; trying again", balancer_id, _words(error))
                 self._later[balancer_id] = now + PAUSE
-                if isinstance(error, ServerError) and error.status is None:  # so it is with all of them
+                if isinstance(error, ServerError) and error.status is None:  # no server answers any request
                     self._away_until = now + AWAY
                     return 0
         return len(self._named) + sum([each.step() for each in self._provisions])
 
     def count(self) -> None:
-        """Tell what listeners have counted, of those of which there is another thing to tell than the last time."""
+        """Report listener statistics that have changed since the last report."""
         ids, counted = self._octavia.ids(), dict[str, Mapping[str, Any]]()
         try:
             for first in range(0, len(ids), COUNTED_AT_ONCE):
                 counted.update(self._count(ids[first : first + COUNTED_AT_ONCE]))
-            self._counted = counted  # and nothing of listeners that are gone
+            self._counted = counted  # also drops deleted listeners
         except (ServerError, UpdateStatisticsError) as error:
             LOG.warning("statistics: %s; trying again", _words(error))
 
     def waits(self) -> float | None:
-        """Seconds until one of them is looked at; None when nobody is to be."""
+        """Seconds until the next check is due; None if none is queued."""
         now = self._clock()
         away = max(0.0, self._away_until - now)
         if self._named:
@@ -161,7 +162,7 @@ class Agent:
         return max(away, min(self._later.values()) - now) if self._later else None
 
     def _look(self, balancer_id: str) -> None:
-        """In this order: what Octavia has committed was in Fairlead before."""
+        """Check a load balancer. Octavia is read first, because its commit follows the write in Fairlead."""
         known = self._octavia.look(balancer_id)
         told = self._door.statuses(balancer_id)
         for each in self._provisions:
@@ -191,18 +192,18 @@ class Agent:
         self._doubt(balancer_id, found)
 
     def _doubt_about(self, known: Known | None) -> float:
-        """Seconds."""
+        """Seconds before a difference of this load balancer counts."""
         is_pending = known is not None and known.balancer.provisioning in PENDING
         return min(DOUBT_PENDING, self._conduct.doubt) if is_pending else self._conduct.doubt
 
     def _doubt(self, balancer_id: str, found: Difference) -> None:
-        """Whether it is looked at again, and when."""
+        """Schedule a repeated check while the load balancer is uncertain."""
         if not found.is_doubtful:
             self._doubted.pop(balancer_id, None)
             return
         self._doubted.setdefault(balancer_id, self._clock())
         if self._conduct.is_dry and (found.strangers or balancer_id in self._compared.not_made):
-            return  # all has been said
+            return  # all findings have been reported
         self._again(balancer_id, 0 if found.strangers else PAUSE)
 
     def _tell(self, balancer_id: str, known: Known | None, found: Difference) -> None:
@@ -222,10 +223,11 @@ class Agent:
                 self._door.delete(path)
 
     def _make_again(self, balancer_id: str, known: Known, found: Difference, *, is_sure: bool) -> None:
-        """A load balancer that Fairlead has lost. If it does not take it, Octavia shows an ERROR at the next look.
+        """Create a load balancer again that Fairlead has lost. If Fairlead rejects it, the next check reports ERROR.
 
-        One that is being changed may have been prepared to be taken over from another provider, whose rows would stay
-        if it were not taken again; of one that was not, nothing is to go."""
+        One in PENDING_UPDATE may have been prepared for a takeover, so it is created with one; otherwise the stock
+        provider's rows would remain. If it was not, the takeover finds no rows to delete.
+        """
         if not found.lost or not is_sure:
             return
         self._conduct.hear(Finding(what=What.MISSING, balancer=balancer_id, id=balancer_id))
@@ -237,9 +239,12 @@ class Agent:
             self._again(balancer_id, 0)
 
     def _compare(self, balancer_id: str, known: Known, revision: int, doubt: float) -> None:
-        """Values, and which parts there are. Of a load balancer that is being created there is no doubt: Octavia has
-        committed all of it, and takes no change of it; but it tells its providers of no L7 policy that comes with it
-        (octavia, ListenersController._graph_create), and clients are led past what a policy would reject."""
+        """Compare attributes and parts.
+
+        A load balancer in PENDING_CREATE is compared without waiting: Octavia has committed all of it, and accepts no
+        change. But Octavia passes no L7 policies created with it to providers (octavia,
+        ListenersController._graph_create), and without them requests would pass that a policy rejects.
+        """
         state, compared = State(digest_of(known.whole), revision), self._compared
         if state in (compared.same.get(balancer_id), compared.refused.get(balancer_id)):
             return
@@ -258,7 +263,7 @@ class Agent:
             self._put_right(balancer_id, known, before)
 
     def _put_right(self, balancer_id: str, known: Known, differing: Differing) -> None:
-        """Neither side has changed since it was found: no request that changes a value can be on its way any more."""
+        """Update Fairlead. Neither side has changed since the difference was found, so no request is in flight."""
         for one in values_of(balancer_id, differing.differences):
             self._conduct.hear(one)
         if self._conduct.is_dry:
@@ -272,7 +277,7 @@ class Agent:
 
     @contextmanager
     def _noting_refusal(self, balancer_id: str, known: Known, state: State | None = None) -> Iterator[None]:
-        """What Fairlead does not take is not given to it again before one of both has changed."""
+        """Record a rejection, so that the request is repeated only after a change on either side."""
         try:
             yield
         except ServerError as error:
@@ -289,13 +294,13 @@ class Agent:
         self._later[balancer_id] = min(when, self._later.get(balancer_id, when))
 
     def _take_over(self, balancer_id: str) -> None:
-        """Octavia says that it is ours: whoever was about to take it may have been killed."""
+        """Finish a takeover that Octavia has committed; the command may have been interrupted."""
         if not self._conduct.is_dry:
             self._finish(balancer_id)
             self._again(balancer_id, 0)
 
     def _count(self, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """What was told of each listener of these load balancers."""
+        """Report changed statistics and return those of all listeners of these load balancers."""
         counted = {each["id"]: each for each in self._door.statistics(ids)}
         told = [each for listener, each in counted.items() if self._counted.get(listener) != each]
         if told:
@@ -305,5 +310,5 @@ class Agent:
 
 
 def _words(error: Exception) -> str:
-    """octavia-lib's exceptions have their own."""
+    """Message of an exception; octavia-lib's have `fault_string`."""
     return str(getattr(error, "fault_string", None) or error)

@@ -1,6 +1,7 @@
-"""octavia-lib's objects as bodies of Fairlead's door for plug-ins: the same attributes, and `id` for each one's own id.
+"""Request bodies for Fairlead's plug-in API, built from octavia-lib's objects.
 
-What is Unset was not said, and is not said here; a None is said. Secrets that Octavia has read (`*_data`) stay with it.
+Attributes have the same names, except `id` for the object's own id. Unset attributes are omitted; None is sent. Secret
+contents that Octavia has read (`*_data`) are never sent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from octavia_lib.api.drivers.data_models import Unset
 
 Body = dict[str, Any]
 LOAD_BALANCER = ("name", "description", "admin_state_up", "vip_qos_policy_id", "vip_sg_ids")
-"""What may change; the others of each kind likewise."""
+"""Attributes that an update may change, as in the constants for the other kinds below."""
 _VIP = ("project_id", "vip_address", "vip_network_id", "vip_port_id", "vip_subnet_id", "flavor", "availability_zone")
 _TLS = ("tls_versions", "tls_ciphers", "alpn_protocols")
 LISTENER = (
@@ -37,13 +38,13 @@ L7_RULE = ("admin_state_up", "type", "compare_type", "key", "value", "invert")
 
 
 def changed(found: Any, names: Iterable[str]) -> Body:
-    """What an update says."""
+    """Return the attributes that are set."""
     values = ((name, getattr(found, name)) for name in names)
     return {name: value for name, value in values if value is not Unset}
 
 
 def load_balancer(found: Any) -> Body:
-    """With all that it holds."""
+    """Body of a load balancer with all its children."""
     pools = {pool.pool_id: pool for pool in _parts(found.pools)}
     for listener in _parts(found.listeners):
         pool = listener.default_pool
@@ -105,7 +106,7 @@ def rule_of(found: Any) -> Body:
 
 
 def _parts(found: Any) -> Iterable[Any]:
-    """Unset and None are none."""
+    """Return an empty list for Unset and None."""
     return found or ()
 
 

@@ -1,7 +1,6 @@
-"""`fairlead octavia ...`: for operators of an Octavia that has Fairlead as a provider, in Octavia's own environment.
+"""`fairlead octavia ...`: commands for operators of an Octavia with Fairlead as a provider, in Octavia's environment.
 
-`sync` is the agent's looking (`agent.py`), for once, by a person, and told to them: there is no other logic in it.
-`adopt` is in a file of its own.
+`sync` runs the agent's checks (`agent.py`) once and prints the findings. `adopt` has its own module.
 """
 
 import argparse
@@ -32,7 +31,7 @@ runs. Exit codes: 0 nothing differs any more, 1 failed, or something cannot be p
 
 
 class Failure(Exception):
-    """The message says why."""
+    """The command failed; the message gives the reason."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -82,7 +81,7 @@ def _add_sync(commands: Any) -> None:
 
 
 def add_configuration_files(command: Any) -> None:
-    """For every command that needs Octavia's database."""
+    """Add the option for every command that needs Octavia's database."""
     command.add_argument(
         "--config-file",
         action="append",
@@ -93,7 +92,7 @@ def add_configuration_files(command: Any) -> None:
 
 
 def read_octavia(arguments: argparse.Namespace) -> Any:
-    """The section [fairlead]; Octavia's own options are read as well. Raises Failure."""
+    """Read Octavia's configuration and return the section [fairlead]. Raises Failure."""
     try:
         from octavia.common import config
         from oslo_config import cfg
@@ -112,7 +111,7 @@ def read_octavia(arguments: argparse.Namespace) -> Any:
 
 
 def _open_door(arguments: argparse.Namespace) -> Door:
-    """Raises Failure."""
+    """Create the API client. Raises Failure."""
     section = read_octavia(arguments)
     from fairlead.octavia_plugin.options import make_door
 
@@ -120,7 +119,7 @@ def _open_door(arguments: argparse.Namespace) -> Door:
 
 
 def _sync(arguments: argparse.Namespace) -> int:
-    """Raises Failure."""
+    """Run `sync` and return the exit code. Raises Failure."""
     if arguments.delete_ports and arguments.balancers:
         raise Failure("--delete-ports is about all ports that Octavia has left: name no load balancer")
     section = read_octavia(arguments)
@@ -131,7 +130,7 @@ def _sync(arguments: argparse.Namespace) -> int:
     heard = list[Finding]()
 
     def hear(finding: Finding) -> None:
-        if finding in heard:  # nothing was done about it, and it was looked at again
+        if finding in heard:  # found again, because a dry run repairs nothing
             return
         heard.append(finding)
         if not arguments.json:

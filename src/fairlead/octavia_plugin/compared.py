@@ -1,7 +1,7 @@
-"""Which load balancers were compared with what Octavia has of them, so that each state of both is compared once.
+"""Record of compared load balancers, so that each pair of states in Octavia and Fairlead is compared once.
 
-A difference has to last before anything is done about it, and neither side may change meanwhile: a request that changes
-values is written in Fairlead before Octavia commits it. This is a memory of questions: whoever has lost it asks again.
+A difference has to last before it is repaired, and neither side may change in that time, because a request that changes
+attributes is written in Fairlead before Octavia commits it. The record is a cache and may be lost.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 class State(NamedTuple):
     digest: str
-    """Of what Octavia has."""
+    """Digest of Octavia's state."""
     revision: int
-    """Of what Fairlead has."""
+    """Fairlead's revision of the load balancer."""
 
 
 def digest_of(whole: Mapping[str, Any]) -> str:
@@ -27,25 +27,25 @@ class Differing:
     state: State
     since: float
     differences: Sequence[Mapping[str, Any]]
-    """As Fairlead's door says them."""
+    """Differences as returned by Fairlead's API."""
 
 
 @dataclass(slots=True)
 class Compared:
-    """By load balancer."""
+    """Records by load balancer."""
 
     same: dict[str, State] = field(default_factory=dict)
     differing: dict[str, Differing] = field(default_factory=dict)
     refused: dict[str, State] = field(default_factory=dict)
-    """What Fairlead does not take is not offered to it again until one of both has changed."""
+    """States that Fairlead rejected; not sent again until either side changes."""
     not_made: dict[str, str] = field(default_factory=dict)
-    """The digest of what Fairlead refused when it had lost a part, or all of it."""
+    """Digest of Octavia's state that Fairlead rejected when it had lost a part, or all of it."""
 
     def forget(self, balancer_id: str) -> None:
         for known in (self.same, self.differing, self.refused, self.not_made):
             known.pop(balancer_id, None)
 
     def try_again(self) -> None:
-        """What was refused may be taken by now."""
+        """Forget rejections, because Fairlead may accept the load balancers now."""
         self.refused.clear()
         self.not_made.clear()

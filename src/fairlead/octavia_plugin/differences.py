@@ -1,15 +1,17 @@
-"""What Octavia has to be told, and what Fairlead has that Octavia does not know: a function of what both say.
+"""Pure function from the states in Octavia and Fairlead to status updates for Octavia and deletions in Fairlead.
 
-What is committed in Octavia was in Fairlead before, since the driver is called before the commit. So Octavia is read
-first and Fairlead after it, and then:
+The driver is called before Octavia's commit, so everything committed in Octavia was in Fairlead before. Therefore
+Octavia is read first and Fairlead after it, and then:
 
-* What both have stands as Fairlead says.
-* What Fairlead has no more is gone if Octavia wants it gone. Else Fairlead is given it again (`lost`), and if it does
-  not take it, it is an ERROR.
-* What Octavia does not know was never committed: somebody was killed, or the commit failed.
+* An object in both has the status that Fairlead reports.
 
-But a request may be between its write here and its commit there, when Octavia shows the load balancer as it was before.
-So nothing is an ERROR, nothing is given again, and nothing is taken back, before it was so for a while (`is_sure`).
+* An object missing in Fairlead is DELETED if Octavia is deleting it. Otherwise it is created again (`lost`), and is in
+  ERROR if Fairlead rejects it.
+
+* An object missing in Octavia was never committed: the process was killed, or the commit failed.
+
+But a request may be between its write in Fairlead and its commit in Octavia, which then shows the previous state. So
+errors, creations and deletions happen only after the state has lasted for a while (`is_sure`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +20,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 KINDS = ("listeners", "pools", "members", "healthmonitors", "l7policies", "l7rules")
-"""As octavia-lib calls them, and Fairlead."""
+"""Kinds, with the same names in octavia-lib and in Fairlead."""
 BALANCERS = "loadbalancers"
 PENDING = frozenset({"PENDING_CREATE", "PENDING_UPDATE", "PENDING_DELETE"})
 TAKEN_BACK = timedelta(hours=1)
-"""What is older is not taken back by itself, though Octavia does not know it: its database may be an old copy."""
+"""Maximum age of objects that are deleted automatically if Octavia does not have them. For older ones Octavia's
+database may be an outdated copy."""
 Record: TypeAlias = dict[str, str]
 
 
@@ -32,55 +35,58 @@ class Standing(NamedTuple):
 
 
 GONE = Standing("ERROR", "OFFLINE")
-"""What Octavia has and Fairlead has not, although nobody wanted that."""
+"""Status of an object that is unexpectedly missing in Fairlead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What Octavia's database says of a load balancer."""
+    """State of a load balancer in Octavia's database."""
 
     balancer: Standing
     parts: Mapping[str, Mapping[str, Standing]]
-    """By kind and id."""
+    """Kind -> id -> status."""
     whole: Mapping[str, Any] = field(default_factory=dict)
-    """What the driver would give to Fairlead if it were made now."""
+    """Body that the driver would send to create it now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is known when it is judged."""
+    """Circumstances of a check."""
 
     now: datetime
     is_sure: bool = False
-    """There has been a doubt for so long that no request can be on its way any more."""
+    """Whether the uncertainty has lasted so long that no request can be in flight."""
     may_give: bool = False
-    """Fairlead has not refused what it has lost."""
+    """Whether lost objects may be sent, because Fairlead has not rejected them."""
     deletes_old: bool = False
-    """What Octavia does not know is deleted, however old it is."""
+    """Whether objects that Octavia does not have are deleted, even if old."""
 
 
 @dataclass(slots=True)
 class Difference:
     updates: dict[str, list[Record]] = field(default_factory=dict)
-    """For octavia-lib's update_loadbalancer_status."""
+    """Argument of octavia-lib's update_loadbalancer_status."""
     strangers: list[str] = field(default_factory=list)
-    """Paths of Fairlead's door at which something is to be deleted."""
+    """Paths of objects to delete in Fairlead's API."""
     old: list[str] = field(default_factory=list)
-    """Paths of what Octavia does not know, and what is too old to be deleted by itself."""
+    """Paths of objects that Octavia does not have, and that are too old to be deleted automatically."""
     lost: list[tuple[str, str]] = field(default_factory=list)
-    """Kind and id of what Fairlead has to be given again, if there is a doubt no more."""
+    """Kind and id of objects to create again in Fairlead, once it is certain."""
     is_settled: bool = False
-    """Whether both have it, and nothing of it is on its way: values can be compared."""
+    """Whether both have it and no change is in flight, so that attributes can be compared."""
     is_doubtful: bool = False
-    """Whether it has to be looked at again, because a request may be on its way, or because Fairlead is at work."""
+    """Whether it has to be checked again, because a request may be in flight or Fairlead is applying a change."""
 
     def tell(self, kind: str, part: str, **said: str) -> None:
         self.updates.setdefault(kind, []).append({"id": part, **said})
 
 
 def difference(balancer_id: str, known: Known | None, told: Mapping[str, Any] | None, look: Look) -> Difference:
-    """`known` is None for what Octavia does not have or has deleted; `told`, read after it, for what Fairlead has
-    not."""
+    """Compare the two states.
+
+    `known` is None if Octavia does not have the load balancer or has deleted it; `told`, read after it, is None if
+    Fairlead does not have it.
+    """
     found = Difference()
     if known is None:
         if told is not None:
@@ -89,7 +95,7 @@ def difference(balancer_id: str, known: Known | None, told: Mapping[str, Any] | 
     if told is None:
         _tell_gone(found, balancer_id, known, look)
         return found
-    settled = False not in [_tell_kind(found, kind, known, told, look) for kind in KINDS]  # each is asked
+    settled = False not in [_tell_kind(found, kind, known, told, look) for kind in KINDS]  # processes every kind
     for kind, part in _strangers(known, told):
         _refuse_stranger(found, part, _path(kind, part), look)
     if known.balancer.provisioning == "PENDING_DELETE":
@@ -102,7 +108,7 @@ def difference(balancer_id: str, known: Known | None, told: Mapping[str, Any] | 
 
 
 def _tell_gone(found: Difference, balancer_id: str, known: Known, look: Look) -> None:
-    """Fairlead has none of it."""
+    """Handle a load balancer that is missing in Fairlead."""
     is_wanted = known.balancer.provisioning != "PENDING_DELETE"
     if is_wanted and (look.may_give or not look.is_sure):
         found.is_doubtful = look.may_give or known.balancer != GONE
@@ -122,7 +128,7 @@ def _tell_gone(found: Difference, balancer_id: str, known: Known, look: Look) ->
 
 
 def _tell_kind(found: Difference, kind: str, known: Known, told: Mapping[str, Any], look: Look) -> bool:
-    """Whether none of them is on its way any more."""
+    """Compare one kind. Returns whether no change of its objects is in flight."""
     there = {part["id"]: part for part in told[kind]}
     settled = True
     for part, standing in known.parts.get(kind, {}).items():
@@ -143,7 +149,7 @@ def _tell_kind(found: Difference, kind: str, known: Known, told: Mapping[str, An
 
 
 def _tell_standing(found: Difference, kind: str, part: str, standing: Standing, told: Mapping[str, Any]) -> bool:
-    """Whether it has arrived, or failed. While Fairlead is at work on it Octavia goes on showing what it shows."""
+    """Compare one status. Returns False while Fairlead is applying a change; Octavia keeps its status until then."""
     now = Standing(told["provisioning_status"], told["operating_status"])
     if now.provisioning in PENDING:
         return False
@@ -169,8 +175,10 @@ def _strangers(known: Known, told: Mapping[str, Any]) -> Iterator[tuple[str, Map
 
 
 def _refuse_stranger(found: Difference, part: Mapping[str, Any], path: str, look: Look) -> None:
-    """What Octavia does not know is taken back, when no request can bring it any more. What is only prepared stays as
-    long as somebody may be about to commit it, and goes then: it has no rows."""
+    """Schedule the deletion of an object that Octavia does not have, once no request can be in flight.
+
+    A prepared takeover is kept as long as it may still be committed; it has no rows.
+    """
     is_old = look.now - datetime.fromisoformat(part["created_at"]) > TAKEN_BACK
     if is_prepared(part) and not is_old:
         return
@@ -183,7 +191,7 @@ def _refuse_stranger(found: Difference, part: Mapping[str, Any], path: str, look
 
 
 def is_prepared(told: Mapping[str, Any]) -> bool:
-    """Whether what Fairlead has waits to be taken over from another provider."""
+    """Whether the object in Fairlead waits for a takeover from another provider."""
     return told.get("takeover") == "prepared"
 
 

@@ -1,4 +1,4 @@
-"""The door for plug-ins of Fairlead servers, of which the first that can be reached is asked."""
+"""Client of Fairlead's plug-in API. It uses the first reachable server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fairlead.client import NotReached, Server, ServerError
 
 PATH = "/plugin"
 LONGEST_REASON = 1_000
-"""Characters that a server takes."""
+"""Maximum characters that a server accepts."""
 Body = Mapping[str, Any]
 
 
@@ -22,13 +22,14 @@ class News(NamedTuple):
 
 class Comparison(NamedTuple):
     differences: Sequence[Body]
-    """Each of a part: `kind`, `id`, whether it is `missing`, and the `attributes` with what is `said` and `stored`."""
+    """One entry per part: `kind`, `id`, whether it is `missing`, and `attributes` with their `said` and `stored`
+    values."""
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """All raise ServerError."""
+    """API client. All methods raise ServerError."""
 
     servers: tuple[Server, ...]
 
@@ -39,7 +40,7 @@ class Door:
         self._ask("PUT", path, {root: body})
 
     def delete(self, path: str) -> None:
-        """What is not there is deleted already."""
+        """Delete an object. A missing one counts as deleted."""
         try:
             self._ask("DELETE", path)
         except ServerError as error:
@@ -47,29 +48,29 @@ class Door:
                 raise
 
     def compare(self, whole: Body) -> Comparison:
-        """In what a load balancer that is to be so is another one there. 404 if it is not there."""
+        """Compare a desired load balancer with the stored one. 404 if it does not exist."""
         told = self._ask("POST", f"/loadbalancers/{_part(whole['id'])}/comparison", {"loadbalancer": whole})
         return Comparison(told["differences"], told["revision"])
 
     def say_again(self, whole: Body, revision: int | None) -> None:
-        """It becomes so, with all that is missing; with a revision, if nobody has changed it since."""
+        """Replace a load balancer, creating missing parts; with a revision, only if it is unchanged since then."""
         query = "" if revision is None else f"?revision={revision}"
         self._ask("PUT", f"/loadbalancers/{_part(whole['id'])}/whole{query}", {"loadbalancer": whole})
 
     def take_over(self, balancer_id: str) -> None:
-        """What was prepared is taken from the provider that has it; again it is no mistake."""
+        """Complete a prepared takeover from another provider. Idempotent."""
         self._ask("PUT", f"/loadbalancers/{_part(balancer_id)}/takeover")
 
     def fail_over(self, balancer_id: str) -> None:
         self._ask("PUT", f"/loadbalancers/{_part(balancer_id)}/failover")
 
     def profiles(self) -> Mapping[str, Mapping[str, str]]:
-        """What a flavor and an availability zone may say, and what each means."""
+        """Return the keys of flavors and availability zones, with descriptions."""
         known: Mapping[str, Mapping[str, str]] = self._ask("GET", "/profiles")
         return known
 
     def statuses(self, balancer_id: str) -> Body | None:
-        """How a load balancer stands with all that it holds; None when it is not there."""
+        """Return the statuses of a load balancer and all its parts; None if it does not exist."""
         try:
             found: Body = self._ask("GET", f"/statuses/{_part(balancer_id)}")["loadbalancer"]
         except ServerError as error:
@@ -79,7 +80,7 @@ class Door:
         return found
 
     def ids(self) -> Iterator[str]:
-        """Of all load balancers that were given to Fairlead."""
+        """Yield the ids of all load balancers that the plug-in created in Fairlead."""
         after: str | None = ""
         while after is not None:
             page = self._ask("GET", f"/statuses?{urlencode({'after': after})}")
@@ -87,21 +88,24 @@ class Door:
             after = page["next"]
 
     def news(self, cursor: str, seconds: int) -> News:
-        """Waits for so many seconds when there is none."""
+        """Long-poll for changes; waits up to this number of seconds."""
         told = self._ask("GET", f"/news?{urlencode({'since': cursor, 'wait': seconds})}")
         return News(told["cursor"], told["changed"], told["whole"])
 
     def probed_on(self, network_id: str) -> Sequence[str] | None:
-        """The IPv4 subnets (CIDRs) of a network of Neutron's in which the port for probes needs an address; None where
-        no port is needed."""
+        """Return the IPv4 subnets (CIDRs) of a Neutron network that need an address for the probe port; None if no port
+        is needed."""
         found = self._ask("GET", f"/probed-networks/{_part(network_id)}")["network"]
         cidrs: Sequence[str] = found["cidrs"]
         return cidrs if found["is_probed"] else None
 
     def proxied_on(self, network_id: str) -> Sequence[Body]:
-        """Of each project (`project_id`) whose load balancers lead to proxies on this network of Neutron's, which ports
-        have to `come`, each with its `host`, `device_id` and `mac_address`, and to `go`, by their ids. Each server
-        speaks for the nodes whose agents listen to it, so all are asked."""
+        """Return the proxy ports of a Neutron network to create and delete.
+
+        For each project (`project_id`) with load balancers that use proxies there: ports that `come`, each with `host`,
+        `device_id` and `mac_address`, and ids of ports that `go`. Every server is queried, because each reports only
+        the nodes of agents connected to it.
+        """
         path, found = f"{PATH}/proxied-networks/{_part(network_id)}", dict[str, Body]()
         away: NotReached | None = None
         answered = 0
@@ -120,12 +124,12 @@ class Door:
         return [*found.values()]
 
     def refuse_proxies(self, network_id: str, reason: str) -> None:
-        """Why Neutron makes no ports of proxies there; nothing where it does again."""
+        """Report why Neutron creates no proxy ports there; an empty reason clears it."""
         said = {"network": {"refused": reason[:LONGEST_REASON]}}
         self._ask("PUT", f"/proxied-networks/{_part(network_id)}", said)
 
     def statistics(self, balancer_ids: Sequence[str]) -> Sequence[Body]:
-        """Of their listeners. 50 load balancers may be named."""
+        """Return the statistics of the listeners of up to 50 load balancers."""
         found: Sequence[Body] = self._ask("GET", f"/statistics?{urlencode([('id', each) for each in balancer_ids])}")[
             "listeners"
         ]

@@ -1,10 +1,10 @@
-"""The provider driver: every call of Octavia's API becomes one request to Fairlead's door for plug-ins.
+"""Provider driver: each call of Octavia's API becomes one request to Fairlead's plug-in API.
 
-Octavia calls between its flush and its commit. So the write itself asks whether it can be had: what the server's
-compiler refuses, Octavia rolls back. What is not written here is not there; what is written and not committed, because
-somebody was killed in between, the agent takes back.
+Octavia calls the driver between its flush and its commit. So the write also validates: if the server's compiler rejects
+the change, Octavia rolls it back. A change that was written and never committed, because a process was killed in
+between, is reverted by the agent.
 
-Octavia makes a new driver for each request: it holds nothing, and opens nothing before it is asked.
+Octavia creates a driver for each request, so it has no state, and opens no connection before a call.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _UNSUPPORTED = 501
 
 @contextmanager
 def _telling() -> Iterator[None]:
-    """Raises UnsupportedOptionError, DriverError: the server's sentence for the tenant, who made the request."""
+    """Convert a server's error to UnsupportedOptionError or DriverError with its message, which the tenant sees."""
     try:
         yield
     except ServerError as error:
@@ -42,12 +42,12 @@ def _telling() -> Iterator[None]:
 
 
 class FairleadDriver(ProviderDriver):  # type: ignore[misc]
-    """Entry point `fairlead` of octavia.api.drivers. All raise what `_telling` does."""
+    """Entry point `fairlead` of octavia.api.drivers. All methods raise the exceptions of `_telling`."""
 
     def create_vip_port(
         self, loadbalancer_id: str, project_id: str, vip_dictionary: Any, additional_vip_dicts: Any
     ) -> Any:
-        """Octavia makes the port in Neutron, and deletes it: it belongs to the tenant's project there."""
+        """Leave the VIP's port to Octavia, which creates and deletes it in the tenant's project."""
         told = "Octavia makes the VIP's port."
         raise exceptions.NotImplementedError(user_fault_string=told, operator_fault_string=told)
 
@@ -64,12 +64,12 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         self._put(f"/loadbalancers/{new_loadbalancer.loadbalancer_id}", "loadbalancer", body)
 
     def loadbalancer_failover(self, loadbalancer_id: str) -> None:
-        """There is no instance to move: the rows are read again and put right, and then it is ACTIVE."""
+        """Re-read and repair the rows; the status is ACTIVE after that. There is no instance to fail over."""
         with _telling():
             _door().fail_over(loadbalancer_id)
 
     def loadbalancer_failover_with_flavor(self, loadbalancer_id: str, flavor_id: str) -> None:
-        """A flavor says nothing that has to be made anew."""
+        """Fail over; the flavor has no effect on it."""
         self.loadbalancer_failover(loadbalancer_id)
 
     # Listeners
@@ -107,7 +107,7 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         self._put(path, "member", bodies.changed(new_member, bodies.MEMBER))
 
     def member_batch_update(self, pool_id: str, members: Any) -> None:
-        """All that there shall be: one change."""
+        """Replace all members in one change."""
         self._put(f"/pools/{pool_id}/members", "members", [bodies.member_of(each) for each in members])
 
     # Health monitors
@@ -122,7 +122,7 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         body = bodies.changed(new_healthmonitor, bodies.MONITOR)
         self._put(f"/healthmonitors/{new_healthmonitor.healthmonitor_id}", "healthmonitor", body)
 
-    # Layer 7: whether it can be had the server says
+    # Layer 7; the server checks whether it is supported
 
     def l7policy_create(self, l7policy: Any) -> None:
         self._post("/l7policies", "l7policy", bodies.policy_of(l7policy))
@@ -143,7 +143,7 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         path = f"/l7policies/{old_l7rule.l7policy_id}/rules/{new_l7rule.l7rule_id}"
         self._put(path, "rule", bodies.changed(new_l7rule, bodies.L7_RULE))
 
-    # What operators offer
+    # Flavors and availability zones
 
     def get_supported_flavor_metadata(self) -> dict[str, str]:
         with _telling():

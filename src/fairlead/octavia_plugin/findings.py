@@ -1,4 +1,4 @@
-"""What the agent finds to differ, and what it does about it: a value for programs, and a sentence for people."""
+"""Findings of the agent as values, and as sentences for operators."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,39 +22,39 @@ _NAMES = {
 
 class What(StrEnum):
     STATUS = "status"
-    """Octavia shows another status than Fairlead's: Octavia is told."""
+    """Octavia's status differs from Fairlead's: Octavia is updated."""
     VALUE = "value"
-    """An attribute is another one in Fairlead: it is changed there."""
+    """An attribute differs: Fairlead is updated."""
     MISSING = "missing"
-    """Octavia has it and Fairlead has not: it is made there."""
+    """Missing in Fairlead: created there."""
     STRANGER = "stranger"
-    """Fairlead has it, and Octavia has not or wants it gone: it is deleted there."""
+    """Missing in Octavia, or being deleted there: deleted in Fairlead."""
     OLD_STRANGER = "old stranger"
-    """The same, of what is so old that Octavia's database may be a copy: nothing is done."""
+    """Missing in Octavia, and so old that Octavia's database may be an outdated copy: nothing is changed."""
     REFUSED = "refused"
-    """Fairlead does not take what Octavia has; `fairlead` is its sentence."""
+    """Fairlead rejects Octavia's object; `fairlead` is its message."""
     ORPHAN = "orphan port"
-    """Octavia made it in Neutron for the VIP of a load balancer that it does not have: it is deleted there."""
+    """Neutron port that Octavia created for the VIP of a load balancer that it does not have: deleted."""
     KEPT_ORPHAN = "kept orphan port"
-    """The same, where nobody has asked for it to be deleted: nothing is done."""
+    """Such a port without the option to delete it: nothing is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     what: What
     balancer: str
-    """The load balancer's id."""
+    """Load balancer id."""
     kind: str = BALANCERS
-    """As octavia-lib calls it."""
+    """Kind, as in octavia-lib."""
     id: str
-    """Of the part; of what only Fairlead has, its path there."""
+    """Id of the object; its API path for objects that only Fairlead has."""
     attribute: str = ""
     octavia: Any = None
     fairlead: Any = None
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """For programs."""
+        """JSON form."""
         return {**asdict(self), "what": self.what.value}
 
 
@@ -87,7 +87,7 @@ def _at(seen: Mapping[str, Any]) -> str:
 
 
 def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known: Known) -> Iterator[Finding]:
-    """Of what Octavia is told."""
+    """Yield the findings for status updates."""
     for kind, records in updates.items():
         for record in records:
             shown = known.balancer if kind == BALANCERS else known.parts[kind][record["id"]]
@@ -108,7 +108,7 @@ def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known
 
 
 def values_of(balancer_id: str, differences: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Of what Fairlead's door says to differ."""
+    """Yield the findings for differences that Fairlead's API returned."""
     for each in differences:
         where: dict[str, Any] = {"balancer": balancer_id, "kind": each["kind"], "id": each["id"]}
         if each["missing"]:

@@ -1,8 +1,8 @@
-"""What Octavia keeps of whose a load balancer is: the one thing that is written into its database here.
+"""Change of a load balancer's provider in Octavia's database: the plug-in's only write to it.
 
-Octavia has no API by which a load balancer changes its provider. So that column is written by Octavia's own models, and
-what belongs to it: that the load balancer is PENDING_UPDATE, as it is while any provider works on it, so nobody changes
-it meanwhile; and that its VIP's port, if the other provider made it, is one that Octavia deletes.
+Octavia has no API for that. So Octavia's own models write the provider and the related columns: PENDING_UPDATE, which
+locks the load balancer as during any change, and ownership of the VIP's port, so that Octavia deletes it if the other
+provider created it.
 """
 
 from collections.abc import Iterator
@@ -21,19 +21,19 @@ from fairlead.octavia_plugin.bodies import Body
 from fairlead.octavia_plugin.neutron import answered, driver
 
 STOCK_PORT = "ovn-lb-vip-"
-"""How the names of ports begin that it made for VIPs."""
+"""Name prefix of ports that the stock provider creates for VIPs."""
 CALM = ("ACTIVE", "ERROR")
-"""In which a load balancer may be taken over: nobody works on it."""
+"""Provisioning statuses that allow a takeover: no change is in progress."""
 
 
 class Handover:
-    """`provider` is what ours is called. All raise NotAnswered."""
+    """Octavia's rows; `provider` is the plug-in's provider name. All methods raise NotAnswered."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
 
     def find(self, name: str) -> Standing:
-        """By its id or its name. Raises NotHandedOver."""
+        """Find a load balancer by id or name. Raises NotHandedOver."""
         with _session() as session:
             rows = session.query(models.LoadBalancer).filter(models.LoadBalancer.provisioning_status != "DELETED")
             found = rows.filter_by(id=name).all() or rows.filter_by(name=name).limit(2).all()
@@ -48,7 +48,7 @@ class Handover:
             )
 
     def look(self, balancer_id: str) -> Body:
-        """As the driver would give it. Raises NotHandedOver."""
+        """Return the body that the driver would send. Raises NotHandedOver."""
         with _session() as session:
             row = session.query(models.LoadBalancer).filter_by(id=balancer_id).first()
             self._check(row, balancer_id)
@@ -56,8 +56,11 @@ class Handover:
 
     @contextmanager
     def handing_over(self, balancer_id: str, *, port_was_made: bool) -> Iterator[Body]:
-        """Its provider is ours when the block is left, unless that raises. The load balancer is locked meanwhile, as
-        Octavia's API locks what it changes, and nobody sees a change. Raises NotHandedOver."""
+        """Set the provider when the block is left without an exception.
+
+        The row is locked in the block, as in Octavia's API, and other sessions do not see the change. Raises
+        NotHandedOver.
+        """
         with _session() as session:
             rows = session.query(models.LoadBalancer).populate_existing().with_for_update()
             row = rows.filter_by(id=balancer_id).first()
@@ -69,7 +72,8 @@ class Handover:
             yield stored.load_balancer(row)
 
     def _check(self, row: Any, balancer_id: str) -> None:
-        """One of ours may be in any state: it was handed over before, and Fairlead does not have it yet."""
+        """Check the provider and the status. A load balancer of this provider may have any status: it was handed over
+        before, and Fairlead does not have it yet."""
         if row is None or row.provisioning_status == "DELETED":
             raise NotHandedOver("unknown", f"Octavia has no load balancer {balancer_id}")
         if row.provider not in (STOCK, self._provider):
@@ -82,10 +86,10 @@ class Handover:
 
 
 class VipPorts:
-    """The ports of VIPs in Neutron, by Octavia's own client. All raise NotAnswered."""
+    """VIP ports in Neutron, through Octavia's client. All methods raise NotAnswered."""
 
     def was_made(self, port_id: str) -> bool:
-        """Whether the stock provider made it: then it would have deleted it too."""
+        """Whether the stock provider created the port, and would have deleted it."""
         with answered():
             try:
                 return driver().get_port(port_id).name.startswith(STOCK_PORT)  # type: ignore[no-any-return]
@@ -93,8 +97,7 @@ class VipPorts:
                 raise NotHandedOver("port", f"Neutron has no port {port_id}, on which its VIP was") from None
 
     def give(self, port_id: str, balancer_id: str) -> None:
-        """It becomes as if Octavia had made it, which then deletes it after the load balancer; and the stock provider
-        no longer takes it for its own."""
+        """Change the port to one created by Octavia, so that Octavia deletes it, and the stock provider ignores it."""
         said = {"name": f"octavia-lb-{balancer_id}", "device_id": f"lb-{balancer_id}"}
         with answered():
             driver().network_proxy.update_port(port_id, device_owner=constants.OCTAVIA_OWNER, **said)
@@ -102,7 +105,7 @@ class VipPorts:
 
 @contextmanager
 def _session() -> Iterator[Any]:
-    """What SQLAlchemy, and oslo.db in its place, raise, is raised as NotAnswered."""
+    """Open a session. Errors of SQLAlchemy and oslo.db become NotAnswered."""
     try:
         session = api.get_session()
         with closing(session), session.begin():

@@ -1,9 +1,9 @@
-"""Keeps the agent going when one of its processes is killed alone, which octavia-driver-agent does not see.
+"""Process supervisor for the agent, because octavia-driver-agent does not restart a provider agent that was killed.
 
-octavia-driver-agent starts a provider agent's process once. So the agent is a line of three: the first is that process,
-and watches the second; the second watches the third, which works. Whoever watches has nothing open and remembers
-nothing, so it can be forked whenever that is needed. Each ends when the one before it is gone, but that the second
-takes the place of the first while octavia-driver-agent is there. So any one of them may be killed.
+octavia-driver-agent starts a provider agent's process once. So the agent is a chain of three processes: the first is
+that process and watches the second; the second watches the third, which does the work. Watchers have nothing open and
+no state, so they can fork at any time. Each ends when its parent is gone, except that the second replaces the first
+while octavia-driver-agent runs. So any one of them may be killed.
 """
 
 import multiprocessing
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 BEAT = 0.5
-"""Seconds between two looks, and before another one is started."""
+"""Seconds between checks, and before a restart."""
 PATIENCE = 10.0
-"""Seconds that a process has to end by itself."""
+"""Seconds that a process has for a graceful exit."""
 IsOver: TypeAlias = Callable[[], bool]
 Work: TypeAlias = Callable[[IsOver], None]
-"""Works until it is told that it is over."""
-_FORK = multiprocessing.get_context("fork")  # Octavia's configuration is read, and so are its options
+"""Runs until the given predicate is true."""
+_FORK = multiprocessing.get_context("fork")  # the child needs Octavia's configuration and options
 
 
 class ExitEvent(Protocol):
@@ -28,11 +28,11 @@ class ExitEvent(Protocol):
 
 
 def keep(work: Work, exit_event: ExitEvent) -> None:
-    """Until the event is set, or the process that started this one is gone."""
+    """Run until the event is set or the process that started this one is gone."""
     starter = multiprocessing.parent_process()
     agent = os.pidfd_open(os.getppid())
     if starter is None or os.getppid() != starter.pid:
-        return  # it was gone at once
+        return  # it has exited already
 
     def is_over() -> bool:
         return exit_event.is_set() or bool(select.select([agent], [], [], 0)[0])
@@ -56,13 +56,13 @@ def _second(work: Work, is_over: IsOver) -> None:
 
 
 def _parting() -> IsOver:
-    """Whether the process that started this one is gone."""
+    """Return a predicate: whether the parent process is gone."""
     first = os.getppid()
     return lambda: os.getppid() != first
 
 
 def _watch(task: Callable[[], None], is_over: IsOver) -> None:
-    """Do it in a process of its own, until that ends or it is over. It ends with this one."""
+    """Run the task in a child process until either ends. Terminates the child at the end."""
     process = _FORK.Process(target=task)
     process.start()
     try:

@@ -1,4 +1,4 @@
-"""Neutron, by Octavia's own client: the service that Octavia has configured, with its account."""
+"""Neutron through Octavia's client: the service and account that Octavia is configured with."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from fairlead.octavia_plugin.adoption import NotAnswered
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """What Octavia's driver, its client and the session below it raise, as one: NotAnswered.
+    """Convert errors of Octavia's driver, its client and the session below to NotAnswered.
 
-    Octavia keeps one connection, and openstacksdk one that was made while Neutron was away asks at places without a
-    version for ever (404). So after an error the next one is a new one.
+    Octavia caches one connection. If openstacksdk created it while Neutron was down, it sends all requests to URLs
+    without a version (404). So an error drops the connection.
     """
     try:
         yield
@@ -31,5 +31,5 @@ def driver() -> Any:
 
 
 def neutron() -> Any:
-    """openstacksdk's proxy."""
+    """Return openstacksdk's network proxy."""
     return clients.NeutronAuth.get_neutron_client().network

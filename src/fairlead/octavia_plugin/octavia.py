@@ -1,8 +1,8 @@
-"""What Octavia's database says of load balancers of our provider. It is read here, and never written.
+"""Octavia's database, read for the load balancers of this provider. Nothing is written here.
 
-octavia-lib tells a driver what there is, but not how it stands, nor what is PENDING; and only who knows that can say
-that nothing stays so. The agent is a process of octavia-driver-agent, which has the database. Statuses go back through
-octavia-lib's socket, behind which Octavia itself writes them.
+octavia-lib gives a driver the objects, but not their statuses, nor which are PENDING, which is needed to resolve every
+PENDING status. The agent runs in octavia-driver-agent, which has access to the database. Status updates go through
+octavia-lib's socket, and Octavia writes them.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,31 +16,31 @@ from fairlead.octavia_plugin.differences import PENDING, Known, Standing
 
 DELETED = "DELETED"
 _NAMED_AT_ONCE = 500
-"""Ids in one query: databases take so many parameters."""
+"""Maximum ids in one query, because databases limit its parameters."""
 
 
 class OctaviaDatabase:
-    """All raise what SQLAlchemy and oslo.db raise."""
+    """Queries. All methods raise the exceptions of SQLAlchemy and oslo.db."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
 
     def pending(self) -> list[str]:
-        """The load balancers that wait to be told something: whenever a part does, its load balancer does."""
+        """Return the load balancers that wait for a status. A load balancer is PENDING whenever a part is."""
         return self._ids(models.LoadBalancer.provisioning_status.in_(PENDING))
 
     def ids(self) -> list[str]:
-        """All that are not deleted."""
+        """Return all load balancers that are not deleted."""
         return self._ids(models.LoadBalancer.provisioning_status != DELETED)
 
     def named(self, name: str) -> list[str]:
-        """All that are not deleted with this id, or else with this name."""
+        """Return those with this id, or otherwise with this name, that are not deleted."""
         row = models.LoadBalancer
         there = row.provisioning_status != DELETED
         return self._ids(there & (row.id == name)) or self._ids(there & (row.name == name))
 
     def having(self, ids: Collection[str]) -> set[str]:
-        """Those of these that are not deleted, whatever their provider."""
+        """Return those of these ids that are not deleted, of any provider."""
         found, wanted = set[str](), sorted(ids)
         with _session() as session:
             for first in range(0, len(wanted), _NAMED_AT_ONCE):
@@ -50,7 +50,7 @@ class OctaviaDatabase:
         return found
 
     def look(self, balancer_id: str) -> Known | None:
-        """None for what is not there, is deleted, or is another provider's."""
+        """Read a load balancer; None if it does not exist, is deleted, or has another provider."""
         with _session() as session:
             found = session.query(models.LoadBalancer).filter_by(id=balancer_id, provider=self._provider).first()
             return None if found is None or found.provisioning_status == DELETED else _known(found)
@@ -63,7 +63,7 @@ class OctaviaDatabase:
 
 @contextmanager
 def _session() -> Iterator[Any]:
-    """What is read in it is of one moment."""
+    """Open a session, for consistent reads."""
     session = api.get_session()
     try:
         with session.begin():

@@ -1,4 +1,4 @@
-"""The ports that Octavia makes in Neutron for VIPs, by its own client."""
+"""Ports that Octavia creates in Neutron for VIPs, through its client."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from fairlead.octavia_plugin.neutron import answered, neutron
 from fairlead.octavia_plugin.orphans import VipPort
 
 _DEVICE = re.compile("lb-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-"""`device_id` of such a port (octavia.network.drivers.neutron, `allocate_vip`). Ports of amphorae have another one."""
+"""`device_id` of a VIP port (octavia.network.drivers.neutron, `allocate_vip`). Ports of amphorae have another
+format."""
 
 
 class OctaviaPorts:
-    """All raise NotAnswered."""
+    """All methods raise NotAnswered."""
 
     def made(self) -> Sequence[VipPort]:
         with answered():

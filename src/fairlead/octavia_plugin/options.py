@@ -1,4 +1,4 @@
-"""The section `[fairlead]` of octavia.conf."""
+"""Section `[fairlead]` of octavia.conf."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fairlead.octavia_plugin.door import Door
 
 SECTION = "fairlead"
 PROVIDER = "fairlead"
-"""The entry point's name, which is what Octavia stores with a load balancer."""
+"""Name of the entry point, which Octavia stores with a load balancer."""
 OPTIONS = [
     cfg.ListOpt(
         "servers",
@@ -40,24 +40,24 @@ OPTIONS = [
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For oslo-config-generator."""
+    """Entry point for oslo-config-generator."""
     return [(SECTION, OPTIONS)]
 
 
 def read(configuration: cfg.ConfigOpts) -> Any:
-    """The section as it is now."""
-    configuration.register_opts(OPTIONS, group=SECTION)  # again is no mistake
+    """Return the section with its present values."""
+    configuration.register_opts(OPTIONS, group=SECTION)  # repeated registration is allowed
     return configuration[SECTION]
 
 
 def make_door(section: Any) -> Door:
-    """Opens nothing."""
+    """Create the API client, without connecting."""
     names = ("user", "password", "ca", "certificate", "key")
     made = {name: getattr(section, name) for name in names}
     return Door(tuple(Server(url=url, timeout=float(section.timeout), **made) for url in section.servers))
 
 
 def sockets_of(configuration: cfg.ConfigOpts) -> tuple[str, str, str]:
-    """Octavia's, by which octavia-lib speaks to octavia-driver-agent; it does not read where they are itself."""
+    """Return Octavia's sockets for octavia-lib, which does not read their paths itself."""
     sockets = configuration.driver_agent
     return sockets.status_socket_path, sockets.stats_socket_path, sockets.get_socket_path

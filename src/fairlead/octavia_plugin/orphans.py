@@ -1,11 +1,12 @@
-"""Orphan ports: those that Octavia made in Neutron for VIPs of load balancers that it does not have.
+"""Orphan ports: Neutron ports that Octavia created for VIPs of load balancers that it does not have.
 
-Octavia makes the port of a VIP before it calls the provider. If the provider refuses the load balancer, or cannot be
-reached, Octavia rolls back its own row and leaves the port, whatever the provider. So does a request that is killed in
-between. Such a port keeps an address and a place in the project's quota of ports.
+Octavia creates the VIP's port before it calls the provider. If the provider rejects the load balancer or is
+unreachable, Octavia rolls back its row and leaves the port, with any provider. A request that is killed in between does
+the same. Such a port occupies an address and counts against the project's port quota.
 
-A request that is on its way has a port and no committed row either. So a port counts only after its load balancer has
-been missing for a while (`doubt`). One that Fairlead still has is no orphan: the agent deletes it there first.
+A request in progress also has a port and no committed row. So a port counts as an orphan only after its load balancer
+has been missing for a while (`doubt`), and only if Fairlead does not have it either, because the agent deletes it there
+first.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,36 +16,36 @@ from typing import Protocol
 from fairlead.octavia_plugin.findings import Finding, Hear, What
 
 BRAKE_PORTS, BRAKE_SHARE = 20, 0.3
-"""Ports, and their share of all ports of VIPs: more of both are not deleted, unless Octavia's database is known to be
-the right one and no old copy."""
+"""Limits of the mass-deletion guard: ports, and their share of all VIP ports. Above both, ports are deleted only if the
+operator confirms that Octavia's database is no outdated copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipPort:
     id: str
     balancer: str
-    """The id of the load balancer that Octavia made it for."""
+    """Id of the load balancer that the port was created for."""
     network: str
     addresses: tuple[str, ...]
 
 
 class Ports(Protocol):
-    """Both raise NotAnswered."""
+    """Both methods raise NotAnswered."""
 
     def made(self) -> Sequence[VipPort]:
-        """All that Octavia has made for VIPs."""
+        """Return all ports created for VIPs."""
 
     def delete(self, port_id: str) -> None:
-        """One that is not there is deleted already."""
+        """Delete a port. A missing one counts as deleted."""
 
 
 class Octavia(Protocol):
     def having(self, ids: Collection[str]) -> set[str]:
-        """Those of these load balancers that Octavia has, whatever their provider."""
+        """Return those of these load balancers that Octavia has, of any provider."""
 
 
 class TooMany(Exception):
-    """The message says of what, and what to do."""
+    """Too many ports would be deleted; the message has the numbers and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +56,17 @@ class Orphans:
     """Whether Fairlead has a load balancer with this id."""
 
     def suspects(self) -> frozenset[str]:
-        """The ids of ports that may be orphans, or belong to requests that are on their way."""
+        """Return the ids of ports that are orphans or belong to requests in progress."""
         return frozenset(each.id for each in self._without_balancer(self.ports.made()))
 
     def find(self, suspects: frozenset[str]) -> Sequence[VipPort]:
-        """Those of these that still may be, and of which Fairlead has nothing, in the order of their load balancers."""
+        """Return the suspects that still have no load balancer, neither in Octavia nor in Fairlead, ordered by load
+        balancer."""
         still = [each for each in self._without_balancer(self.ports.made()) if each.id in suspects]
         return sorted((each for each in still if not self.in_fairlead(each.balancer)), key=lambda each: each.balancer)
 
     def settle(self, orphans: Sequence[VipPort], hear: Hear, *, deletes: bool, is_dry: bool) -> None:
-        """Reports each orphan, and deletes it if requested. Raises NotAnswered."""
+        """Report each orphan, and delete it if requested. Raises NotAnswered."""
         for port in orphans:
             seen = {"network": port.network, "addresses": list(port.addresses)}
             what = What.ORPHAN if deletes else What.KEPT_ORPHAN
@@ -73,7 +75,7 @@ class Orphans:
                 self.ports.delete(port.id)
 
     def check_share(self, orphans: Sequence[VipPort]) -> None:
-        """Raises TooMany where it rather is the database that is wrong."""
+        """Raise TooMany if Octavia's database is more likely to be wrong."""
         made = len(self.ports.made())
         if len(orphans) > max(BRAKE_PORTS, BRAKE_SHARE * made):
             raise TooMany(
@@ -82,6 +84,7 @@ class Orphans:
             )
 
     def _without_balancer(self, made: Sequence[VipPort]) -> Sequence[VipPort]:
-        """The ports are read before the database: what Octavia has committed by then has a row."""
+        """Return the ports without a load balancer. The ports are read first, so each committed request has a row by
+        then."""
         known = self.octavia.having({each.balancer for each in made})
         return [each for each in made if each.balancer not in known]

@@ -1,8 +1,8 @@
-"""The ports in Neutron from which members are probed: one for a network, made and deleted here.
+"""Neutron ports for probes of members: one per network, created and deleted here.
 
-It is the network owner's: a port of another project there would say that the network is shared, and a port that the
-owner has not been given is no proof, since everybody with whom a network is shared may call theirs the same. It is
-without port security: agents send from a link-local address too.
+The port belongs to the network's owner: a port of another project would show that the network is shared, and a port
+with another owner proves nothing, because any project that shares the network can create one with the same name. Port
+security is off, because agents also send from a link-local address.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,14 @@ from fairlead.octavia_plugin.adoption import NotAnswered
 from fairlead.octavia_plugin.neutron import answered, neutron
 
 OWNER = "ovn-lb-hm:distributed"
-"""With that ML2/OVN makes a `localport`, which every node may have."""
+"""Device owner for which ML2/OVN creates a `localport`, available on every node."""
 DEVICE = "ovn-lb-hm-fairlead-"
-"""How `device_id` begins; the network's id follows. The server knows it by that (`model/foreign_probing.py`)."""
+"""Prefix of `device_id`, followed by the network's id. The server identifies the port by it
+(`model/foreign_probing.py`)."""
 
 
 class ProbePorts:
-    """By Octavia's own client. All raise NotAnswered."""
+    """Probe ports, through Octavia's client. All methods raise NotAnswered."""
 
     def networks(self) -> set[str]:
         with answered():
@@ -30,11 +31,12 @@ class ProbePorts:
 
     def settle(self, network_id: str, cidrs: Sequence[str] | None) -> None:
         with answered():
-            there = _there(network_id)  # a list is never not found: who is answered here has found Neutron
+            # a list request never returns 404, so an answer here comes from a working Neutron
+            there = _there(network_id)
             try:
                 project_id = neutron().get_network(network_id).project_id
             except NotFoundException:
-                return  # its ports went before it
+                return  # its ports were deleted before it
             found = [each for each in there if each.project_id == project_id]
             for each in found if cidrs is None else found[1:]:
                 neutron().delete_port(each.id, ignore_missing=True)
@@ -45,13 +47,13 @@ class ProbePorts:
 
 
 def _there(network_id: str) -> list[Any]:
-    """The one that counts first: the server takes the one with the lowest id."""
+    """Return the ports of a network; the first is the one in use, because the server takes the lowest id."""
     there = neutron().ports(network_id=network_id, device_owner=OWNER, device_id=f"{DEVICE}{network_id}")
     return sorted(there, key=lambda each: each.id)
 
 
 def _make(network_id: str, project_id: str, cidrs: Sequence[str]) -> Any:
-    """With all addresses at once: who probes from there makes a device of it as soon as it is there."""
+    """Create a port with all addresses, because agents create its interface as soon as it exists."""
     wanted = {
         "name": f"fairlead-hm-{network_id}",
         "network_id": network_id,
@@ -65,7 +67,7 @@ def _make(network_id: str, project_id: str, cidrs: Sequence[str]) -> Any:
     try:
         return neutron().create_port(**wanted, fixed_ips=[{"subnet_id": each} for each in ids])
     except ConflictException:
-        return neutron().create_port(**wanted, fixed_ips=[])  # a subnet may have none left
+        return neutron().create_port(**wanted, fixed_ips=[])  # a subnet may have no free address
 
 
 def _subnets(network_id: str) -> dict[IPv4Network | IPv6Network, str]:
@@ -73,7 +75,7 @@ def _subnets(network_id: str) -> dict[IPv4Network | IPv6Network, str]:
 
 
 def _give_addresses(port: Any, cidrs: Sequence[str]) -> None:
-    """Each for itself: a subnet that has none left keeps no other one from its own."""
+    """Add and remove addresses, one subnet at a time, so that an exhausted subnet does not block others."""
     with answered():
         subnets = _subnets(port.network_id)
         wanted = [subnets[cidr] for cidr in map(ip_network, cidrs) if cidr in subnets]

@@ -1,4 +1,4 @@
-"""The agent as octavia-driver-agent runs it: entry point `fairlead` of octavia.driver_agent.provider_agents."""
+"""Agent process: entry point `fairlead` of octavia.driver_agent.provider_agents."""
 
 import os
 import threading
@@ -25,13 +25,13 @@ from fairlead.octavia_plugin.proxy_ports import ProxyPorts
 
 LOG = log.getLogger(__name__)
 BEAT = 1.0
-"""Seconds between two looks at what is PENDING in Octavia."""
+"""Seconds between queries for PENDING load balancers in Octavia."""
 WAIT = 20
-"""Seconds for which a server is asked to wait for news."""
+"""Seconds that a server holds a request for changes."""
 
 
 def run(exit_event: ExitEvent) -> None:
-    """Until the event is set."""
+    """Run until the event is set."""
     keep(_work, exit_event)
 
 
@@ -48,7 +48,8 @@ def _work(is_over: IsOver) -> None:
     listening = threading.Thread(target=_listen, args=(door, told.put, ended), daemon=True, name="fairlead-news")
     listening.start()
     try:
-        _look(agent, told, lambda: is_over() or not listening.is_alive(), section)  # both end, and are started again
+        # if the thread ends, this process ends too, and both are restarted
+        _look(agent, told, lambda: is_over() or not listening.is_alive(), section)
     finally:
         ended.set()
 
@@ -66,7 +67,7 @@ def provisions(door: Door) -> tuple[Provision[Any], ...]:
 
 
 def _open_library(is_over: IsOver) -> Any:
-    """None when it is over before: octavia-lib would wait for the sockets for minutes without looking."""
+    """Return octavia-lib's library; None if the agent ends first. octavia-lib itself would block for minutes."""
     paths = sockets_of(cfg.CONF)
     while not all(map(os.path.exists, paths)):
         if is_over():
@@ -100,7 +101,7 @@ def _name_all(agent: Agent) -> bool:
 
 
 def _take(agent: Agent, told: "SimpleQueue[News]", seconds: float) -> bool:
-    """Waits for news so long. Whether anything may have changed."""
+    """Wait for changes. Returns whether anything may have changed."""
     try:
         news = told.get(timeout=seconds) if seconds else told.get_nowait()
     except Empty:
@@ -110,17 +111,16 @@ def _take(agent: Agent, told: "SimpleQueue[News]", seconds: float) -> bool:
 
 
 def _listen(door: Door, tell: Callable[[News], None], ended: threading.Event) -> None:
-    """Ask for news again and again. Another server than before, or one that was started again, says that anything may
-    have changed."""
+    """Poll for changes. A restarted or other server reports that anything may have changed."""
     cursor = ""
     while not ended.is_set():
         try:
             news = door.news(cursor, WAIT)
         except ServerError:
-            ended.wait(BEAT)  # the agent says so in its own words
+            ended.wait(BEAT)  # the agent logs the error
             continue
         if news.cursor != cursor or news.is_whole:
             tell(news)
         elif not news.ids:
-            ended.wait(BEAT / 10)  # a server with too many who wait answers at once
+            ended.wait(BEAT / 10)  # an overloaded server answers immediately
         cursor = news.cursor

@@ -1,9 +1,9 @@
-"""Which networks need ports of ours in Neutron: told by Fairlead, made so in Neutron.
+"""Networks that need ports of the plug-in in Neutron: requested by Fairlead, created and deleted in Neutron.
 
-Fairlead says of each load balancer where it needs some, of one sort: those from which members are probed, or those of
-proxies. What is other than the last time is looked at as a whole: what all load balancers need on that network, and
-what is there. At the start that is every network that anybody needs, and every one that has such a port. So whoever was
-killed meanwhile, what is missing is made and what is left is taken away.
+Fairlead reports with each load balancer the networks that need ports of one kind: for probes, or for proxies. A network
+with a changed request is settled as a whole: the needs of all load balancers against the existing ports. The start
+settles every network that is needed or has such a port. So after any interruption missing ports are created, and
+unneeded ones deleted.
 """
 
 import time
@@ -20,58 +20,57 @@ from fairlead.octavia_plugin.adoption import NotAnswered
 
 LOG = log.getLogger(__name__)
 AT_ONCE = 20
-"""Networks that are looked at before load balancers are looked at again."""
+"""Networks settled between two rounds of load balancers."""
 PAUSE = 15.0
-"""Seconds until a network is looked at again for which Neutron, or Fairlead, did not do what it was asked."""
+"""Seconds before a network is retried after an error of Neutron or Fairlead."""
 _Wanted = TypeVar("_Wanted")
 _Taken_contra = TypeVar("_Taken_contra", contravariant=True)
 
 
 def _say_nothing(network_id: str, reason: str) -> None:
-    """For who has no use for it."""
+    """Do nothing."""
 
 
 class Ports(Protocol[_Taken_contra]):
-    """All raise NotAnswered."""
+    """All methods raise NotAnswered."""
 
     def networks(self) -> Iterable[str]:
-        """On which there are such ports."""
+        """Return the networks with such ports."""
 
     def settle(self, network_id: str, wanted: _Taken_contra) -> None:
-        """They become so."""
+        """Create and delete ports of a network as wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort(Generic[_Wanted]):
-    """Of ports."""
+    """Kind of ports."""
 
     title: str
     told: str
-    """Under which name Fairlead says with a load balancer on which networks it needs some."""
+    """Key in Fairlead's statuses for the networks where a load balancer needs such ports."""
     wanted: Callable[[str], _Wanted]
-    """What is needed on a network. Raises ServerError."""
+    """Returns the ports needed on a network. Raises ServerError."""
     ports: Ports[_Wanted]
     refused: Callable[[str, str], None] = _say_nothing
-    """Hears for which network Neutron did not do it, and why; and, with an empty text, that it did. Raises
-    ServerError."""
+    """Receives the network and the reason of Neutron's failure; an empty reason after a success. Raises ServerError."""
 
 
 class Provision(Generic[_Wanted]):
     def __init__(self, sort: Sort[_Wanted], clock: Callable[[], float] = time.monotonic) -> None:
         self._sort, self._clock = sort, clock
         self._needs: dict[str, Mapping[str, object]] = {}
-        """Load balancer -> network -> what it needs there, as it was told last."""
+        """Load balancer -> network -> its need there, as last reported."""
         self._named = OrderedDict[str, None]()
-        """Networks to be looked at."""
+        """Queue of networks to settle."""
         self._later: dict[str, float] = {}
-        """When one is looked at again."""
+        """Network -> time of its next attempt."""
         self._refused = set[str]()
-        """Networks of which it was told that Neutron refused."""
+        """Networks with a reported failure of Neutron."""
         self._finds = self._clock()
-        """When it is looked at, once, where there are ports; endless when that has been done."""
+        """Time of the next search for networks with ports; infinite after a successful one."""
 
     def see(self, balancer_id: str, told: Mapping[str, Any] | None) -> None:
-        """How it stands in Fairlead; None when it is gone. An older server says nothing of networks."""
+        """Record a load balancer's statuses in Fairlead; None after its deletion. Older servers report no networks."""
         said = told.get(self._sort.told, ()) if told is not None else ()
         needs = {each["id"]: {**each, "is_ready": True} for each in said}
         before = self._needs.pop(balancer_id, {})
@@ -81,11 +80,11 @@ class Provision(Generic[_Wanted]):
         self._name(each["id"] for each in said if not each["is_ready"] and each["id"] not in self._later)
 
     def name_left(self) -> None:
-        """The networks that have a port are looked at soon, whether anybody needs it or not."""
+        """Request a search for networks that have ports, needed or not."""
         self._finds = self._clock()
 
     def step(self) -> int:
-        """Look at those that are named, at most so many; answers how many are left."""
+        """Settle queued networks, up to a limit, and return how many remain."""
         now = self._clock()
         if self._finds <= now:
             self._find(now)

@@ -1,7 +1,7 @@
-"""The ports in Neutron of proxies: one for each node that is to have one, made and deleted here.
+"""Neutron ports of proxies: one per node that runs one, created and deleted here.
 
-Each is of the project whose load balancers its proxy serves, like the port of their VIP, and is bound to the node's
-machine. It is without port security: who may connect to a listener is decided before it leads to a proxy.
+A port belongs to the project with the load balancers that the proxy serves, like their VIP ports, and is bound to the
+node. Port security is off, because a listener's allowed CIDRs are enforced before the proxy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,20 +12,20 @@ from fairlead.octavia_plugin.neutron import answered, neutron
 
 OWNER = "fairlead:load_balancer_proxy"
 DEVICE = "fairlead-proxy-"
-"""How `device_id` begins; the network's id and the chassis follow. The server knows it by that
+"""Prefix of `device_id`, followed by the network's id and the chassis. The server identifies the port by it
 (`model/proxy_place.py`)."""
 
 
 class ProxyPorts:
-    """By Octavia's own client. All raise NotAnswered."""
+    """Proxy ports, through Octavia's client. All methods raise NotAnswered."""
 
     def networks(self) -> set[str]:
         with answered():
             return {each.network_id for each in neutron().ports(device_owner=OWNER) if _is_ours(each)}
 
     def settle(self, network_id: str, wanted: Sequence[Mapping[str, Any]]) -> None:
-        """Of a project that is not named all go; of the others those that are named come and go. A port that cannot be
-        made keeps no other one from being made."""
+        """Create and delete ports as listed; all ports of unlisted projects are deleted. A failed creation does not
+        stop others."""
         with answered():
             there = [each for each in neutron().ports(network_id=network_id, device_owner=OWNER) if _is_ours(each)]
             goes = {each["project_id"]: each["go"] for each in wanted}
@@ -43,7 +43,7 @@ def _is_ours(port: Any) -> bool:
 
 
 def _make_all(network_id: str, wanted: Sequence[Mapping[str, Any]], had: set[tuple[str, str]]) -> Iterable[str]:
-    """Why it could not be done."""
+    """Create the ports, and yield the reasons of failures."""
     for place in wanted:
         for each in place["come"]:
             which = place["project_id"], each["device_id"]
@@ -56,7 +56,7 @@ def _make_all(network_id: str, wanted: Sequence[Mapping[str, Any]], had: set[tup
 
 
 def _make(network_id: str, project_id: str, wanted: Mapping[str, str]) -> None:
-    """Neutron chooses an address of each IP version, as for any port."""
+    """Create a port. Neutron allocates an address of each IP version, as for any port."""
     with answered():
         neutron().create_port(
             name="proxy",

@@ -1,7 +1,7 @@
-"""What Octavia's database has of a load balancer, as the body by which the driver would give it to Fairlead now.
+"""Conversion of a load balancer in Octavia's database to the body that the driver would send now.
 
-Rows are read by their attributes alone, which are those of Octavia's models. What is to be deleted is left out. Lists
-are in an order of their own: a database gives them in any.
+Rows are read only by the attributes of Octavia's models. Objects being deleted are omitted. Lists are sorted, because a
+database returns them in any order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,11 +22,11 @@ _COLUMNS: Mapping[str, str] = {
     "ca_tls_container_ref": "ca_tls_certificate_id",
     "crl_container_ref": "crl_container_id",
 }
-"""Columns that are called otherwise than the driver calls what is in them."""
+"""Attributes of the driver with another column name."""
 _ELSEWHERE = frozenset(
     {"vip_qos_policy_id", "vip_sg_ids", "allowed_cidrs", "sni_container_refs", "session_persistence"}
 )
-"""In rows of their own."""
+"""Attributes that are stored in rows of their own."""
 _PERSISTENCE = ("type", "cookie_name", "persistence_timeout", "persistence_granularity")
 _DELETED = ("PENDING_DELETE", "DELETED")
 

@@ -1,5 +1,5 @@
-"""The agent's looks, once, at load balancers that somebody names or at all, until each of them is as it should be; and
-one at ports that Octavia has left in Neutron."""
+"""One run of the agent's checks, for all or some load balancers, repeated until each is settled; and a check for orphan
+ports in Neutron."""
 
 import os
 import time
@@ -20,15 +20,15 @@ from fairlead.octavia_plugin.options import PROVIDER, make_door, sockets_of
 from fairlead.octavia_plugin.orphans import Orphans, TooMany
 
 BESIDE = 120.0
-"""Seconds that it may take besides the wait for requests that may be on their way."""
+"""Seconds allowed in addition to the wait for requests in progress."""
 
 
 class Failed(Exception):
-    """The message says why."""
+    """The run failed; the message gives the reason."""
 
 
 class _Chosen:
-    """Octavia's database of these load balancers: of the others nobody asks."""
+    """Octavia's database, limited to the chosen load balancers."""
 
     def __init__(self, database: OctaviaDatabase) -> None:
         self.look = database.look
@@ -41,7 +41,7 @@ class _Chosen:
 
 
 class _Silent:
-    """Nothing is told to Octavia."""
+    """Sends no updates to Octavia."""
 
     def update_loadbalancer_status(self, _: Any) -> None: ...
 
@@ -49,7 +49,10 @@ class _Silent:
 
 
 def sync(section: Any, names: Sequence[str], conduct: Conduct, *, deletes_ports: bool) -> int:
-    """How many were looked at. Without names orphan ports are looked for too. Raises Failed, ServerError."""
+    """Run the checks and return the number of load balancers. Without names, also find orphan ports.
+
+    Raises Failed and ServerError.
+    """
     door, database = make_door(section), OctaviaDatabase(PROVIDER)
     try:
         ids = _ids(door, database, names)
@@ -69,7 +72,7 @@ def sync(section: Any, names: Sequence[str], conduct: Conduct, *, deletes_ports:
 
 
 def _settle_ports(orphans: Orphans, suspects: frozenset[str], conduct: Conduct, *, deletes: bool) -> None:
-    """Raises NotAnswered, and TooMany before anything is deleted."""
+    """Report or delete orphan ports. Raises NotAnswered, and TooMany before any deletion."""
     found = orphans.find(suspects)
     if deletes and not conduct.deletes_old:
         orphans.check_share(found)
@@ -81,14 +84,14 @@ def _has(door: Door, balancer_id: str) -> bool:
 
 
 def _ids(door: Door, database: OctaviaDatabase, names: Iterable[str]) -> Sequence[str]:
-    """Raises Failed for a name that nobody has, or several have."""
+    """Resolve names to ids. Raises Failed for an unknown or ambiguous name."""
     if not names:
         return list(dict.fromkeys((*database.ids(), *door.ids())))
     found = list[str]()
     for name in names:
         ids = database.named(name)
         if not ids and door.statuses(name) is not None:
-            ids = [name]  # Octavia does not know it any more
+            ids = [name]  # only Fairlead still has it
         if len(ids) != 1:
             many = f"{len(ids)} load balancers are called {name}: name the id"
             raise Failed(many if ids else f"there is no load balancer {name} of the provider {PROVIDER}")
@@ -97,7 +100,7 @@ def _ids(door: Door, database: OctaviaDatabase, names: Iterable[str]) -> Sequenc
 
 
 def _library() -> Library:
-    """Raises Failed."""
+    """Connect to octavia-driver-agent. Raises Failed."""
     sockets = sockets_of(cfg.CONF)
     for path in sockets:
         if not os.path.exists(path):
@@ -110,7 +113,7 @@ def _library() -> Library:
 
 
 def _until_nobody_waits(agent: Agent, seconds: float) -> None:
-    """Raises Failed when that takes too long: the log says what is tried again."""
+    """Run until no check is due. Raises Failed after a timeout; the log has the errors."""
     deadline = time.monotonic() + seconds
     while (pause := agent.waits()) is not None:
         if time.monotonic() > deadline:
