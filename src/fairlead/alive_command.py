@@ -1,5 +1,6 @@
-"""`fairlead alive`: whether the server of this machine's configuration answers. For a container's health check, and for
-whoever moves an address between hosts: it needs no other program, no password, and no word of where the server is.
+"""`fairlead alive`: health check of the server in this machine's configuration.
+
+For container health checks and for failover scripts: it needs no other program, no password and no server address.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from fairlead.options import ServerOptions
 from fairlead.terminal import complain, say
 
 PATIENCE = 5.0
-"""Seconds in which it has to answer."""
+"""Seconds to wait for the answer."""
 LONGEST_ANSWER = 1024
 
 
@@ -69,7 +70,7 @@ def _connection(options: ServerOptions) -> http.client.HTTPConnection:
 
 
 def _reached_at(host: str) -> str:
-    """Who listens on every address is asked on loopback."""
+    """Return the loopback address for a server that listens on all addresses."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -80,7 +81,7 @@ def _reached_at(host: str) -> str:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Nothing secret is said, and the certificate is for the names that callers use."""
+    """Skip verification: no secret is sent, and the certificate is for the names that clients use."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""`fairlead chassis ...`: the nodes that there are, and which of them are known, for operators."""
+"""`fairlead chassis ...`: nodes, their agents and identities, for operators."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fairlead.terminal import say, say_json, table
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
-"""Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
+"""Send a request (method, path, body) and return the decoded answer. Exits with the server's error message."""
 UNWELL = 3
 PATH = "/operator/chassis"
 HOSTS_PATH = "/operator/hosts"
@@ -173,7 +173,7 @@ def _show_host(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def _set_host(arguments: argparse.Namespace, ask: Ask) -> int:
-    """What is not said is not sent."""
+    """Send only the given options."""
     said = {"number": arguments.number, "addresses": arguments.address, "prefixes": arguments.prefix}
     body: dict[str, object] = {name: value for name, value in said.items() if value is not None}
     if arguments.no_prefix:

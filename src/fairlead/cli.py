@@ -1,7 +1,7 @@
-"""`fairlead`: the one command. Configuration is read here and handed on as values.
+"""`fairlead`: the command line. Configuration is read here and passed on as values.
 
-Results go to standard output, complaints to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage;
-`plan` and `show` answer 3 when the dataplane is not as it should be, `trace` when the packet does not arrive.
+Results go to standard output, errors to standard error. Exit codes: 0 success, 1 failure, 2 usage error; 3 from `plan`
+and `show` if the dataplane differs, and from `trace` if the packet is not delivered.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from fairlead.client import Server, ServerError, is_url
 from fairlead.rows_command import DIFFERENT, print_plan
 from fairlead.terminal import complain, say, say_json
 
-if TYPE_CHECKING:  # where Octavia runs there is not all that these need
+if TYPE_CHECKING:  # Octavia's environment lacks some of its dependencies
     from fairlead.options import Configuration
 
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
@@ -44,7 +44,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
 
 class Failure(Exception):
-    """The command failed; the message says why."""
+    """The command failed; the message gives the reason."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,7 +275,7 @@ def _agent(arguments: argparse.Namespace) -> int:
 
 
 def _enroll(file: str, path: Path) -> int:
-    """Raises Failure."""
+    """Get a certificate for this node with a token. Raises Failure."""
     from fairlead.api.enrolment import LONGEST_TOKEN, read_token
     from fairlead.node.identity import NoIdentity, enrol
 
@@ -289,20 +289,20 @@ def _enroll(file: str, path: Path) -> int:
 
 
 def _network(_: Sequence[str]) -> int:
-    """The command was removed."""
+    """Reject the former command and name the stock client."""
     complain("network: use the stock client, `incus network load-balancer ...` (package incus-client)")
-    return 2  # as for every wrong usage
+    return 2  # wrong usage
 
 
 def _octavia(words: Sequence[str]) -> int:
-    """In Octavia's environment, which has little of what the others need."""
+    """Run `fairlead octavia` in Octavia's environment, which lacks dependencies of other commands."""
     from fairlead.octavia_plugin import command
 
     return command.main(words)
 
 
 _LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network, "octavia": _octavia}
-"""Commands that read their words themselves."""
+"""Commands that parse their own arguments."""
 
 
 def _config(_: argparse.Namespace) -> int:
@@ -396,7 +396,7 @@ def _trace_packet(arguments: argparse.Namespace) -> int:
 
 
 def _server_of(arguments: argparse.Namespace) -> Server:
-    """Raises Failure."""
+    """Create the API client. Raises Failure."""
     if not is_url(arguments.url):
         raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
     user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
@@ -404,7 +404,7 @@ def _server_of(arguments: argparse.Namespace) -> Server:
 
 
 def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
-    """Ask the server. Raises Failure with the server's own sentence."""
+    """Send a request to the server. Raises Failure with the server's message."""
     try:
         return _server_of(arguments).ask(method, path, body)
     except ServerError as error:

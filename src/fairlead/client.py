@@ -1,4 +1,4 @@
-"""How Fairlead's own programs speak to its server: the operator's commands, and the agents."""
+"""HTTP client of Fairlead's own programs: operator commands, agents and the Octavia plugin."""
 
 import base64
 import json
@@ -14,16 +14,16 @@ from fairlead.terminal import escaped
 
 
 class ServerError(Exception):
-    """The server refuses, or does not answer; the message is its own sentence where it has one."""
+    """The server rejected the request or did not answer; the message is the server's if it has one."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        """Of the answer; None where there was none."""
+        """HTTP status; None without an answer."""
 
 
 class NotReached(ServerError):
-    """There was no connection, so nothing was asked: another server may be."""
+    """No connection was established, so the request was not sent and may go to another server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +33,24 @@ class Server:
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    """Of Keystone; it goes before user and password."""
+    """Keystone token; takes precedence over user and password."""
     identity: str = ""
-    """PEM file with our own certificate and its key, for a server that knows callers by these."""
+    """PEM file with the client certificate and its key."""
     authority: str = ""
-    """The one (PEM) that vouches for this server, whatever its address is."""
+    """CA certificate (PEM) of the server; the server's name is not checked then."""
     ca: str = ""
-    """PEM file that vouches for the server's certificate; the system's own authorities without one."""
+    """PEM file with CA certificates for the server; "" for the system's."""
     certificate: str = ""
     key: str = ""
-    """PEM files of our own certificate, where the server asks for one, and of its key."""
+    """PEM files of the client certificate and its key, if the server requests one."""
     timeout: float = 60.0
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """What it answers, decoded; None for an empty answer. Raises ServerError."""
+        """Send a request and return the decoded answer; None if it is empty. Raises ServerError."""
         return self.exchange(method, path, body)[1]
 
     def exchange(self, method: str, path: str, body: object = None) -> tuple[Mapping[str, str], Any]:
-        """The headers of what it answers as well, whose names are of any case. Raises ServerError."""
+        """Send a request and return headers (case-insensitive) and decoded answer. Raises ServerError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, method=method)  # noqa: S310 - the operator's URL
         if data is not None:
@@ -76,7 +76,10 @@ class Server:
             raise ServerError(f"{self.url} does not answer: {error}") from None
 
     def _tls(self) -> ssl.SSLContext | None:
-        """None for the system's own. Files are read each time: they may have been renewed. Raises ServerError."""
+        """Return the TLS context; None for the default. Files are read each time, because they may be renewed.
+
+        Raises ServerError.
+        """
         if not (self.authority or self.ca or self.certificate):
             return None
         try:
@@ -99,8 +102,10 @@ def is_url(text: str) -> bool:
 
 
 def sentence_of(body: str) -> str:
-    """In the form of whichever door: our own, LXD's and Keystone's, Neutron's, or Octavia's. Names in it are tenants'
-    words, and it ends on terminals and in logs: without control characters."""
+    """Extract the error message from a body in any of the API formats: Fairlead, LXD, Keystone, Neutron, Octavia.
+
+    Control characters are escaped, because messages contain tenants' text and are printed on terminals and in logs.
+    """
     return escaped(_sentence_of(body))
 
 

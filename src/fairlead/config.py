@@ -1,7 +1,7 @@
-"""Configuration: one TOML file, overridden by environment variables. Every option is declared in `options`.
+"""Configuration: one TOML file, overridden by environment variables. `options` declares every option.
 
-`fairlead config` prints them all with their meaning and default, as a file that works. The environment variable of an
-option is FAIRLEAD_<SECTION>_<OPTION>. Options that do not exist are errors: a typing mistake must not be silent.
+`fairlead config` prints all options with meaning and default as a valid file. The environment variable of an option is
+FAIRLEAD_<SECTION>_<OPTION>. Unknown options are errors, so that typing mistakes are noticed.
 """
 
 import re
@@ -49,18 +49,18 @@ DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic", "keystone")
 LONGEST_DELAY = LONGEST_PROBE_INTERVAL = LONGEST_RENEWAL = 3600
 MOST_CONNECTIONS = 100_000
-MIN_HAPROXY_MEMORY, MAX_HAPROXY_MEMORY = 64, 65_536  # MB
+MIN_HAPROXY_MEMORY, MAX_HAPROXY_MEMORY = 64, 65_536  # megabytes
 OTHERS = 0o007
-"""Bits of a file's mode that are about everybody; a group may have a key, as Debian's ssl-cert has."""
+"""Mode bits of world access. A group may read a key, like Debian's ssl-cert."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
 class BadConfiguration(Exception):
-    """The message names the option, where it came from and what would be right."""
+    """Invalid configuration. The message names the option, its source and the valid form."""
 
 
 def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
-    """The file (the default one only if it is there), then the environment. Raises BadConfiguration."""
+    """Read the file (the default one if it exists), then the environment. Raises BadConfiguration."""
     given: dict[str, dict[str, Any]] = {}
     if path is not None or DEFAULT_FILE.exists():
         given = _read_file(path or DEFAULT_FILE)
@@ -77,7 +77,7 @@ def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Con
 
 
 def render_template() -> str:
-    """Every option with its meaning and default, as TOML."""
+    """Render every option with its meaning and default as TOML."""
     lines = ["# Fairlead's configuration. Every option, with its default. Environment: FAIRLEAD_<SECTION>_<OPTION>."]
     for name, section in SECTIONS.items():
         lines += ["", f"[{name}]"]
@@ -88,7 +88,7 @@ def render_template() -> str:
 
 
 def is_local(listen: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether the address is reachable only from this machine."""
     if listen.startswith("unix:"):
         return True
     host, _ = split_listen(listen)
@@ -96,7 +96,8 @@ def is_local(listen: str) -> bool:
 
 
 def check_secrets(configuration: Configuration) -> None:
-    """What nobody but this program may read, and what only it may change. Raises BadConfiguration."""
+    """Check that secret files are not world-accessible, nor the key directory world-writable. Raises
+    BadConfiguration."""
     for name, path in _secret_files(configuration):
         if path and (mode := _mode(path)) & OTHERS:
             raise BadConfiguration(
@@ -110,7 +111,7 @@ def check_secrets(configuration: Configuration) -> None:
 
 
 def _secret_files(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    """Their options and names, of those that are read."""
+    """Yield option and path of the secret files in use."""
     unread = "server.password_file" if configuration.server.authentication == "none" else ""
     for section in SECTIONS:
         options = getattr(configuration, section)
@@ -121,7 +122,7 @@ def _secret_files(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _mode(path: str) -> int:
-    """None of its bits when there is no such file: who opens it says that better."""
+    """Return the mode bits; 0 for a missing file, which is reported when it is opened."""
     try:
         return stat.S_IMODE(Path(path).stat().st_mode)
     except OSError:
@@ -129,7 +130,7 @@ def _mode(path: str) -> int:
 
 
 def split_listen(listen: str, option: str = "server.listen") -> tuple[str, int]:
-    """HOST:PORT in its parts. Raises BadConfiguration."""
+    """Split HOST:PORT. Raises BadConfiguration."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         unix = " or unix:PATH" if option == "server.listen" else ""
@@ -180,7 +181,7 @@ def _variables() -> Iterator[tuple[str, str, str]]:
 
 
 def _is_known(variable: str) -> bool:
-    """Some are the command line's own."""
+    """Whether the variable is an option's, or one of the command line."""
     own = (
         "FAIRLEAD_DEMO_LAB",
         "FAIRLEAD_DEMO_LISTEN",
@@ -337,7 +338,7 @@ def _check_keystone(options: KeystoneOptions, in_the_clear: bool) -> None:
 
 
 def _is_service_url(url: str) -> bool:
-    """Of a server, without anything that is not sent to it, or is secret."""
+    """Whether the text is a plain URL: no query, fragment or credentials."""
     try:
         where = urlsplit(url)
         port = where.port
@@ -403,7 +404,7 @@ def _remotes(name: str, text: str) -> tuple[Remote, ...]:
 
 
 def host_proxy_ports(configuration: Configuration) -> PortRange:
-    """Raises BadConfiguration."""
+    """Parse the port range of proxies on plain hosts. Raises BadConfiguration."""
     said = configuration.providers.host_proxy_ports
     ends = [int(each) for each in said.split("-") if each.isascii() and each.isdigit()]
     if len(ends) == 2 and said.count("-") == 1 and PROXY_PORTS.first <= ends[0] <= ends[1] <= LAST:

@@ -1,10 +1,10 @@
-"""Files that are there whole or not at all, whenever the process ends."""
+"""Atomic file writes."""
 
 from pathlib import Path
 
 
 def write_whole(path: Path, octets: bytes) -> None:
-    """Whole or not at all, for our own eyes. Raises OSError."""
+    """Write a file atomically, with mode 0600. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)

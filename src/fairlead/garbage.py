@@ -1,20 +1,23 @@
-"""The garbage collector, for a process that holds ten thousand load balancers."""
+"""Garbage collector tuning for a process with ten thousand load balancers."""
 
 import contextlib
 import gc
 from collections.abc import Iterator
 
 SMALL_PARTS = (700, 10, 1)
-"""Objects, and how often younger ones are looked at before older ones are (Python: 10)."""
+"""Thresholds for gc.set_threshold. Each middle collection is followed by a full one (Python: every tenth), which so has
+less to traverse."""
 
 
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
-    """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
-    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others. What is new is
-    looked through in small parts: what a thousand agents bring that come together took 60 ms.
+    """Freeze all live objects, so that the collector does not traverse them again during the context.
 
-    Afterwards all of it may be collected again: circles that stay frozen are for ever."""
+    With ten thousand load balancers a full collection would delay every request by half a second. Frozen objects are
+    still freed when their reference count drops to zero. New objects are collected in small steps: one collection of
+    the objects from a thousand agents that connect together took 60 ms. At the end everything is unfrozen, because
+    frozen reference cycles are never freed.
+    """
 
     def freeze(phase: str, information: dict[str, int]) -> None:
         if phase == "stop" and information["generation"] == 2:

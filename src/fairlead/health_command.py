@@ -1,4 +1,4 @@
-"""`fairlead health`: who is probed, by whom, and what is known of each member, a line each."""
+"""`fairlead health`: one line per probed member, with prober and last result."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ HEAD = ("MEMBER", "ADDRESS", "OF", "MONITOR", "BY", "CHASSIS", "STATUS", "SINCE"
 
 
 def render(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
-    """Lines, of the rows of the operator's door."""
+    """Render rows of the operator API as lines."""
     return table([HEAD, *(_line(row, now) for row in rows)])
 
 
@@ -26,7 +26,7 @@ def _line(row: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
 
 
 def _prober(row: Mapping[str, Any]) -> str:
-    """`agent on NAME` if that is another chassis than its own."""
+    """Return the prober; `agent on NAME` if that is another chassis than the member's."""
     return row["by"] if row["prober"] in ("", row["chassis"]) else f"agent on {row['prober']}"
 
 

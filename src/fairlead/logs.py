@@ -1,8 +1,7 @@
-"""What the log looks like: a line for people, or a JSON object for programs that collect lines.
+"""Log formats: text lines, or JSON objects for log collectors.
 
-A record that is about something countable carries it as `extra={"fields": {...}}`: the same facts as its sentence.
-Callers choose names, paths and ids: whatever they chose is cut, and leaves no control character in any line, so that
-nobody can write a line of the log, or move the cursor of who reads it.
+A record may carry `extra={"fields": {...}}` with the facts of its message. Clients choose names, paths and ids, so
+values are truncated and control characters escaped: a client can neither forge log lines nor control a terminal.
 """
 
 import logging
@@ -24,13 +23,13 @@ from fairlead.terminal import escaped
 FORMATS = ("text", "json")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LONGEST_MESSAGE = 4000
-"""Characters of a message, and of a field."""
+"""Maximum characters of a message, and of a field."""
 AUDIT = "fairlead.audit"
-"""The logger of changes and failed log-ins."""
+"""Logger of changes and failed authentications."""
 
 
 def cleaned(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """One line without anything that acts, and not too long."""
+    """Return one line of limited length without control characters."""
     if len(text) > longest:
         text = f"{text[:longest]}..."
     return escaped(text)
@@ -51,7 +50,7 @@ def _clean(value: object) -> object:
 
 
 class TextFormatter(logging.Formatter):
-    """A line, and indented lines for an exception."""
+    """Format a record as one line, followed by indented lines for an exception."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -65,7 +64,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """`time` (ISO 8601, UTC), `level`, `logger`, `message`, the record's fields, and `exception` if there is one."""
+    """Format a record as JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, the record's fields, and
+    `exception` if present."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {
@@ -81,11 +81,12 @@ class JsonFormatter(logging.Formatter):
 
 
 class Allowance:
-    """So many in a minute, and as many at once: what is told of strangers may not fill a disk."""
+    """Token bucket with a rate and burst of `a_minute` per minute, so that unauthenticated clients cannot fill the
+    disk."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.left_out = 0
-        """Since one was allowed last."""
+        """Rejected requests since the last allowed one."""
         self._most = float(a_minute)
         self._left = self._most
         self._clock = clock
@@ -103,7 +104,8 @@ class Allowance:
 
 
 class RateLimit(logging.Filter):
-    """Lets so many records a minute through; the next one says how many did not come."""
+    """Log filter with a rate limit. The next record that passes has the number of suppressed ones. Errors always
+    pass."""
 
     def __init__(self, a_minute: int) -> None:
         super().__init__()
@@ -122,10 +124,10 @@ class RateLimit(logging.Filter):
 
 
 class _Private(WatchedFileHandler):
-    """Appends to a file that not everybody can read; one that was moved away is made anew at the next line."""
+    """Handler for a private file (no world access), which is reopened after rotation."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A file that cannot be made anew is no fault of the request that would be in it."""
+        """Write a record. A failure to reopen the file must not fail the request that is logged."""
         try:
             super().emit(record)
         except OSError:
@@ -135,14 +137,16 @@ class _Private(WatchedFileHandler):
         Path(self.baseFilename).touch(mode=0o600)
         stream = super()._open()
         mode = os.fstat(stream.fileno()).st_mode
-        if mode & 0o007:  # it was there before; a group that may read it was meant
+        if mode & 0o007:  # an existing file; its group access is intentional
             os.fchmod(stream.fileno(), stat.S_IMODE(mode) & ~0o007)
         return stream
 
 
 def start_logging(level: str, style: str, audit: str = "") -> None:
-    """To standard error, from `level` on. `style` is one of FORMATS. `audit` is a file of its own for audit records,
-    which are in the log as well. Raises OSError."""
+    """Log to standard error from `level` on. `style` is one of FORMATS.
+
+    `audit` is an additional file for audit records. Raises OSError.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -154,7 +158,7 @@ def start_logging(level: str, style: str, audit: str = "") -> None:
 
 
 def reopen() -> None:
-    """The file of audit records, if there is one: SIGHUP says that it was moved away."""
+    """Reopen the audit file, if any, after rotation (SIGHUP)."""
     for handler in logging.getLogger(AUDIT).handlers:
         if isinstance(handler, _Private):
             handler.reopenIfNeeded()

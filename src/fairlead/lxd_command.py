@@ -1,6 +1,6 @@
-"""`fairlead lxd ...`: who may come in by LXD's API, for operators, who ask as they do with `plan` and `show`.
+"""`fairlead lxd ...`: trusted clients of the LXD API, for operators.
 
-`incus config trust` does the same for who can open the socket or is trusted already.
+`incus config trust` does the same for clients that have access to the socket or are trusted already.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from fairlead.terminal import complain, say, say_json
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
-"""Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
+"""Send a request (method, path, body) and return the decoded answer. Exits with the server's error message."""
 CERTIFICATES, OPERATIONS = "/1.0/certificates", "/1.0/operations"
 
 
@@ -87,7 +87,7 @@ def _unused(arguments: argparse.Namespace, ask: Ask) -> list[dict[str, Any]]:
 
 
 def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
-    """All that are called so."""
+    """Revoke all tokens with this name."""
     found = [each["id"] for each in _unused(arguments, ask) if arguments.name in (each["name"], each["id"])]
     for each in found or [arguments.name]:
         ask(arguments, "DELETE", f"{OPERATIONS}/{quote(each, safe='')}", None)
@@ -106,7 +106,7 @@ def _certificates(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def _forget(arguments: argparse.Namespace, ask: Ask) -> int:
-    """The only one that is called so; else by its fingerprint. It fails if several are."""
+    """Remove the certificate with this name, or otherwise this fingerprint. Fails if several have the name."""
     name: str = arguments.name
     trusted = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
     found = [each["fingerprint"] for each in trusted if each["name"] == name]

@@ -1,6 +1,6 @@
-"""Opens the files that options name, and names option and file of each that cannot be used.
+"""Checks of the files that options name; errors have the option and the path.
 
-`--check` opens all of them. The list is that of the options themselves: each declares its `PathKind`.
+`--check` checks all of them. The options themselves declare the `PathKind` of their files.
 """
 
 import ssl
@@ -19,28 +19,28 @@ from fairlead.config import BadConfiguration
 from fairlead.options import SECTIONS, Configuration, PathKind
 
 OF_AGENTS = ("agent", "log")
-"""Sections that an agent reads; a server reads all but the first of them."""
+"""Sections that an agent reads; a server reads all sections except `agent`."""
 OF_SERVERS = tuple(section for section in SECTIONS if section != "agent")
 _UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionFile:
-    """What one option names, in one configuration."""
+    """File that an option names."""
 
     option: str
     path: str
     kind: PathKind
     may_be_absent: bool = False
     key: "OptionFile | None" = None
-    """Of a certificate: its private key."""
+    """Private key of a certificate."""
 
     def wrong(self, why: str) -> BadConfiguration:
         return BadConfiguration(f"{self.option}: {self.path}: {why}")
 
 
 def option_files(configuration: Configuration, sections: Iterable[str]) -> Iterator[OptionFile]:
-    """Those that are given, or have a default."""
+    """Yield the files of non-empty options."""
     for section in sections:
         options = getattr(configuration, section)
         for option in fields(options):
@@ -60,7 +60,7 @@ def _option_file(section: str, options: Any, metadata: Mapping[str, Any], name: 
 
 
 def check_files(configuration: Configuration, sections: Iterable[str], now: datetime) -> None:
-    """Open each. Raises BadConfiguration for the first that cannot be used, and for a certificate that is not valid
+    """Check each file. Raises BadConfiguration for the first unusable one, also for a certificate that is not valid
     now."""
     for file in option_files(configuration, sections):
         check_file(file)
@@ -69,12 +69,12 @@ def check_files(configuration: Configuration, sections: Iterable[str], now: date
 
 
 def check_file(file: OptionFile) -> None:
-    """Raises BadConfiguration."""
+    """Check one file. Raises BadConfiguration."""
     _CHECKS[file.kind](file)
 
 
 def invalid_now(file: OptionFile, now: datetime) -> str:
-    """Why the certificate in a file that was checked is not valid now; empty if it is, or if the file has none."""
+    """Return why the certificate in a checked file is not valid now; "" if it is, or the file has none."""
     if file.kind not in (PathKind.CERTIFICATE, PathKind.IDENTITY, PathKind.AUTHORITIES) or _is_absent(file):
         return ""
     valid = _valid_times(file)
@@ -88,7 +88,7 @@ def invalid_now(file: OptionFile, now: datetime) -> str:
 
 
 def _valid_times(file: OptionFile) -> list[tuple[datetime, datetime]]:
-    """Of the own certificate, not of those between it and its authority; of authorities, of all of them."""
+    """Validity of the server's or node's own certificate, without intermediates; of all CA certificates."""
     if file.kind is not PathKind.AUTHORITIES:
         own = _certificates(file)[0]
         return [(own.not_valid_before_utc, own.not_valid_after_utc)]
@@ -101,9 +101,9 @@ def _time(text: object) -> datetime:
 
 
 def _check_certificate(file: OptionFile) -> None:
-    """As a server or client of TLS loads it."""
+    """Check a certificate as TLS would load it."""
     certificates = _certificates(file)
-    if file.key is None or not file.key.path:  # `config` has them go together
+    if file.key is None or not file.key.path:  # `config` requires both
         return
     if _public(_private_key(file.key)) != _public(certificates[0]):
         raise file.wrong(f"it is not the certificate of the key of {file.key.option}: {file.key.path}")
@@ -125,7 +125,7 @@ def _check_identity(file: OptionFile) -> None:
 
 
 def _check_authorities(file: OptionFile) -> None:
-    _read(file)  # OpenSSL would not say why it cannot be opened
+    _read(file)  # OpenSSL would not report why the file cannot be opened
     _trusting(file)
 
 
@@ -141,7 +141,7 @@ def _check_password(file: OptionFile) -> None:
 
 
 def read_password(file: OptionFile) -> str:
-    """Raises BadConfiguration."""
+    """Read a password file. Raises BadConfiguration."""
     try:
         password = _read(file).decode().removesuffix("\n")
     except UnicodeDecodeError:
@@ -172,7 +172,7 @@ def _check_store(file: OptionFile) -> None:
 
 
 def _read(file: OptionFile, size: int = -1) -> bytes:
-    """Raises BadConfiguration."""
+    """Read a file. Raises BadConfiguration."""
     try:
         with Path(file.path).open("rb") as opened:
             return opened.read(size)
@@ -180,12 +180,12 @@ def _read(file: OptionFile, size: int = -1) -> bytes:
         raise file.wrong("no such file") from None
     except OSError as error:
         raise file.wrong(error.strerror or str(error)) from None
-    except ValueError as error:  # a name with a NUL
+    except ValueError as error:  # a path with a NUL
         raise file.wrong(str(error)) from None
 
 
 def _is_absent(file: OptionFile) -> bool:
-    """Whether it is not there and need not be. Raises BadConfiguration if no folder can have it."""
+    """Whether an optional file is missing. Raises BadConfiguration if its directory cannot exist."""
     path = Path(file.path)
     try:
         if not file.may_be_absent or path.exists():

@@ -1,4 +1,4 @@
-"""Every option of the configuration, declared once: its section, name, default and meaning.
+"""Options of the configuration, each declared once with section, name, default and meaning.
 
 The environment variable of an option is FAIRLEAD_<SECTION>_<OPTION>.
 """
@@ -20,11 +20,11 @@ from fairlead.store.etcd_access import Access
 
 AGENTS = "agents"
 PROBERS = ("ovn", AGENTS)
-"""Who may probe."""
+"""Values of probes.by."""
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Of a list with commas."""
+    """Split a list at commas."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
@@ -33,14 +33,14 @@ def _option(default: Any, meaning: str) -> Any:
 
 
 class PathKind(Enum):
-    """Content of what an option names; `fairlead.option_files` opens each kind."""
+    """Content of the file that an option names; `fairlead.option_files` checks each kind."""
 
     CERTIFICATE = auto()
     """PEM: a certificate and its chain; the option `key` of the same section names the private key."""
     KEY = auto()
     """PEM: the private key of a certificate."""
     AUTHORITIES = auto()
-    """PEM: certificates that vouch for others."""
+    """PEM: CA certificates."""
     IDENTITY = auto()
     """PEM: a certificate and its private key in one file."""
     USERS = auto()
@@ -48,24 +48,24 @@ class PathKind(Enum):
     PASSWORD = auto()
     """A password and nothing else."""
     FILE = auto()
-    """Anything."""
+    """Any content."""
     FOLDER = auto()
     STORE = auto()
-    """The URL of a store, which may be that of a file."""
+    """URL of a store, which may be a file."""
 
 
 SECRET_KINDS = frozenset({PathKind.KEY, PathKind.IDENTITY, PathKind.USERS, PathKind.PASSWORD})
-"""Files that nobody but this program may read."""
+"""Files that must not be world-accessible."""
 
 
 def _path(kind: PathKind, default: str, meaning: str, **more: Any) -> Any:
-    """A file or folder. `may_be_absent` is set where a program makes it or goes on without it."""
+    """Declare a file or directory. `may_be_absent` is set if the program creates it or does not need it."""
     return field(default=default, metadata={"meaning": meaning, "kind": kind, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where the APIs listen and who may call."""
+    """Listening address of the APIs, and authentication."""
 
     listen: str = _option(
         "127.0.0.1:9876", "HOST:PORT, [IPv6]:PORT or unix:PATH. Other than loopback only with authentication."
@@ -125,7 +125,7 @@ LONGEST_TOKEN_CACHE, LONGEST_OUTAGE = 3600, 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeystoneOptions:
-    """For server.authentication = "keystone": who is asked what a caller's token is worth."""
+    """Keystone, which validates tokens if server.authentication = "keystone"."""
 
     url: str = _option("", "http://HOST:PORT or https://HOST:PORT/identity: Keystone, with or without /v3 at the end.")
     ca: str = _path(
@@ -149,14 +149,16 @@ class KeystoneOptions:
 
     @property
     def root(self) -> str:
-        """Of the Identity API v3, without a slash at the end."""
+        """URL of the Identity API v3, without a trailing slash."""
         return f"{self.url.rstrip('/').removesuffix('/v3')}/v3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LxdOptions:
-    """The API of LXD and Incus for their own clients, on listeners of its own. Both are closed unless they are named:
-    whoever may open the socket is administrator, and no upgrade should open a way in."""
+    """The LXD and Incus API for their own clients, on separate listeners.
+
+    Both are closed by default: access to the socket means administrator, and an upgrade must not open a listener.
+    """
 
     socket: str = _option(
         "",
@@ -189,13 +191,13 @@ class LxdOptions:
 
     @property
     def mode(self) -> int:
-        """Raises ValueError."""
+        """File mode of the socket. Raises ValueError."""
         return int(self.socket_mode, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesOptions:
-    """Where agents come in by certificates that this deployment makes for them (`fairlead chassis enroll`)."""
+    """Listener for agents with certificates of this deployment's CA (`fairlead chassis enroll`)."""
 
     listen: str = _option("", "HOST:PORT or [IPv6]:PORT, for agents alone, over TLS. Empty: none.")
     addresses: str = _option(
@@ -229,7 +231,7 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 60, 90 * 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Where the model is kept."""
+    """Storage of the model."""
 
     url: str = _path(
         PathKind.STORE,
@@ -260,7 +262,7 @@ class StoreOptions:
 
     @property
     def access(self) -> Access:
-        """How to come in."""
+        """Credentials for the store."""
         return Access(
             ca=self.ca,
             certificate=self.certificate,
@@ -271,7 +273,7 @@ class StoreOptions:
 
     @property
     def where(self) -> str:
-        """The URL of the store."""
+        """URL of the store."""
         return self.url or f"sqlite://{Path(self.path).absolute()}"
 
 
@@ -281,7 +283,7 @@ LONGEST_CHASSIS_TIMEOUT = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvnOptions:
-    """The databases of OVN: the Northbound is written, the Southbound is read."""
+    """OVN databases: the Northbound is written, the Southbound is read."""
 
     northbound: str = _option(
         "unix:/var/run/ovn/ovnnb_db.sock",
@@ -353,7 +355,7 @@ def _quota(most: int, resource: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaOptions:
-    """How many of each a project may have. Those of the network are Neutron's defaults; Octavia has none."""
+    """Default quotas of a project. Those of networking are Neutron's defaults; Octavia has none."""
 
     load_balancer: int = _quota(100, "Load balancers")
     listener: int = _quota(500, "Listeners")
@@ -373,7 +375,7 @@ class QuotaOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
-    """What health monitors may ask: each member is probed once in its monitor's delay, by the node that has it."""
+    """Limits of health monitors: each member is probed once per interval, by the node that it is on."""
 
     by: str = _option(
         "ovn",
@@ -398,7 +400,7 @@ class ProbeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
-    """What tenants choose by `--provider`. Some clients switch features by the name, so there may be several."""
+    """Provider names for tenants (`--provider`). Some clients enable features by name, so there may be several."""
 
     names: str = _option(
         DEFAULT_NAMES,
@@ -431,7 +433,7 @@ class ProviderOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
-    """Where the keys and certificates are that load balancers name."""
+    """Location of the keys and certificates that load balancers refer to."""
 
     directory: str = _path(
         PathKind.FOLDER,
@@ -452,14 +454,14 @@ class KeyOptions:
 
     @property
     def root(self) -> str:
-        """Of Barbican, without its version and a slash at the end."""
+        """URL of Barbican, without version and trailing slash."""
         return self.barbican.rstrip("/").removesuffix("/v1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """`fairlead agent`, on a compute node: it counts for statistics, and announces Local IPs. A server reads none of
-    this."""
+    """Options of `fairlead agent` on a node, which counts for statistics and announces Local IPs. Servers ignore
+    them."""
 
     servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
     user: str = _option(

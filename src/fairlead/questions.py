@@ -1,7 +1,7 @@
-"""One question to an HTTP server, with an end: the answer has a time and a size.
+"""HTTP client for single requests with limits on time and size.
 
-A connection is for one question. What is asked is remembered, so questions are few; and none waits for another, or is
-answered with what belongs to another.
+Each request has a connection of its own. Answers are cached by callers, so requests are few; separate connections
+exclude head-of-line blocking and mixed-up answers.
 """
 
 import asyncio
@@ -13,40 +13,40 @@ from urllib.parse import urlsplit
 import httptools
 
 PATIENCE = 5.0
-"""Seconds from the first step to the last byte: name, connection, TLS, answer."""
+"""Seconds for the whole request: name resolution, connection, TLS, answer."""
 LARGEST_ANSWER = 2**18
-"""Bytes, with its head. A token with many roles has some thousand."""
+"""Maximum bytes of an answer with its headers. A token with many roles has a few thousand."""
 _READ = 2**16
 
 
 class NoAnswer(Exception):
-    """The message says why, and nothing of what was asked."""
+    """No valid answer. The message gives the reason, and nothing of the request."""
 
 
 class NotTrusted(NoAnswer):
-    """The server's certificate is not one that we were told to believe."""
+    """The server's certificate is not trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where it is."""
+    """Location of a server."""
 
     url: str
-    """http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a slash at the end."""
+    """http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a trailing slash."""
     tls: ssl.SSLContext | None = None
-    """For https: whom we believe."""
+    """TLS context for https, with the trusted CAs."""
 
 
 @dataclass(slots=True)
 class Answer:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    """By names in lower case."""
+    """Headers, by lower-case name."""
     body: bytes = b""
 
 
 async def ask(place: Place, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
-    """`question` is method and path below the place, such as `GET /auth/tokens`. Raises NoAnswer."""
+    """Send a request. `question` is method and path below the place, such as `GET /auth/tokens`. Raises NoAnswer."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await _exchange(place, question, headers, body)
@@ -75,7 +75,7 @@ async def _exchange(place: Place, question: str, headers: Mapping[str, str], bod
 
 
 async def _read(reader: asyncio.StreamReader) -> Answer:
-    """Raises NoAnswer, HttpParserError."""
+    """Read an answer. Raises NoAnswer and HttpParserError."""
     reading = _Reading()
     parser = httptools.HttpResponseParser(reading)
     size = 0
@@ -92,7 +92,7 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
 
 
 class _Reading:
-    """What the parser calls (httptools' protocol)."""
+    """Callbacks of httptools' parser."""
 
     def __init__(self) -> None:
         self.answer = Answer()

@@ -1,4 +1,4 @@
-"""Long work in short steps: between two of them everybody else is served."""
+"""Cooperative yields: long work in steps, with turns of the event loop in between."""
 
 import asyncio
 from collections.abc import Generator
@@ -6,25 +6,25 @@ from time import perf_counter
 from typing import TypeVar
 
 LONGEST = 0.005
-"""Seconds of a step, and as long as it takes to the next place to rest."""
+"""Maximum seconds between two turns of the event loop, plus the rest of the current step."""
 _T = TypeVar("_T")
 
 
 class Rests:
-    """For short works that are many."""
+    """Yields for loops with many short iterations."""
 
     def __init__(self) -> None:
         self._due = perf_counter() + LONGEST
 
     async def rest(self) -> None:
-        """The event loop has its turn, if it has had none for a while."""
+        """Yield to the event loop if `LONGEST` seconds have passed since the last turn."""
         if perf_counter() >= self._due:
             await asyncio.sleep(0)
             self._due = perf_counter() + LONGEST
 
 
 async def in_steps(work: Generator[None, None, _T]) -> _T:
-    """What the work returns; the event loop has its turn between."""
+    """Run a generator to its end, yielding to the event loop in between, and return its result."""
     rest = perf_counter() + LONGEST
     while True:
         try:

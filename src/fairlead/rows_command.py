@@ -1,4 +1,4 @@
-"""`fairlead plan` and `fairlead show`: rows, for people and for programs."""
+"""`fairlead plan` and `fairlead show`: rows, as text or JSON."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from fairlead.terminal import complain, say, say_json
 
 Ask = Callable[[argparse.Namespace, str, str, object], Any]
-"""Ask the server: method, path and body; its answer. Ends the command with the server's own sentence."""
+"""Send a request (method, path, body) and return the decoded answer. Exits with the server's error message."""
 DIFFERENT = 3
 SIGNS = {"create": "+", "delete": "-"}
 
@@ -44,7 +44,7 @@ def _plan(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def print_plan(plan: Mapping[str, Any], *, as_json: bool) -> int:
-    """What would change, by owner; the exit code."""
+    """Print the changes by owner, and return the exit code."""
     if as_json:
         say_json(plan, indent=2)
     else:
@@ -85,7 +85,7 @@ def _show(arguments: argparse.Namespace, ask: Ask) -> int:
         say(f"  {shown['error']}")
     for member, why in shown["down"].items():
         say(f"  down: member {member}: {why}")
-    for member, why in shown.get("unknown", {}).items():  # not said by older servers
+    for member, why in shown.get("unknown", {}).items():  # absent in answers of older servers
         say(f"  unknown: member {member}: {why}")
     for name, dataplane in dataplanes.items():
         _print_dataplane(name, dataplane)

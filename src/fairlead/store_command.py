@@ -1,6 +1,6 @@
-"""`fairlead store ...`: a deployment's documents from one store into another, into a file, and back.
+"""`fairlead store ...`: copy, compare, back up and restore a deployment's documents.
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 when documents differ.
+Exit codes: 0 success, 1 failed or rejected, 2 usage error, 3 documents differ.
 """
 
 import argparse
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 DONE, FAILED, DIFFERENT = 0, 1, 3
 AFTER_RESTORE = 1_000_000
-"""Revisions that are left out: more than were written between the backup and the loss."""
+"""Number of skipped revisions: more than were written between the backup and the loss of the store."""
 EVERY = 0.2
-"""Seconds between two lines of progress."""
+"""Seconds between two updates of the progress line."""
 Answer: TypeAlias = dict[str, Any]
-"""What --json prints; `said` is for people."""
+"""Output of --json; `said` is the text output."""
 ACCESS = """
 
 An etcd is entered as section [store] of the configuration says: ca, certificate, key, user, password_file. Run it as
@@ -170,7 +170,7 @@ async def _copy(arguments: argparse.Namespace) -> tuple[Answer, int]:
             async with _there(move.target, access) as target:
                 try:
                     found, _ = await check_copy(source, target, move)
-                except NotEmpty as error:  # whoever only looks is not advised to throw anything away
+                except NotEmpty as error:  # a dry run must not advise --replace
                     raise Refused(f"{error.reason}; a copy would be refused") from None
             what = {"documents": found.documents, "revision": found.revision}
             said = f"would copy {found.documents} documents, revision {found.revision}; nothing was written"
@@ -250,7 +250,7 @@ async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
 
 
 def _would(there: "Found", move: "Move") -> str:
-    """What a restore would do."""
+    """Describe the effect of a restore."""
     from fairlead.store.copying import Effect, contents, effect
 
     match effect(there, move):
@@ -290,7 +290,7 @@ async def _closing(store: "Whole") -> AsyncIterator["Whole"]:
 
 @asynccontextmanager
 async def _there(url: str, access: "Access") -> AsyncIterator["Whole | None"]:
-    """None for a file that is still to be made: a dry run makes none."""
+    """Open a store; None for a missing file, which a dry run must not create."""
     from fairlead.store.opening import find_whole
     from fairlead.store.whole import Absent
 
@@ -310,7 +310,7 @@ def _configuration(file: Path | None) -> "StoreOptions":
 
 
 def _access(url: str, file: Path | None) -> "Access":
-    """A file needs none."""
+    """Return the credentials for a store; a file needs none."""
     from fairlead.store.etcd_access import Access
 
     return _configuration(file).access if url.startswith("etcd://") else Access()
@@ -337,7 +337,7 @@ def _compared(compared: "Compared") -> Answer:
 
 
 def _progress() -> "Tell":
-    """On a terminal one line that grows; elsewhere nothing."""
+    """Return a progress callback: one updated line on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda *_: None
     said = 0.0

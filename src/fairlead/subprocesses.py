@@ -1,13 +1,13 @@
-"""Ends child processes of an event loop."""
+"""Termination of asyncio child processes."""
 
 from asyncio.subprocess import Process
 
 
 async def kill(process: Process) -> None:
-    """Kills a child if it runs, and closes its pipes.
+    """Kill a child if it runs, and close its pipes.
 
-    asyncio closes the pipes of a child that has ended in later turns of the loop. If the loop ends before, as when an
-    agent ends, the interpreter prints a traceback for each child.
+    asyncio closes the pipes of a finished child in later turns of the loop. If the loop ends before that, as when an
+    agent exits, the interpreter prints a traceback for each child.
     """
     if process.returncode is None:
         process.kill()

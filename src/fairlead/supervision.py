@@ -1,5 +1,7 @@
-"""What systemd, or whoever else has started a process, hears of it: sd_notify(3), a datagram to the socket that the
-environment names. Without one nothing is said."""
+"""sd_notify(3): state notifications to systemd or another supervisor, as datagrams to the socket in NOTIFY_SOCKET.
+
+Without the variable nothing is sent.
+"""
 
 import asyncio
 import os
@@ -7,11 +9,11 @@ import socket
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
 IDLE = 3600.0
-"""Seconds from look to look where nobody asks for a sign of life."""
+"""Seconds between checks while no watchdog is configured."""
 
 
 def tell_supervisor(words: str) -> None:
-    """A supervisor that is gone, or reads nothing, is its own affair."""
+    """Send a notification. Errors are ignored, because the supervisor may be gone or not reading."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if path[:1] not in ("/", "@"):
         return
@@ -23,8 +25,7 @@ def tell_supervisor(words: str) -> None:
 
 
 async def keep_alive() -> None:
-    """Say that the event loop turns, as often as it is asked for (WatchdogSec of systemd.service(5)): until it is
-    cancelled."""
+    """Notify the watchdog from the event loop, at the interval of WatchdogSec (systemd.service(5)), until cancelled."""
     while True:
         asked = watchdog_seconds()
         if asked is not None:
@@ -33,7 +34,7 @@ async def keep_alive() -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """None where nobody waits for a sign of life of this process."""
+    """Return the watchdog timeout; None if this process has none."""
     text, whose = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if not text.isdecimal() or int(text) == 0 or whose != str(os.getpid()):
         return None

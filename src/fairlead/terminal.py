@@ -1,7 +1,7 @@
-"""The one place from which commands print. Tenants choose names, descriptions and words of errors: every line is
-escaped, so that none of them moves a cursor, turns the direction of text round, or passes for a line of its own.
+"""Output of all commands. Control characters are escaped, because names, descriptions and errors are tenants' text.
 
-A value that has line breaks stays one line, unless the caller splits it.
+So no text can move the cursor, change the text direction, or imitate a line of its own. A value with line breaks stays
+one line, unless the caller splits it.
 """
 
 import json
@@ -10,51 +10,51 @@ import sys
 from collections.abc import Sequence
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0, C1 and DEL; line and paragraph separators; what turns the direction of text round; halves of surrogates."""
+"""C0, C1 and DEL; line and paragraph separators; bidirectional controls; surrogates."""
 
 
 def escaped(text: str) -> str:
-    """One line without control characters: these as Python writes them, `\\x1b` or `\\u202e`."""
+    """Escape control characters as in Python literals, such as `\\x1b` or `\\u202e`."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def escaped_json(text: str) -> str:
-    """JSON whose texts have no control characters, as JSON escapes them."""
+    """Escape control characters in a JSON text, as JSON does."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(*lines: str) -> None:
-    """Results, to standard output."""
+    """Print result lines to standard output."""
     sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines))
     sys.stdout.flush()
 
 
 def say_text(text: str) -> None:
-    """A text whose line breaks are ours: it ends in one. An empty text is no line."""
+    """Print a text with trusted line breaks and a final newline; nothing for an empty text."""
     if text:
         say(*text.removesuffix("\n").split("\n"))
 
 
 def complain(*lines: str) -> None:
-    """To standard error."""
+    """Print error lines to standard error."""
     sys.stderr.write("".join(f"{escaped(line)}\n" for line in lines))
     sys.stderr.flush()
 
 
 def say_json(value: object, indent: int | None = None) -> None:
-    """For programs: ASCII alone."""
+    """Print JSON in ASCII."""
     sys.stdout.write(f"{json.dumps(value, indent=indent)}\n")
     sys.stdout.flush()
 
 
 def say_progress(text: str, end: str) -> None:
-    """On standard error, in the place of the line before it."""
+    """Print to standard error, in place of the previous line."""
     sys.stderr.write(f"\r{escaped(text)}{end}")
     sys.stderr.flush()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as their widest cell."""
+    """Return lines with columns as wide as their widest cell."""
     cells = [[escaped(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

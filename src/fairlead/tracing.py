@@ -1,7 +1,7 @@
-"""`fairlead trace`: what OVN would do with a packet, ending in a sentence that says who decided.
+"""`fairlead trace`: the fate of a packet in OVN, with a summary that names the deciding object.
 
-It asks OVN's databases and its own ovn-trace. So it works on any OVN, also where no load balancer is Fairlead's, and
-while no server runs. The server is asked for names only.
+It uses OVN's databases and ovn-trace, so it works on any OVN, also without load balancers of Fairlead and without a
+running server. The server is queried only for names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ PROTOCOLS: Mapping[str, Any] = {"tcp": Tcp, "udp": Udp, "sctp": Sctp}
 ARRIVES = frozenset({Outcome.ANSWERED, Outcome.BALANCED, Outcome.DELIVERED})
 LBAAS = "/load-balancer/v2.0/lbaas"
 MOST_NAMED = 3
-"""Hosts in one sentence."""
+"""Maximum hosts named in one sentence."""
 
 
 def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
-    """10.0.0.10:80, [fd00::10]:80, and an address alone for icmp. Raises ValueError that says what would be right."""
+    """Parse 10.0.0.10:80 or [fd00::10]:80; an address alone for icmp. Raises ValueError with the valid form."""
     if protocol == "icmp":
         return parse_address(text.strip("[]")), Echo()
     host, colon, port = text.rpartition(":")
@@ -34,7 +34,7 @@ def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Of what decided, as far as it is Fairlead's and a server tells."""
+    """Names of the deciding object, if it belongs to Fairlead and the server is available."""
 
     local_ip_id: str = ""
     balancer_id: str = ""
@@ -46,7 +46,8 @@ class Names:
 
 
 def find_names(answer: Answer, port: int, protocol: str, server: Server | None) -> Names:
-    """The row's mark has the load balancer's id, and that of an ACL its listener's; the rest is the server's to say."""
+    """Find names. The row's mark has the load balancer's id, and an ACL's also its listener's; the server has the
+    names."""
     kind, _, balancer = answer.row.get("fairlead:owner", "").partition("/")
     if kind == "local-ip":
         return Names(local_ip_id=balancer)
@@ -138,7 +139,7 @@ def _end(port: str) -> str:
 
 
 def encode(answer: Answer, names: Names) -> dict[str, object]:
-    """For programs."""
+    """Encode as JSON."""
     verdict = answer.verdict
     return {
         "outcome": verdict.outcome.value,
@@ -159,7 +160,7 @@ def encode(answer: Answer, names: Names) -> dict[str, object]:
 
 
 def describe_led(led: Any) -> str:
-    """Where a flow to a VIP goes that hosts announce, as the server says it (`api/operator_flows.py`)."""
+    """Describe the destination of a flow to an announced VIP, from the server's answer (`api/operator_flows.py`)."""
     return f"{_describe_slot(led)}{_describe_unheard(led.get('unheard', ()))}"
 
 
