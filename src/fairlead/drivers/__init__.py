@@ -1,1 +1,1 @@
-"""The I/O of each dataplane, and nothing else: read, apply, recognise our own rows by their mark."""
+"""Drivers: the I/O of each dataplane. Read rows, apply changes, recognise managed rows by their mark."""

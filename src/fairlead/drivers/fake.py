@@ -1,7 +1,7 @@
-"""A strict dataplane in memory, shipped with the product: it refuses what the real one would.
+"""Strict in-memory driver, shipped with the product: it rejects everything that a real one would.
 
-A row may not be created twice, changed or deleted when it is not there, or refer to a row that is not there; a row that
-others refer to may not go.
+It rejects duplicate rows, updates and deletes of missing rows, references to missing rows, and deletes of referenced
+rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,19 +14,19 @@ from fairlead.model.owner import Owner
 
 
 class Fault(Enum):
-    """What goes wrong with one apply."""
+    """Outcome of one apply."""
 
     NONE = auto()
     BEFORE = auto()
-    """Refused: nothing happened."""
+    """Rejected: nothing was changed."""
     AFTER = auto()
-    """Committed, but the answer was lost: the caller sees the same error."""
+    """Committed, but the answer is lost: the caller gets the same error."""
 
 
 class FakeDriver:
-    """Of whichever dataplane: `references` gives the rows without which one of its rows cannot be.
+    """Driver for any dataplane; `references` returns the keys of the rows that a row needs.
 
-    `fault` is asked at every apply. `applies` counts those that changed something.
+    `fault` is called at every apply. `applies` counts those that changed something.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class FakeDriver:
 
 
 class FakeBulkDriver(FakeDriver):
-    """Takes several owners together."""
+    """Fake driver that applies several owners in one transaction."""
 
     async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
         return {owner: dict(self.rows.get(owner, NO_ROWS)) for owner in owners}

@@ -1,7 +1,7 @@
-"""What a reconciler asks of a dataplane. Three calls, and two more where several owners are quicker together; a driver
-decides nothing about load balancing.
+"""Interface of a driver: three calls, and two more for drivers that apply several owners faster together.
 
-A driver finds its own rows by their mark, without memory: a fresh process reads the same as the old one.
+A driver makes no load balancing decisions. It recognises managed rows by their mark and keeps no other state, so a new
+process reads the same rows as the previous one.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,33 +12,34 @@ from fairlead.model.owner import Owner
 
 
 class DriverError(Exception):
-    """Something kept a change from the dataplane. What of it happened is unknown until the owner is read again."""
+    """A change was not applied. Its effect is unknown until the owner is read again."""
 
 
 class MissingReference(DriverError):
-    """A row refers to one that is not there (yet): try again once its owner was applied. Nothing was changed."""
+    """A row refers to a missing row. Nothing was changed; retry after the other owner has been applied."""
 
 
 class Unavailable(DriverError):
-    """The dataplane cannot be reached. Nothing was changed, or it is unknown."""
+    """The dataplane is unreachable. Nothing was changed, or the result is unknown."""
 
 
 class Unreachable(Unavailable):
-    """There is no connection, and nothing was sent. The driver goes on trying, and says when there is one."""
+    """Not connected, and nothing was sent. The driver reconnects and signals when it has."""
 
 
 class Standby(Unavailable):
-    """Another server is the one that writes: it will do what is to be done, and this one will see it."""
+    """Another server holds the lock. It will apply the change, and this server will receive the result."""
 
 
 class Unheard(Unavailable):
-    """What the owner's rows depend on was not heard since the start. Nothing was changed."""
+    """Facts that the owner's rows depend on have not been received since the start. Nothing was changed."""
 
 
 class Later(DriverError):
-    """It is not the time for it yet. What cannot wait of it was done, and the rest may come before it is asked again.
+    """The change is partly deferred. Urgent parts were applied, and the rest may be superseded before the retry.
 
-    So the owner is applied again, even where nothing is left to change by then: what waits is no longer wanted."""
+    The owner is applied again even without a difference, because the deferred part may be obsolete by then.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:.1f} s")
@@ -47,22 +48,21 @@ class Later(DriverError):
 
 class Driver(Protocol):
     async def read_all(self) -> Mapping[Owner, Rows]:
-        """Every row of ours, by owner: for a resync, never on the path of one change. Raises DriverError."""
+        """Return all managed rows by owner. For a resync only. Raises DriverError."""
 
     async def read(self, owner: Owner) -> Rows:
-        """What the dataplane holds for one owner, without listing the others. Raises DriverError."""
+        """Return the rows of one owner, without listing others. Raises DriverError."""
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
-        """All of the diff in one transaction, or none of it. Raises DriverError."""
+        """Apply the diff in one transaction. Raises DriverError."""
 
 
 @runtime_checkable
 class BulkDriver(Driver, Protocol):
-    """One that takes several owners together, for which a transaction of its own for each would take long."""
+    """Driver that applies several owners together, for dataplanes with slow transactions."""
 
     async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
-        """What the dataplane holds for each of these. Raises DriverError."""
+        """Return the rows of each of these owners. Raises DriverError."""
 
     async def apply_all(self, diffs: Mapping[Owner, Diff]) -> None:
-        """Those of several owners in one transaction, or none of them. Raises DriverError, which says nothing of whose
-        fault it is."""
+        """Apply the diffs in one transaction. Raises DriverError, which does not identify the owner at fault."""

@@ -1,1 +1,1 @@
-"""OVN: the driver of the Northbound database, and what the Southbound one and the switch of a node tell."""
+"""OVN: driver of the Northbound database, readers of the Southbound database, and access to a node's Open vSwitch."""

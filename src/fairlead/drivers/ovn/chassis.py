@@ -1,9 +1,10 @@
-"""The compute nodes as the Southbound database knows them: which ports each has, its zones, and whether it lives.
+"""Chassis in the Southbound database: bound ports, zones, and liveness.
 
-* `Port_Binding:chassis` says who has a port, and `up` whether it works. Of a chassis that was deleted (`ovn-sbctl
-  chassis-del`) OVN 23.03 takes away the first and leaves the second: without a chassis a port is down in any case.
-* A chassis that loses power takes nothing away. It does confirm no more `SB_Global:nb_cfg` in its `Chassis_Private`
-  (ovn-sb(5)), and the others do.
+* `Port_Binding:chassis` is the chassis of a port, and `up` whether it works. After `ovn-sbctl chassis-del`, OVN 23.03
+  clears the first and keeps the second, so a port without a chassis counts as down.
+
+* A chassis that loses power clears nothing, but stops confirming `SB_Global:nb_cfg` in its `Chassis_Private`
+  (ovn-sb(5)), which the others do.
 """
 
 import math
@@ -27,17 +28,16 @@ TABLES = {
 }
 _NO_PAIRS: Json = ["map", []]
 CMS_OPTIONS = "ovn-cms-options"
-"""What the operator says of a node to the cloud that uses OVN (ovn-controller(8)): ovn-controller writes it into
-Chassis:other_config."""
+"""Operator's options for the CMS (ovn-controller(8)), which ovn-controller copies into Chassis:other_config."""
 ZONES = "availability-zones="
 GATEWAY = "cr-lrp-"
-"""Before the name of a router's port: the binding that says which chassis has the gateway (ovn-northd(8))."""
+"""Name prefix of the binding of a router's gateway port (ovn-northd(8))."""
 MILLISECONDS = 1000
 
 
 def read_zones(options: str) -> frozenset[str]:
-    """The zones in which a chassis says it is, in the form that Neutron gave to ovn-cms-options: a list of options with
-    commas, of which the first `availability-zones=` counts, with a colon between two zones."""
+    """Parse the availability zones of ovn-cms-options in Neutron's format: a comma-separated list of options, of which
+    the first `availability-zones=` counts, with colons between zones."""
     words = (word.strip() for word in options.split(","))
     said = next((word.removeprefix(ZONES) for word in words if word.startswith(ZONES)), "")
     return frozenset(zone.strip() for zone in said.split(":")) - {""}
@@ -51,15 +51,15 @@ def _patch_options(old: Mapping[str, str], difference: Json) -> Mapping[str, str
 @dataclass(frozen=True, slots=True)
 class Binding:
     port: str
-    """A router's gateway is called by the port that it is."""
+    """Port name. A gateway binding has the name of its router port."""
     chassis: str
-    """Its UUID; "" is none."""
+    """UUID; "" for none."""
     up: bool | None
-    """None of what OVN never says it of."""
+    """None for kinds of ports without this column."""
 
     @property
     def works(self) -> bool:
-        """Whether the chassis has the port, and its flows. OVN calls a port up by the same rule (ovn-northd)."""
+        """Whether the chassis has the port and its flows, by the same rule as OVN's own (ovn-northd)."""
         return bool(self.chassis) and self.up is not False
 
 
@@ -68,27 +68,27 @@ class _Chassis:
     name: str
     host: str
     options: Mapping[str, str]
-    """Those of Chassis:other_config that are read here."""
+    """Keys of Chassis:other_config that are used here."""
 
 
 class Bindings:
-    """The chassis that there are, and the ports that each has: those of machines, and the gateways of routers.
+    """All chassis, and the ports bound to each: VM ports and gateway ports.
 
-    Nothing is known of a port that is in no row: it may be of another kind.
+    A port without a row is unknown, because it may be of another kind.
     """
 
     def __init__(self) -> None:
         self._chassis: dict[str, _Chassis] = {}
-        """By UUID."""
+        """Chassis by UUID."""
         self._uuids: dict[str, str] = {}
         """Name -> UUID."""
         self._rows: dict[str, Binding] = {}
-        """By UUID of a Port_Binding."""
+        """Bindings by UUID of the Port_Binding."""
         self._of_port: dict[str, Binding] = {}
         self._on: dict[str, Ports] = {}
-        """By UUID of a chassis."""
+        """Ports by UUID of the chassis."""
         self.changed: set[str] = set()
-        """Names of chassis of which something was said that nobody was told yet."""
+        """Names of chassis with unreported changes."""
 
     def find(self, port: str) -> Binding | None:
         return self._of_port.get(port)
@@ -97,15 +97,15 @@ class Bindings:
         return self._of_port.keys()
 
     def names(self) -> Collection[str]:
-        """Of all chassis."""
+        """Return the names of all chassis."""
         return self._uuids.keys()
 
     def note(self, uuids: Iterable[str]) -> None:
-        """Something has changed of these chassis. One that is not known yet is told of when it is."""
+        """Mark chassis as changed. An unknown one is reported when it appears."""
         self.changed.update(self._chassis[uuid].name for uuid in uuids if uuid in self._chassis)
 
     def describe(self, name: str, dead: Collection[str]) -> Chassis | None:
-        """The chassis of this name; None for no such one. `dead` has the UUIDs of those that are."""
+        """Return the chassis with this name; None if it does not exist. `dead` has the UUIDs of dead chassis."""
         uuid = self._uuids.get(name)
         if uuid is None:
             return None
@@ -118,13 +118,13 @@ class Bindings:
         )
 
     def node_of(self, port: str) -> str | None:
-        """The host that has the port, and where it works; by the name of its chassis if it says no other."""
+        """Return the host on which the port works; the chassis name if it has no hostname."""
         binding = self._of_port.get(port)
         node = self._chassis.get(binding.chassis) if binding is not None and binding.works else None
         return None if node is None else node.host or node.name
 
     def take_chassis(self, uuid: str, change: Mapping[str, Json]) -> Iterable[str]:
-        """Answers the ports of which the row says something new."""
+        """Apply a change of a chassis, and return the affected ports."""
         match change:
             case {"initial": columns} | {"insert": columns}:
                 options = _patch_options({}, columns.get("other_config", _NO_PAIRS))
@@ -148,7 +148,7 @@ class Bindings:
         return ()
 
     def take(self, uuid: str, change: Mapping[str, Json]) -> Iterator[str]:
-        """Answers the port of which the row says something new."""
+        """Apply a change of a binding, and yield the affected port."""
         match change:
             case {"initial": columns} | {"insert": columns}:
                 port = columns.get("logical_port", "").removeprefix(GATEWAY)
@@ -192,21 +192,22 @@ class Bindings:
 
 
 class Nodes:
-    """`clock` is the reader's own, in seconds; `patience` is how long a chassis may lag behind the others."""
+    """Liveness of chassis. `clock` is the reader's clock in seconds; `patience` the maximum lag behind other
+    chassis."""
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
         self.dead: frozenset[str] = frozenset()
-        """UUIDs of chassis."""
+        """UUIDs of dead chassis."""
         self._clock = clock
         self._patience = patience
         self._heartbeats: dict[str, Heartbeat] = {}
-        """By UUID of a Chassis_Private."""
+        """Heartbeats by UUID of the Chassis_Private."""
         self._chassis: dict[str, str] = {}
-        """UUID of a Chassis_Private -> UUID of the Chassis."""
+        """UUID of the Chassis_Private -> UUID of the Chassis."""
         self.counted = 0
-        """The newest count that any of them has confirmed."""
+        """Highest nb_cfg confirmed by any chassis."""
         self.counted_at = -math.inf
-        """And when that was, by the reader's clock."""
+        """Time of that confirmation, on the reader's clock."""
 
     def take(self, uuid: str, change: Mapping[str, Json]) -> None:
         match change:
@@ -224,7 +225,7 @@ class Nodes:
                 pass
 
     def judge(self) -> frozenset[str]:
-        """Look at all of them again. Answers the chassis (UUIDs) of which the opposite is true now."""
+        """Re-evaluate all chassis, and return the UUIDs of those with a changed state."""
         if self._patience <= 0:
             return frozenset()
         names = find_dead(self._heartbeats.values(), self._clock(), self._patience)
@@ -239,8 +240,11 @@ class Nodes:
         return len(self._heartbeats)
 
     def _wait_for_others(self) -> None:
-        """A count is confirmed by one first. Who had confirmed all before it lived then; but if nobody had counted for
-        long, as while no server was there, all have to have time for this one."""
+        """Extend the deadlines when the first chassis confirms a new count.
+
+        A chassis that confirmed the previous count was alive then. After a long time without new counts (no server was
+        running), all chassis get time for this one.
+        """
         lived = max(self.counted_at, self._clock() - self._patience / 2)
         for uuid, each in self._heartbeats.items():
             if each.count == self.counted:

@@ -1,6 +1,6 @@
-"""Rows of the OVN Northbound database as OVSDB has them, and back. No I/O.
+"""Codec between rows and columns of the OVN Northbound database. No I/O.
 
-`decode_row(encode_columns(row)) == row`: what was written reads as what the compiler made.
+`decode_row(encode_columns(row)) == row`: a written row reads back as the compiler's value.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,12 +46,12 @@ def _patch_map(old: Json, difference: Json) -> Json:
 
 @lru_cache(maxsize=2**10)
 def _one(options: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """All load balancers have the same options: one object in memory."""
+    """Share equal options, because all load balancers have the same."""
     return options
 
 
 def _decode_backends(text: str) -> tuple[str, ...]:
-    """A slot table names few members many times: one text of each is kept."""
+    """Decode a slot table, sharing equal texts, because it has few different members."""
     known: dict[str, str] = {}
     backends = text.split(",") if text else []
     return tuple(map(known.setdefault, backends, backends))
@@ -67,7 +67,7 @@ def _encode_services(services: tuple[VirtualService, ...]) -> Json:
 
 
 def _decode_displaced(text: str) -> Displaced | None:
-    """None too for what somebody has made unreadable: then it is written again."""
+    """Decode; None also for a malformed text, which is then repaired."""
     parts = split_text(text)
     return Displaced(*parts) if len(parts) == 2 else None
 
@@ -75,12 +75,12 @@ def _decode_displaced(text: str) -> Displaced | None:
 @dataclass(frozen=True, slots=True)
 class _Codec:
     encode: Callable[[Any], Json] | None = _same
-    """None where somebody else writes the column."""
+    """None for a column that is written elsewhere."""
     decode: Callable[[Json], Any] = _same
     absent: Json = ""
-    """What a column that is left out means."""
+    """Value of a missing column."""
     patch: Callable[[Json, Json], Json] = _new
-    """The value after a "modify" with this difference."""
+    """Applies a "modify" difference."""
 
 
 _CODECS: Mapping[Form, _Codec] = {
@@ -121,7 +121,7 @@ _PATCHES = {name: codec.patch for coded in _READ.values() for name, _, codec in 
 
 
 def encode_columns(row: Exclusive) -> dict[str, Json]:
-    """The columns that are this row's alone. A group has none: its name is its mark."""
+    """Return the columns that belong to this row alone. A group has none, because its name is its mark."""
     return {
         name: codec.encode(getattr(row, field))
         for name, field, codec in _WRITTEN[type(row)]
@@ -130,7 +130,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
 
 
 def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
-    """The row of this key; `holder` is the name of the row whose set it is in. A column left out has its default."""
+    """Decode the row of this key. `holder` is the name of its parent row. A missing column has its default."""
     table = TABLES[key[0]]
     values = {field: codec.decode(columns.get(name, codec.absent)) for name, field, codec in _READ[table.name]}
     if table.holder is not None:
@@ -141,7 +141,7 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
 
 
 def patch_columns(columns: Columns, difference: Columns) -> dict[str, Json]:
-    """The columns after a "modify": sets bear what came or went, maps what `patch_map` takes, others their value."""
+    """Apply a "modify": a difference for sets, `patch_map` for maps, the new value for other columns."""
     return {
         **columns,
         **{name: _PATCHES.get(name, _new)(columns.get(name), value) for name, value in difference.items()},
@@ -149,13 +149,13 @@ def patch_columns(columns: Columns, difference: Columns) -> dict[str, Json]:
 
 
 def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
-    """The row, and its column, in whose set this row is; None for one that stands alone. The name may be unknown."""
+    """Return the parent row and column of a row; None for a root row. The name may be unknown."""
     held = TABLE_OF[type(row)].holder
     return None if held is None else ((held.table, getattr(row, held.field)), held.column)
 
 
 def with_holder(row: Exclusive, name: Callable[[], str]) -> Exclusive:
-    """The row in the set of the one of this name, which is asked for where rows have one."""
+    """Return the row with its parent's name, which is requested only for rows with a parent."""
     held = TABLE_OF[type(row)].holder
     if held is None:
         return row
@@ -164,6 +164,6 @@ def with_holder(row: Exclusive, name: Callable[[], str]) -> Exclusive:
 
 
 def place_of(row: Element) -> tuple[Shared, tuple[str, str]]:
-    """The shared column of which the row is an element, and the row that has the column."""
+    """Return the shared column that an element belongs to, and the row with that column."""
     shared = SHARED_OF[type(row)]
     return shared, (shared.table, getattr(row, shared.holder))

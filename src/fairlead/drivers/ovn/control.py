@@ -1,6 +1,6 @@
-"""A daemon of Open vSwitch, by its control socket: what ovs-appctl(8) speaks (JSON-RPC 1.0, lib/unixctl.c).
+"""Control socket of an Open vSwitch daemon, with the protocol of ovs-appctl(8) (JSON-RPC 1.0, lib/unixctl.c).
 
-A process for each question costs some ten milliseconds; who has hundreds of questions keeps a connection.
+A process per command takes some ten milliseconds; hundreds of commands use one connection instead.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from types import TracebackType
 from fairlead.drivers.ovn.vswitch import PATIENCE, SwitchError
 
 LONGEST_ANSWER = 2**20
-"""Bytes: nobody here asks for a listing."""
+"""Maximum bytes of an answer; no listing is requested here."""
 
 
 class Control:
-    """An open connection to ovs-vswitchd; for one task at a time."""
+    """Open connection to ovs-vswitchd, for one task at a time."""
 
     def __init__(self, run_dir: Path) -> None:
-        """`run_dir` is where the sockets of Open vSwitch are."""
+        """`run_dir` is the directory with Open vSwitch's sockets."""
         self._run_dir = run_dir
 
     async def __aenter__(self) -> "Control":
-        """Raises SwitchError."""
+        """Connect. Raises SwitchError."""
         try:
             pid = int((self._run_dir / "ovs-vswitchd.pid").read_text())
             path = self._run_dir / f"ovs-vswitchd.{pid}.ctl"
@@ -37,7 +37,7 @@ class Control:
         self._writer.transport.abort()
 
     async def ask(self, method: str, *words: str) -> str:
-        """Raises SwitchError."""
+        """Run a command and return its output. Raises SwitchError."""
         question = {"id": 0, "method": method, "params": list(words)}
         try:
             async with asyncio.timeout(PATIENCE):
@@ -51,7 +51,7 @@ class Control:
         return str(answer.get("result") or "")
 
     async def _answer(self) -> dict[str, object]:
-        """One value of JSON; nothing says where it ends but itself. Raises OSError."""
+        """Read one JSON value, which has no other delimiter. Raises OSError."""
         text = b""
         while True:
             octets = await self._reader.read(2**16)

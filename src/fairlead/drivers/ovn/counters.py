@@ -1,22 +1,25 @@
-"""What the Open vSwitch of this node has counted for virtual addresses. Nothing is written.
+"""Traffic counters of this node's Open vSwitch per VIP and port. Read-only.
 
-Where each figure comes from (ovn-northd(8), ingress tables of a logical switch and router):
+Sources (ovn-northd(8), ingress tables of a logical switch and router):
 
-* `connections`: packets of the flows of the load balancing stage, which match connections that are new (+new) and name
-  the address and port, or have the port in a register (OVN 25.09 and later); a SYN that is sent again while nobody
-  answered counts again.
-* `errors`: the same flows of a virtual service without a live member: they give the packet to the controller, which
+* `connections`: packets of load balancing flows, which match new connections (+new) and the address and port, or have
+  the port in a register (OVN 25.09 and later). A retransmitted SYN counts again while no answer has been seen.
+
+* `errors`: same for a virtual service without a live member; these flows send the packet to the controller, which
   answers with a reset.
-* `bytes_in`: bytes of the flows of the pre-stateful stage of a switch, which every packet to the service crosses. A
-  router has none for each port.
-* `bytes_out`: bytes of the flows of the stage of the egress pipeline that meters by QoS rows, where there are any for
-  the service (`compilers/ovn/answers.py`). What goes by has been translated back by then. Without such rows nothing has
-  a flow for the answers: on their way back they are an established connection like all others. On the switch of an
-  external network, which balances nothing, such rows count what comes for a service, too: `bytes_in`.
-* `active`: entries of the connection tracker whose first packet went to the service.
 
-OVN makes the flows of the balancing stage anew when the members change, and all flows when ovn-controller starts:
-`cookie` and `created` tell a new flow from an old one.
+* `bytes_in`: bytes of flows in the pre-stateful stage of a switch, which every packet to the service passes. A router
+  has no such flow per port.
+
+* `bytes_out`: bytes of flows in the egress stage that meters by QoS rows, if the service has any
+  (`compilers/ovn/answers.py`), after replies are translated back. Without such rows no flow matches only replies,
+  because they belong to an established connection. On an external network's switch, which balances nothing, such rows
+  also count the requests: `bytes_in`.
+
+* `active`: connection tracking entries with a first packet to the service.
+
+OVN replaces load balancing flows when members change, and all flows when ovn-controller starts; `cookie` and `created`
+distinguish a new flow from the previous one.
 """
 
 import json
@@ -34,17 +37,17 @@ from fairlead.model.statistics import CountedService, Datapath, Zone
 
 OPENED = "ct_state=+new+trk"
 CROSSING = "reg0=0x4/0x4"
-"""The register bit by which OVN sends a packet to the connection tracker for load balancing."""
+"""Register bit that makes OVN send a packet to connection tracking for load balancing."""
 FAMILIES = ("ip", "ipv6")
 METERED = "meter:"
-"""The action of a flow that a QoS row with a rate has made (ovs-actions(7))."""
+"""Action of a flow for a QoS row with a rate (ovs-actions(7))."""
 REGISTERED = "0xffffff"
-"""The mask of a register that holds a protocol and a port."""
+"""Mask of a register that holds a protocol and a port."""
 PROTOCOLS = {6: Transport.TCP, 17: Transport.UDP, 132: Transport.SCTP}
-"""The numbers of IANA."""
+"""Protocol numbers (IANA)."""
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
-"""States of a TCP connection that was opened and is not over, as the tool sums up both directions. Of other protocols
-all entries live until the tracker forgets them."""
+"""TCP states of established connections, as printed for both directions together. Entries of other protocols count
+until they expire."""
 _FLOW = re.compile(
     r"cookie=(?P<cookie>0x[0-9a-f]+), duration=(?P<age>[0-9.]+)s, table=\d+, "
     r"n_packets=(?P<packets>\d+), n_bytes=(?P<bytes>\d+), .*?priority=\d+,(?P<match>\S+) actions=(?P<actions>.*)"
@@ -54,20 +57,20 @@ _CONNECTION = re.compile(
     r"(?:.*?,zone=(?P<zone>\d+))?(?:.*?,mark=(?P<mark>\d+))?(?:.*state=(?P<state>\w+))?"
 )
 NATTED = 2
-"""The bit of a connection's mark that says that it was load balanced (ct_mark.natted of OVN)."""
+"""Bit of a connection's mark for load balanced connections (ct_mark.natted of OVN)."""
 Parse: TypeAlias = Callable[[str, float], Iterator[tuple[CountedService, str, Count]]]
-"""Of the flows that a switch writes, and the time when it was asked."""
+"""Parses the output of dump-flows, with the time of the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSettings:
     bridge: str
     most_connections: int
-    """With more of them tracked they are not looked at: the switch would stand still while it lists them."""
+    """Connections above which they are not listed, because the switch would stall during the listing."""
 
 
 class Switch:
-    """Each question raises SwitchError."""
+    """Reads the counters. All methods raise SwitchError."""
 
     def __init__(self, settings: SwitchSettings, tools: Tools, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -89,7 +92,7 @@ class Switch:
         }
 
     async def _count(self, counts: dict[CountedService, dict[str, Count]], match: str, parse: Parse) -> None:
-        """A busy switch, or a busy node, takes long: ages are from some moment of that time."""
+        """Count flows. The command is slow on a busy node, so the flows' ages refer to some moment of its duration."""
         began = self._clock()
         text = await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
         slack = max(0.0, self._clock() - began)
@@ -109,7 +112,7 @@ class Switch:
 
 
 def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
-    """The flows that name a service, as `ovs-ofctl dump-flows` writes them (ovs-fields(7))."""
+    """Parse the flows of services, as printed by `ovs-ofctl dump-flows` (ovs-fields(7))."""
     for found in _FLOW.finditer(text):
         service = _parse_match(found["match"])
         if service is None:
@@ -122,7 +125,7 @@ def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Co
 
 
 def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
-    """The flows that name a service, each with what it does."""
+    """Parse the flows of services with their actions."""
     for found in _FLOW.finditer(text):
         service = _parse_match(found["match"])
         if service is not None:
@@ -130,8 +133,8 @@ def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
 
 
 def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
-    """The flows that meter what comes from a service, or for it. One flow may have several ports of a range, which are
-    one listener's: the first of them stands for all."""
+    """Parse flows that meter packets from or to a service. One flow may cover several ports of a range, which belong to
+    one listener; the first port represents them."""
     for found in _FLOW.finditer(text):
         if METERED not in found["actions"]:
             continue
@@ -167,7 +170,7 @@ def _named_service(words: list[str], fields: Mapping[str, str]) -> tuple[Transpo
 
 
 def _registered_service(fields: Mapping[str, str]) -> tuple[Transport, int] | None:
-    """What the connection tracker said of the packet's first one, in a register: reg1[0..15] is the port, reg1[16..23]
+    """Read protocol and port of a connection's original packet from a register: reg1[0..15] is the port, reg1[16..23]
     the protocol (OVN 25.09 and later)."""
     value, _, mask = fields.get("reg1", "").partition("/")
     if mask != REGISTERED:
@@ -177,14 +180,14 @@ def _registered_service(fields: Mapping[str, str]) -> tuple[Transport, int] | No
 
 
 def parse_zones(text: str) -> Mapping[int, str]:
-    """The names of the zones, from the bridge's row as ovs-vsctl writes it in JSON."""
+    """Parse the names of conntrack zones from the bridge's row in ovs-vsctl's JSON."""
     rows = json.loads(text)["data"]
     pairs = (pair for row in rows for pair in row[0][1])
     return {int(value): name.removeprefix("ct-zone-") for name, value in pairs if name.startswith("ct-zone-")}
 
 
 def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter[CountedService]:
-    """The open connections of each service, as `ovs-appctl dpctl/dump-conntrack` writes them."""
+    """Count the open connections of each service, from the output of `ovs-appctl dpctl/dump-conntrack`."""
     found: Counter[CountedService] = Counter()
     for line in lines:
         entry = _CONNECTION.match(line)

@@ -1,10 +1,14 @@
-"""The driver of the OVN Northbound database.
+"""Driver of the OVN Northbound database.
 
-* Reading is free: a replica of our rows, grouped by owner, follows the database. Rows of others do not reach us.
-* An owner's diff is one transaction, under the lock: of all servers that know the mark, one writes.
-* When `apply` returns, the replica holds what it wrote. When it raises Unavailable it was written or it was not: the
-  replica will say, once it is ready again.
-* Whoever else changes a row of ours is noticed at once; after a reconnect, `on_ready` asks for a look at everything.
+* Reads are local: a replica of the managed rows, grouped by owner, follows the database. Unmanaged rows are not
+  received.
+
+* An owner's diff is one transaction, under the lock: of all servers with the mark, one writes.
+
+* When `apply` returns, the replica has its changes. After Unavailable the result is unknown until the replica is ready
+  again.
+
+* Drift of managed rows is detected immediately; after a reconnect, `on_ready` requests a resync.
 """
 
 import asyncio
@@ -52,12 +56,12 @@ from fairlead.resting import in_steps
 LOG = logging.getLogger(__name__)
 DATABASE = "OVN_Northbound"
 PART = 50
-"""Rows that the replica takes at once."""
+"""Rows that the replica processes per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvnSettings:
-    """`mark` tells our rows from those of others. `lock` is the same for all servers of one mark; "" derives it."""
+    """`mark` identifies managed rows. `lock` is shared by all servers with one mark; "" derives it."""
 
     remotes: tuple[Remote, ...]
     mark: str
@@ -69,11 +73,16 @@ class OvnSettings:
 
 
 class OvnDriver:
-    """`async with OvnDriver(settings) as driver:` or `start` and `close`. One apply of an owner at a time.
+    """Driver of the Northbound database. Use `async with OvnDriver(settings) as driver:`, or `start` and `close`.
 
-    `on_foreign_change`: rows of this owner changed, and it was not us; with what, in words, or "" while another server
-    writes, whose work it is. `on_abilities`: what the OVN that is there can do. `on_connected`: the replica is in sync.
-    `on_ready`: and we are the only writer. `on_unavailable`: ready no more.
+    Only one apply of an owner may run at a time. Callbacks:
+
+    - `on_foreign_change`: drift of an owner's rows, with a description; "" while another server is the leader and may
+      have written them.
+    - `on_abilities`: abilities of the connected OVN.
+    - `on_connected`: the replica is in sync.
+    - `on_ready`: this server is also the leader.
+    - `on_unavailable`: no longer ready.
     """
 
     def __init__(
@@ -98,7 +107,7 @@ class OvnDriver:
         self._expected: dict[Owner, Mapping[Key, OvnRow | None]] = {}
         self._unreported: dict[Owner, list[ForeignChange]] = {}
         self.foreign_changes: Counter[tuple[str, str]] = Counter()
-        """Table and column -> how often somebody else changed it in a row of ours while we were the one who writes."""
+        """(table, column) -> drift in managed rows while this server was the leader."""
         self._ready = asyncio.Event()
         monitors = self._mark.monitors()
         ovsdb = Settings(
@@ -121,7 +130,7 @@ class OvnDriver:
 
     @property
     def connected(self) -> bool:
-        """The replica is in sync: `read` and `read_all` answer."""
+        """Whether the replica is in sync, so that `read` and `read_all` work."""
         return self._client.connected
 
     @property
@@ -130,18 +139,18 @@ class OvnDriver:
 
     @property
     def ready(self) -> bool:
-        """`apply` works."""
+        """Whether `apply` works."""
         return self._ready.is_set()
 
     def start(self) -> None:
-        """Connect, and stay connected, in a task of the running loop."""
+        """Connect and reconnect, in a task of the running loop."""
         self._client.start()
 
     async def close(self) -> None:
         await self._client.close()
 
     async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
-        """TimeoutError after `timeout` seconds."""
+        """Wait until `apply` works. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             await self._ready.wait()
 
@@ -176,13 +185,13 @@ class OvnDriver:
             self._catch_up(owner)
 
     async def ping(self) -> None:
-        """Returns when the database has answered, and all that it said before was heard. Raises DriverError."""
+        """Return when the database has answered and all earlier updates are processed. Raises DriverError."""
         self._require_connection()
         with _translated():
             await self._client.transact([], self._timeout)
 
     async def count_up(self) -> None:
-        """One more for every chassis to confirm (ovn-nb(5), NB_Global:nb_cfg): so it is seen which of them live.
+        """Increment NB_Global:nb_cfg (ovn-nb(5)), which each live chassis then confirms.
 
         Raises DriverError.
         """
@@ -195,7 +204,8 @@ class OvnDriver:
             raise DriverError(str(error)) from error
 
     async def stock_places(self, balancer_id: str) -> Places:
-        """Where Octavia's stock provider has a load balancer. Raises DriverError."""
+        """Return the switches and routers with rows of Octavia's stock provider for a load balancer. Raises
+        DriverError."""
         self._require_connection()
         try:
             with _translated():
@@ -207,7 +217,7 @@ class OvnDriver:
         return await self._client.transact(operations, self._timeout)
 
     async def take_lock(self) -> None:
-        """From whoever has it. Raises DriverError."""
+        """Steal the lock. Raises DriverError."""
         self._require_connection()
         with _translated():
             await self._client.steal(self._timeout)
@@ -232,18 +242,19 @@ class OvnDriver:
             case Disconnected(reason=reason):
                 self._become_unavailable(reason)
             case Connected():
-                self._on_connected()  # the lock comes next
+                self._on_connected()  # the lock follows
         return None
 
     def _take_all(self, tables: Tables) -> Steps[None]:
-        """Nobody reads the replica before it is whole: the client is not connected yet."""
+        """Replace the replica. It is not read before it is complete, because the client is not connected yet."""
         self._replica = Replica(self._mark)
         for part in in_parts(tables, PART):
             self._replica.change(part, {})
             yield
 
     def _take(self, tables: Tables) -> Steps[None]:
-        """What is ours to expect is one transaction, and looked at whole. A larger change is somebody else's."""
+        """Apply changes. An own change is one transaction and processed as a whole; a larger one is another
+        writer's."""
         for part in in_parts(tables, PART) if not self._expected else [tables]:
             found = self._replica.change(part, self._expected)
             for owner in sorted(found, key=creation_order):
@@ -251,10 +262,10 @@ class OvnDriver:
             yield
 
     def _report(self, owner: Owner, changes: Sequence[ForeignChange]) -> None:
-        """Tell of rows that others changed. Without the lock such a change is the writer's work. Changes that come
-        before `on_connected` are not told.
+        """Report drift. Without the lock the change may be the leader's. Changes before `on_connected` are not
+        reported.
 
-        While the owner is being applied, the news waits: the success of the apply would hide it.
+        While the owner is being applied, the report is delayed, because the success of the apply would hide it.
         """
         if owner in self._expected:
             self._unreported.setdefault(owner, []).extend(changes)
@@ -264,7 +275,7 @@ class OvnDriver:
             self._on_foreign_change(owner, describe_all(changes) if self.ready else "")
 
     def _catch_up(self, owner: Owner) -> None:
-        """In the next turn of the loop, when the caller of `apply` has drawn its conclusions."""
+        """Report delayed drift in the next turn of the loop, after the caller of `apply` has handled its result."""
         changes = self._unreported.pop(owner, None)
         if changes is not None:
             asyncio.get_running_loop().call_soon(self._report, owner, changes)
@@ -282,7 +293,7 @@ class OvnDriver:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What the connection raises, as a driver raises it. A refused transaction is the caller's to explain."""
+    """Convert connection errors to driver errors. A rejected transaction is handled by the caller."""
     try:
         yield
     except TransactionError:
@@ -296,13 +307,14 @@ def _translated() -> Iterator[None]:
 
 
 def _outcome(diff: Diff) -> dict[Key, OvnRow | None]:
-    """The rows of the diff as they will be."""
+    """Return the rows of the diff after its application."""
     after = {key: update.after for key, update in diff.updates.items()}
     return cast(dict[Key, OvnRow | None], {**diff.creates, **after, **dict.fromkeys(diff.deletes)})
 
 
 def _translate(error: TransactionError, transaction: Transaction) -> DriverError:
-    """`timed out`: one of our conditions did not hold. What we did not foresee is told in the server's words."""
+    """Convert an error. `timed out` means that a wait condition did not hold. Other errors keep the server's
+    message."""
     match error.error:
         case "not owner":
             return Standby("another server has the lock of the OVN Northbound database")

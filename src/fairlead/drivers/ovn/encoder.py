@@ -1,7 +1,7 @@
-"""A diff as one transaction of the OVN Northbound database. No I/O.
+"""Encoder of a diff as one transaction of the OVN Northbound database. No I/O.
 
-A transaction changes what differs and no more: one element of a set, one column. It fails as a whole when a row that it
-refers to or updates is gone, or when a row that it deletes still holds what it does not delete.
+A transaction changes only differences: single elements of sets, single columns. It fails as a whole if a row that it
+updates or refers to is missing, or if a row that it deletes still holds rows that stay.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ from fairlead.model.owner import Owner
 from fairlead.model.steps import Steps, at_once
 
 _STOCK_VIP = "neutron:vip"
-"""In `external_ids` of each row of a load balancer of Octavia's stock provider (ovn_octavia_provider)."""
+"""Key in `external_ids` of each load balancer row of Octavia's stock provider (ovn_octavia_provider)."""
 Refusal: TypeAlias = Callable[[], DriverError]
-"""Its words are made when it is needed: a row of 256 backends takes longer to tell than to write."""
+"""Creates the error on demand, because rendering a row of 256 backends takes longer than writing it."""
 
 
 def _refuse(words: str, row: Row) -> DriverError:
@@ -39,13 +39,14 @@ def _lacks(row: Row, key: Key) -> DriverError:
 
 
 def _packed(operation: Json) -> msgspec.Raw:
-    """As it is sent: the collector looks for as long at every container of ten thousand operations, as others wait."""
+    """Pre-encode an operation, because the garbage collector would traverse every container of ten thousand
+    operations."""
     return msgspec.Raw(msgspec.json.encode(operation))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """`refusals`: what it means when the operation of this index fails."""
+    """A transaction. `refusals` maps the index of an operation to its error."""
 
     operations: list[Json] = field(default_factory=list)
     refusals: dict[int, Refusal] = field(default_factory=dict)
@@ -61,20 +62,21 @@ class Transaction:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """A diff as one transaction. `uuid_of` gives the row of a key: by its mark, unless it is an orphan's."""
+    """Encodes a diff as one transaction. `uuid_of` maps a key to a UUID, derived from the mark except for orphans."""
 
     mark: Mark
     lock: str
     owner: Owner
     uuid_of: Callable[[Key], str]
     known_chassis: Container[str] = frozenset()
-    """Those that have a row for template variables."""
+    """Chassis with a row for template variables."""
 
     def encode(self, change: Diff) -> Transaction:
         return at_once(self.encode_in_steps(change))
 
     def encode_in_steps(self, change: Diff) -> Steps[Transaction]:
-        """A pool may have other values on each of a thousand chassis: others are served between two of these."""
+        """Encode, yielding between variables, because a pool may have different values on each of a thousand
+        chassis."""
         transaction = Transaction()
         transaction.add(assert_lock(self.lock))
         change = yield from self._encode_variables(transaction, change)
@@ -84,7 +86,7 @@ class Encoder:
             self._insert(transaction, key, row)
             if isinstance(row, LoadBalancer) and row.instead_of:
                 self._displace(transaction, row.instead_of)
-        for key, row in creates.items():  # now that all are there: a holder may come after what it holds
+        for key, row in creates.items():  # after all inserts, because a parent may follow its child
             transaction.extend(self._place(key, row))
         for key, update in change.updates.items():
             transaction.extend(self._update(key, update))
@@ -92,7 +94,7 @@ class Encoder:
         return transaction
 
     def _encode_variables(self, transaction: Transaction, change: Diff) -> Steps[Diff]:
-        """Answers the rest of the diff."""
+        """Encode the template variables, and return the rest of the diff."""
         for update in change.updates.values():
             if isinstance(update.before, ChassisVariable):
                 refusal = partial(_refuse, "no such row to update: {}", update.before)
@@ -107,7 +109,8 @@ class Encoder:
         return replace(change, creates=creates, updates=updates, deletes=deletes)
 
     def _wait_for_rows(self, transaction: Transaction, change: Diff) -> None:
-        """An update of a row that is gone would succeed, and a weak reference to one vanish (RFC 7047, 5.2.3, 3.2)."""
+        """Wait for rows to exist: otherwise an update of a missing row would succeed, and a weak reference to one would
+        be dropped (RFC 7047, 5.2.3, 3.2)."""
         seen = {*change.creates, *change.updates}
         for key, update in change.updates.items():
             transaction.add(self._wait_for(key), partial(_refuse, "no such row to update: {}", update.before))
@@ -135,7 +138,7 @@ class Encoder:
             yield from self._hold(key, row, "insert")
 
     def _update(self, key: Key, update: Update) -> Iterator[Json]:
-        """Only what differs: a column that is right is not written, a set with elements of others not rewritten."""
+        """Update only changed columns and elements; columns with elements of other owners are not rewritten."""
         before, after = cast(Exclusive, update.before), cast(Exclusive, update.after)
         old, new = self._columns(before), self._columns(after)
         changed = {column: value for column, value in new.items() if old[column] != value}
@@ -157,9 +160,11 @@ class Encoder:
         return encode_columns(row)
 
     def _displace(self, transaction: Transaction, displaced: Displaced) -> None:
-        """What refers to the rows, and what they hold, goes by itself: from switches, routers and groups these are weak
-        references, and health checks are nothing without a load balancer (ovn-nb(5)). All of the name have to be gone:
-        two rows for one VIP would both be in force."""
+        """Delete the rows of the stock provider.
+
+        Weak references from switches, routers and groups disappear with them, as do their health checks (ovn-nb(5)).
+        All rows with the name must be deleted, because two rows with one VIP would both be in force.
+        """
         named = [["name", "==", displaced.name], ["external_ids", "excludes", self.mark.ours]]
         theirs = ["external_ids", "includes", encode_map({_STOCK_VIP: displaced.vip})]
         transaction.add({"op": "delete", "table": "Load_Balancer", "where": [*named, theirs]})
@@ -172,12 +177,12 @@ class Encoder:
         return {"external_ids": encode_map(self.mark.external_ids(self.owner, key, words))}
 
     def _change_texts(self, key: Key, column: str, old: tuple[str, ...], new: tuple[str, ...]) -> Json:
-        """Insert first: a router port is never without a network (ovn-nb(5))."""
+        """Change texts; inserts first, because a router port always needs a network (ovn-nb(5))."""
         changes = {"insert": {*new} - {*old}, "delete": {*old} - {*new}}
         return self._mutate(key, [[column, mutator, encode_set(texts)] for mutator, texts in changes.items() if texts])
 
     def _delete(self, transaction: Transaction, rows: Mapping[Key, OvnRow]) -> None:
-        """First what is held, then what holds it, which has to be empty by then. What is gone already is no error."""
+        """Delete children before parents, which must be empty then. Rows that are already gone are no error."""
         exclusive: dict[Key, Exclusive] = {}
         for key, row in rows.items():
             if isinstance(row, Element):
@@ -196,7 +201,7 @@ class Encoder:
                 transaction.add({"op": "delete", "table": key[0], "where": [self._is(key)]})
 
     def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, Refusal]:
-        """A row goes only when nobody else has something in it: its rows would go with it."""
+        """Wait until only own values are left, because rows of other owners would be deleted with the row."""
         where = [self._is(key), [column, "!=", encode_set(values)]]
         return _wait(key[0], where, []), partial(MissingReference, f"{' '.join(key)} still has {column} of others")
 
@@ -210,7 +215,7 @@ class Encoder:
         return self._mutate(holder, [[shared.column, mutator, encode_uuid(self.uuid_of((shared.target, element)))]])
 
     def _hold(self, key: Key, row: Exclusive, mutator: str) -> Iterator[Json]:
-        """Put a row that cannot stand alone into the set of its holder, or take it out: then it is gone."""
+        """Insert a child row into its parent's set, or remove it, which deletes it."""
         place = holder_of(row)
         if place is None:
             return
@@ -231,12 +236,12 @@ def _replace(column: str, text: str) -> list[Json]:
 
 
 def _own(row: Exclusive, shared: Shared) -> tuple[str, ...]:
-    """Those of the texts in this column that are the row's."""
+    """Texts in the shared column that are the row's own."""
     texts: tuple[str, ...] = getattr(row, shared.column)
     return texts
 
 
 def _wait(table: str, where: list[Json], rows: list[Json]) -> Json:
-    """Fails at once unless the rows that match are these."""
+    """Operation that fails immediately unless the matching rows are these."""
     wanted = {"columns": ["_uuid"], "until": "==", "rows": rows}
     return {"op": "wait", "timeout": 0, "table": table, "where": where, **wanted}

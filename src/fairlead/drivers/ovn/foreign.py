@@ -1,6 +1,6 @@
-"""What somebody else did to a row of ours, in words: which row, which column, what it was and what it is.
+"""Descriptions of drift: row, column, previous and present value.
 
-Tenants choose some of the values, and so does everybody else who writes there: each is cut to a length and cleaned.
+Values may come from tenants or other writers, so they are truncated and cleaned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ from fairlead.model.texts import shorten
 LONGEST_VALUE = 60
 LONGEST_NAME = 100
 MOST_TOLD = 3
-"""Changes of one owner that are told at once; the others are counted."""
+"""Maximum changes of one owner in one description; the others are counted."""
 WHOLE = "row"
-"""In the place of a column, for a row that came or went."""
+"""Pseudo column for a row that was created or deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ForeignChange:
     column: str
     before: str
     after: str
-    """"" is nothing."""
+    """"" for a missing value."""
 
     def __str__(self) -> str:
         words = f"{self.table} {shorten(self.name, LONGEST_NAME)}"
@@ -44,7 +44,7 @@ def describe_all(changes: Sequence[ForeignChange]) -> str:
 
 
 def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> Iterator[ForeignChange]:
-    """A change for each column that differs."""
+    """Yield a change for each column that differs."""
     row = after or before
     if row is None:
         return
@@ -73,14 +73,14 @@ def _element(shared: Shared, row: OvnRow | None) -> str:
 
 
 def _columns(row: Exclusive) -> dict[str, Json]:
-    """And who holds it: a row that somebody put elsewhere."""
+    """Return the columns of a row, with its parent, to detect moved rows."""
     place = holder_of(row)
     holder = {} if place is None else {f"{place[0][0]}.{place[1]}": place[0][1]}
     return {"name": row.name, **holder} if not (found := encode_columns(row)) else {**found, **holder}  # type: ignore[union-attr]
 
 
 def _difference(old: Json, new: Json) -> tuple[str, str]:
-    """Of sets and maps, what differs: of a thousand VIPs one was changed."""
+    """Reduce sets and maps to their differences: a load balancer may have a thousand VIPs."""
     before, after = _elements(old), _elements(new)
     common = set(before) & set(after)
     return tuple(", ".join(text for text in texts if text not in common) for texts in (before, after))  # type: ignore[return-value]

@@ -1,11 +1,14 @@
-"""Rows of others as documents of the model. Pure: rows and what they say of each other in, documents out.
+"""Unmanaged rows as documents of the model. Pure function of rows and evidence from related rows.
 
-* Neutron's ids are its own: in the names of switches, routers and ports, and beside a floating IP. LXD and Incus have
-  names that may come again: their ids follow from the UUIDs of the rows.
-* What no row says is what asks for least. A network whose project nobody says is nobody's, and so gets nothing.
-* No network is `external` here: a VIP on one that is outside goes through the hidden router of its switch, because a
-  gateway of theirs is not ours to change.
-* A router's port is one by what it is connected to, whatever it is called: then its router is there too.
+* Neutron's ids are in the names of switches, routers and ports, and in a floating IP's external_ids. Names of LXD and
+  Incus may be reused, so ids are derived from the rows' UUIDs.
+
+* Missing information defaults to the least access. A network without a known project belongs to no project.
+
+* No network is `external` here: a VIP on an outside network uses the hidden router of its switch, because the gateway
+  is not managed by Fairlead.
+
+* A router port is identified by its connection, not by its name, so its router exists too.
 """
 
 import re
@@ -47,15 +50,15 @@ from fairlead.model.network import Route as Leads
 from fairlead.model.texts import shorten
 
 NAMESPACE = UUID("5b3df7f0-1f5c-5d34-8a3e-5a0e9b0c41d6")
-"""Of ids that follow from rows."""
+"""Namespace of derived ids."""
 SOMETIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""When it was made: no row says it."""
+"""Creation time, which no row contains."""
 MTU = 1442
-"""Bytes, where no row says it: 1500 of the underlay less 58 of geneve over IPv4."""
+"""Default MTU in bytes: 1500 of the underlay less 58 of geneve over IPv4."""
 MOST_SUBNETS = 500
-"""Of one network."""
+"""Maximum subnets of one network."""
 MOST_ROUTES = 500
-"""Of one router."""
+"""Maximum routes of one router."""
 LONGEST_NAME = 255
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _IS_UUID = re.compile(_UUID)
@@ -74,7 +77,7 @@ class Identity:
 
 
 def identify(name: str, uuid: str) -> Identity | None:
-    """Of a switch or router; None of one that is none of these writers'. Raises Malformed."""
+    """Identify a switch or router; None for other writers. Raises Malformed."""
     if name.startswith(_NEUTRON):
         return Identity(_read_id(name.removeprefix(_NEUTRON)), Writer.NEUTRON, foreign_name(name, uuid))
     if _LXD.fullmatch(name):
@@ -101,7 +104,7 @@ def _clean(text: str) -> str:
 
 
 def check_options(row: Dhcp) -> None:
-    """Raises Malformed."""
+    """Check DHCP options. Raises Malformed."""
     try:
         parse_network(row.cidr)
     except ValueError as error:
@@ -111,7 +114,7 @@ def check_options(row: Dhcp) -> None:
 
 
 def network_document(identity: Identity, switch: Switch, evidence: Evidence, options: Sequence[Dhcp]) -> ForeignNetwork:
-    """`options` of DHCP are the network's, as far as they can be read."""
+    """Build a network. `options` are its readable DHCP options."""
     project_id = _only_project(evidence)
     return ForeignNetwork(
         id=identity.id,
@@ -128,8 +131,8 @@ def network_document(identity: Identity, switch: Switch, evidence: Evidence, opt
 
 
 def _only_project(evidence: Evidence) -> str:
-    """Who owns it by what Neutron says of its port for metadata; without one, whose all of its ports are. Else it is
-    nobody's."""
+    """Return the network's project: the owner of Neutron's metadata port, or the common project of all its ports, or
+    ""."""
     owners = {trace.project_id for trace in evidence.all_of(Owned)} or {
         trace.project_id for trace in evidence.all_of(Used)
     }
@@ -171,7 +174,7 @@ def _in_order(cidr: IPNetwork) -> tuple[int, int, int]:
 
 
 def _subnet_ids(evidence: Evidence, served: Mapping[IPNetwork, Dhcp]) -> dict[IPNetwork, str]:
-    """Those that rows say; what is only presumed does not contradict them, and no id is that of two."""
+    """Map subnets to ids from rows. Presumed ids do not override explicit ones, and ids are unique."""
     found = {cidr: each.subnet_id for cidr, each in served.items() if _IS_UUID.fullmatch(each.subnet_id)}
     taken = set(found.values())
     for trace in (*_by_id(evidence.all_of(Called)), *_by_id(evidence.all_of(Presumed))):
@@ -188,8 +191,8 @@ def _by_id(traces: Iterable[Called | Presumed]) -> list[Called | Presumed]:
 def _gateways(
     evidence: Evidence, served: Mapping[IPNetwork, Dhcp], ids: Mapping[IPNetwork, str]
 ) -> dict[IPNetwork, IPAddress]:
-    """What DHCP tells machines; by which a router outside is reached; or the address of a router there, of several the
-    lowest."""
+    """Return the gateways: from DHCP options, else the next hop of a router's default route, else the lowest address of
+    a router."""
     found = dict[IPNetwork, IPAddress]()
     for interface in sorted(evidence.all_of(Interface), key=lambda each: int(each.address), reverse=True):
         found[interface.cidr] = interface.address
@@ -217,7 +220,7 @@ def _parse_address(text: str) -> IPAddress:
 def port_document(
     uuid: str, row: SwitchPort, network: ForeignNetwork, end: End | None, router_id: str | None
 ) -> ForeignPort | None:
-    """None for one that is no port of the network's, or that a router has not taken yet. Raises Malformed."""
+    """Build a port; None for a localnet port, or a router port without a router. Raises Malformed."""
     if row.type == "localnet" or (row.device_owner in _OF_ROUTERS and router_id is None):
         return None
     if row.type == "router" and router_id is None:
@@ -255,7 +258,7 @@ def _instance(name: str) -> str:
 
 
 def _mac(row: SwitchPort, end: End | None) -> str:
-    """Empty where no row says it: of a port without port security, whose subnets have no DHCP."""
+    """Return the MAC; "" if no row has it: a port without port security in subnets without DHCP."""
     if end is not None:
         return _read_mac(end.port.mac)
     texts = (text.split() for text in (row.dynamic, *sorted(row.addresses)))
@@ -269,7 +272,7 @@ def _read_mac(text: str) -> str:
 
 
 def _addresses(row: SwitchPort, end: End | None, network: ForeignNetwork) -> list[tuple[IPAddress, IPNetwork | None]]:
-    """With the subnets that they are in, if it is said. In Neutron's order: the first is the one that counts."""
+    """Return the addresses with their subnets, if known. In Neutron's order, because the first is the primary one."""
     if network.writer is Writer.NEUTRON and (row.cidrs or end is None):
         return [*read_interfaces(row.cidrs.split())]
     if end is not None:
@@ -292,7 +295,7 @@ def _fixed_ips(addresses: Iterable[tuple[IPAddress, IPNetwork | None]], network:
 def router_document(
     identity: Identity, row: Router, ports: Sequence[ForeignPort], routes: Iterable[Route], *, snat: bool
 ) -> ForeignRouter:
-    """`ports` are those that there are of it. Of several gateways it has the first. Raises Malformed."""
+    """Build a router. `ports` are its known ports. Of several gateways the first is used. Raises Malformed."""
     gateways = sorted((port for port in ports if port.use is PortUse.ROUTER_GATEWAY), key=lambda port: port.id)
     projects = {port.project_id for port in ports if port.use is PortUse.ROUTER_INTERFACE}
     return ForeignRouter(
@@ -318,11 +321,11 @@ def _leads(routes: Iterable[Route]) -> Iterator[Leads]:
         try:
             yield Leads(destination=parse_network(route.prefix), nexthop=parse_address(route.nexthop))
         except ValueError:
-            continue  # OVN's own forms: `discard`, a prefix without its length
+            continue  # forms of OVN only: `discard`, a prefix without its length
 
 
 def floating_document(uuid: str, row: Nat, router: ForeignRouter, port: ForeignPort | None) -> ForeignFloatingIP:
-    """Leading nowhere while there is no such port with that address. Raises Malformed."""
+    """Build a floating IP, unassociated if its port or fixed address does not exist. Raises Malformed."""
     fixed = _parse_address(row.logical_ip)
     leads = port is not None and any(each.address == fixed for each in port.fixed_ips)
     return ForeignFloatingIP(

@@ -1,8 +1,8 @@
-"""What rows of others say of networks without saying it: of which subnets a port has addresses, whose it is. No I/O.
+"""Evidence about unmanaged networks from related rows: subnets and projects. No I/O.
 
-Neutron writes neither subnets nor the project of a network or router. Ports, routers' ports and options of DHCP have
-traces of them. A trace is taken from one row, and counted: a port on a network of ten thousand is two traces more, and
-what is true of the network is looked at again only when a trace is there for the first time, or no more.
+Neutron writes neither subnets nor the project of a network or router. Ports, router ports and DHCP options contain
+traces of them. Each row contributes traces, which are counted: a further port on a network of ten thousand is two
+increments, and the network is re-evaluated only when a trace appears or disappears.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,19 +15,19 @@ from fairlead.drivers.ovn.foreign_rows import Route, RouterPort, SwitchPort
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 
 METADATA = "network:distributed"
-"""`device_owner` of the one port that Neutron makes with each network, if it has a metadata agent."""
+"""`device_owner` of the port that Neutron creates in each network if it has a metadata agent."""
 TRUE = "True"
 MOST_ADDRESSES = 100
-"""Of one port. Neutron's default is five (max_fixed_ips_per_port)."""
+"""Maximum addresses of one port. Neutron's default is five (max_fixed_ips_per_port)."""
 
 
 class Malformed(ValueError):
-    """Says what of a row cannot be read."""
+    """A row cannot be parsed; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """Somebody has an address of this subnet."""
+    """A port has an address of this subnet."""
 
     cidr: IPNetwork
 
@@ -42,7 +42,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Presumed:
-    """The same, if ports and their subnets are told in one order."""
+    """Same, provided that a port's addresses and subnet ids are in one order."""
 
     cidr: IPNetwork
     subnet_id: str
@@ -50,7 +50,7 @@ class Presumed:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A router has an address of this subnet, and leads on."""
+    """A router has an address of this subnet, and forwards."""
 
     cidr: IPNetwork
     address: IPAddress
@@ -58,7 +58,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class LeavesBy:
-    """The router outside, by which a subnet's packets leave."""
+    """External router that is the next hop of a subnet's outgoing packets."""
 
     subnet_id: str
     address: IPAddress
@@ -66,14 +66,14 @@ class LeavesBy:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The network is this project's."""
+    """The network belongs to this project."""
 
     project_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The project has a port here."""
+    """The project has a port on the network."""
 
     project_id: str
 
@@ -89,7 +89,7 @@ _Trace = TypeVar("_Trace", bound=Trace)
 
 
 class Evidence:
-    """The traces of one network, each with how many rows have it."""
+    """Traces of one network, each with its number of rows."""
 
     def __init__(self) -> None:
         self._counts: dict[type[Any], dict[Any, int]] = {}
@@ -101,7 +101,7 @@ class Evidence:
         return trace in self._counts.get(type(trace), ())
 
     def change(self, traces: Iterable[Trace], number: int) -> bool:
-        """Count them so often more. Answers whether one is new, or gone."""
+        """Add to the counts. Returns whether a trace appeared or disappeared."""
         differs = False
         for trace in traces:
             counts = self._counts.setdefault(type(trace), {})
@@ -121,13 +121,13 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The router's end of a switch's port."""
+    """Router side of a switch port."""
 
     router: str
     """UUID of the router's row."""
     port: RouterPort
     routes: tuple[Route, ...] = ()
-    """Of a gateway: those that lead out."""
+    """Default routes of a gateway."""
 
     @property
     def is_gateway(self) -> bool:
@@ -139,7 +139,8 @@ def is_gateway(port: RouterPort) -> bool:
 
 
 def traces_of_port(row: SwitchPort, end: End | None) -> tuple[Trace, ...]:
-    """Of one that cannot be read only whose it is: a network on which others are too is not one project's."""
+    """Return the traces of a port. A malformed one contributes only its project, so that a shared network is
+    recognised."""
     whose = tuple(_whose(row))
     try:
         return (*_traces(row, end), *whose)
@@ -178,7 +179,7 @@ def _traces_of_router(row: SwitchPort, end: End) -> Iterator[Trace]:
 
 
 def read_address(text: str) -> IPAddress | None:
-    """None for what is none."""
+    """Parse an address; None if it is malformed."""
     try:
         return parse_address(text)
     except ValueError:
@@ -186,12 +187,12 @@ def read_address(text: str) -> IPAddress | None:
 
 
 def interfaces_of(port: RouterPort) -> list[tuple[IPAddress, IPNetwork]]:
-    """Its addresses but those that hold on one link only. Raises Malformed."""
+    """Return the addresses except link-local ones. Raises Malformed."""
     return [each for each in read_interfaces(sorted(port.networks)) if not each[0].is_link_local]
 
 
 def read_interfaces(texts: Iterable[str]) -> list[tuple[IPAddress, IPNetwork]]:
-    """Of `10.0.0.5/24`: the address, and its subnet. Raises Malformed."""
+    """Parse addresses such as `10.0.0.5/24` with their subnets. Raises Malformed."""
     found = [read_interface(text) for text in texts]
     if len(found) > MOST_ADDRESSES:
         raise Malformed("more addresses than a port may have")
@@ -212,6 +213,6 @@ def read_interface(text: str) -> tuple[IPAddress, IPNetwork]:
 
 @lru_cache(maxsize=2**14)
 def _network(version: int, first: int, length: int) -> IPNetwork:
-    """A network has many ports: one object for all."""
+    """Share one object per network, because it has many ports."""
     address = IPv4Address(first) if version == 4 else IPv6Address(first)
     return parse_network(f"{address}/{length}")

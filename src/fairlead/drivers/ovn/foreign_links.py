@@ -1,4 +1,4 @@
-"""Which row goes with which, and which rows name something: kept as rows come, in whatever order. No I/O."""
+"""Relations between unmanaged rows: parents and name references, independent of the order of events. No I/O."""
 
 from collections.abc import Collection, Hashable, Iterable
 from typing import TypeAlias
@@ -8,7 +8,7 @@ _NOBODY: tuple[str, ...] = ()
 
 
 class Links:
-    """Rows that go with another one. It may be said of two at once; the first by UUID counts then."""
+    """Parent relations. A row may briefly have two parents; the first by UUID counts."""
 
     def __init__(self) -> None:
         self._holders: dict[str, tuple[str, ...]] = {}
@@ -21,7 +21,7 @@ class Links:
         return self._children.get(holder, _NOBODY)
 
     def toggle(self, holder: str, child: str) -> None:
-        """It goes with this one from now on; or no more, if it did."""
+        """Add the relation, or remove it if it exists."""
         children = self._children.setdefault(holder, set())
         others = tuple(each for each in self._holders.get(child, _NOBODY) if each != holder)
         if child in children:
@@ -41,7 +41,7 @@ class Links:
 
 
 class Index:
-    """Key -> the rows that have it."""
+    """Key -> the rows with that key."""
 
     def __init__(self) -> None:
         self._found: dict[Key, set[str]] = {}

@@ -1,4 +1,4 @@
-"""The documents that rows of others give, and which of them may differ from what was told. No I/O."""
+"""Documents built from unmanaged rows, and those with possibly unreported changes. No I/O."""
 
 from collections import Counter
 
@@ -7,14 +7,14 @@ from fairlead.model.owner import Kind, Owner
 
 
 class Registry:
-    """A row has one document at most. One may take the place of another's with the same id."""
+    """Documents by owner. A row has at most one; a row may replace another with the same id."""
 
     def __init__(self) -> None:
         self.documents: dict[Owner, Foreign] = {}
         self.changed: set[Owner] = set()
         self.counts: Counter[tuple[Writer, Kind]] = Counter()
         self._owners: dict[str, Owner] = {}
-        """UUID of a row -> whose document it is."""
+        """UUID of a row -> owner of its document."""
         self._sources: dict[Owner, str] = {}
 
     def find(self, uuid: str) -> Foreign | None:
@@ -22,7 +22,7 @@ class Registry:
         return None if owner is None or self._sources[owner] != uuid else self.documents[owner]
 
     def drop(self, uuid: str) -> None:
-        """Before what others of the same transaction have is put."""
+        """Drop a row's document, before documents of the same transaction are added."""
         owner = self._owners.pop(uuid, None)
         if owner is not None and self._sources.get(owner) == uuid:
             old = self.documents.pop(owner)

@@ -1,7 +1,7 @@
-"""What is read of rows that others wrote into the Northbound database: their columns as values. No I/O.
+"""Columns of unmanaged Northbound rows as values. No I/O.
 
-Only what is needed is kept: Neutron writes some 1,500 bytes about each port. Of a map a "modify" tells the keys that
-changed, so those that are kept are all that has to be known of it.
+Only required fields are kept, because Neutron writes some 1,500 bytes per port. A "modify" of a map has only changed
+keys, so the kept keys are sufficient to apply it.
 """
 
 import re
@@ -14,17 +14,18 @@ from typing import Any, TypeAlias
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, decode_set, decode_uuids
 
 LONGEST_TEXT = 1000
-"""Characters of a text that are kept. A longer one is kept as its beginning and its digest: no two look the same."""
+"""Maximum characters of a kept text. A longer one is truncated with its digest appended, so different texts stay
+different."""
 _LISTENS = re.compile(r"(?:lxd|incus)-net[0-9]{1,20}-lb-([0-9a-f.:]{2,39})-(?:tcp|udp)")
 _Read: TypeAlias = Callable[[Json, Any], Iterator[tuple[str, Any]]]
-"""Takes a column's value, or of a set or map the difference, and the row before: gives fields with their values."""
+"""Converts a column value (a difference for sets and maps) and the previous row to field values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     name: str = ""
     title: str = ""
-    """What people call the network."""
+    """Display name of the network."""
     mtu: str = ""
 
 
@@ -34,13 +35,13 @@ class SwitchPort:
     type: str = ""
     addresses: frozenset[str] = frozenset()
     dynamic: str = ""
-    """Addresses that OVN chose."""
+    """Addresses that OVN allocated."""
     enabled: bool = True
     tag: int | None = None
     router_port: str = ""
     wire: str = ""
     chassis: str = ""
-    """On which it is asked for."""
+    """Requested chassis."""
     title: str = ""
     device_id: str = ""
     device_owner: str = ""
@@ -82,7 +83,7 @@ class Route:
     prefix: str = ""
     nexthop: str = ""
     subnet_id: str = ""
-    """Of a route to the gateway of this subnet."""
+    """Subnet of a default route through its gateway."""
     is_gateway: str = ""
 
 
@@ -94,17 +95,17 @@ class Dhcp:
     subnet_id: str = ""
     network_id: str = ""
     port_id: str = ""
-    """Of options that one port has for itself."""
+    """Port, for options of a single port."""
     lxd_switch: str = ""
     incus_switch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balancer:
-    """A load balancer or a forward of LXD or Incus."""
+    """Load balancer or forward of LXD or Incus."""
 
     listen: str = ""
-    """The address, which its name has; empty in rows of other programs."""
+    """Listen address from the name; "" for other programs' rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ Row: TypeAlias = Switch | SwitchPort | Router | RouterPort | Nat | Route | Dhcp 
 
 
 def _bounded(text: str) -> str:
-    """Many rows have the same texts: one of each is kept."""
+    """Truncate and share a text, because many rows have equal ones."""
     if len(text) > LONGEST_TEXT:
         text = f"{text[: LONGEST_TEXT // 2]}…{sha256(text.encode(errors='replace')).hexdigest()}"
     return intern(text)
@@ -155,7 +156,7 @@ def _texts(name: str) -> _Read:
 
 
 def _words(**fields: str) -> _Read:
-    """Of a map: field -> the key that it is. One that is not there is the empty text."""
+    """Read keys of a map into fields; a missing key is ""."""
     names = {word: name for name, word in fields.items()}
 
     def read(value: Json, before: object) -> Iterator[tuple[str, Any]]:
@@ -173,7 +174,7 @@ class Table:
     empty: Row
     columns: Mapping[str, _Read]
     holds: Mapping[str, str] = field(default_factory=dict)
-    """Its columns that have the rows which go with it -> the table of these."""
+    """Column with child rows -> their table."""
 
 
 TABLES: Mapping[str, Table] = {
@@ -264,8 +265,7 @@ TABLES: Mapping[str, Table] = {
 
 
 def read_row(table: str, before: Row, columns: Mapping[str, Json]) -> Row:
-    """The row with these values of its columns; or, if it was there before, with these differences (ovsdb-server(7),
-    4.1.14)."""
+    """Apply column values to a row; for a known row they are differences (ovsdb-server(7), 4.1.14)."""
     found = dict[str, Any]()
     for column, value in columns.items():
         read = TABLES[table].columns.get(column)
@@ -275,7 +275,7 @@ def read_row(table: str, before: Row, columns: Mapping[str, Json]) -> Row:
 
 
 def read_held(table: str, columns: Mapping[str, Json]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(table, UUIDs) of the rows that go with this one; of one that was there before those that came or went."""
+    """Yield (table, UUIDs) of the row's children; for a known row those added or removed."""
     for column, held in TABLES[table].holds.items():
         if column in columns:
             yield held, decode_uuids(columns[column])

@@ -1,7 +1,7 @@
-"""The rows of others, and what hangs together: which documents a change concerns. No I/O.
+"""Unmanaged rows and their dependencies: which documents a change affects. No I/O.
 
-An event only says which rows changed. What depends on them is noted, and made anew from what is true when all of a
-transaction was taken. So in whatever order rows come, the documents are those that a fresh read gives.
+An event only identifies the changed rows. Dependent documents are recorded, and rebuilt from the state after the whole
+transaction. So the documents do not depend on the order of events, and equal those of a fresh read.
 """
 
 from collections import Counter
@@ -63,14 +63,14 @@ NAT, ROUTE, DHCP = "NAT", "Logical_Router_Static_Route", "DHCP_Options"
 GLOBAL = "NB_Global"
 LONGEST_REASON = 100
 _KINDS = {SWITCH: Kind.NETWORK, PORT: Kind.PORT, ROUTER: Kind.ROUTER, NAT: Kind.FLOATING_IP}
-"""Tables with a row for each document."""
+"""Tables with one document per row."""
 _LEADS_TO, _TO_PORT, _ON_NETWORK = "leads to", "to port", "on network"
 _Make: TypeAlias = Callable[[str], Foreign | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A port with all that decides what it says of its network."""
+    """A port with everything that determines its evidence about the network."""
 
     switch: str
     row: SwitchPort
@@ -78,31 +78,31 @@ class _Placed:
 
 
 class ForeignTables:
-    """`take` what changed, then `settle`: then `registry` has what is true, and knows what of it may be new."""
+    """Unmanaged tables. Call `take` with changes, then `settle`; then `registry` has the documents and the changed
+    ones."""
 
     def __init__(self) -> None:
         self.registry = Registry()
         self.given = GivenAddresses()
         self.unreadable: dict[str, str] = {}
-        """UUID of a row -> why it is left out."""
+        """UUID of a row -> why it is skipped."""
         self.reasons: set[str] = set()
-        """Those that nobody was told yet."""
+        """Unreported reasons."""
         self._rows: dict[str, dict[str, Row]] = {table: {} for table in TABLES}
         self._links = {held: Links() for table in TABLES.values() for held in table.holds.values()}
-        """By the table of the rows that go with others."""
+        """Relations, by the table of the children."""
         self._index = Index()
         self._placed: dict[str, _Placed] = {}
         self._evidence: dict[str, Evidence] = {}
-        """By UUID of a switch."""
+        """Evidence by UUID of the switch."""
         self._moved: set[str] = set()
-        """Ports that may be on another switch, or at another router."""
+        """Ports with a possibly changed switch or router."""
         self._due: dict[str, set[str]] = {table: set() for table in _KINDS}
-        """UUIDs of rows whose documents are to be made anew."""
+        """UUIDs of rows with documents to rebuild."""
 
     @property
     def answers_for_unplugged(self) -> bool:
-        """Whether OVN tells neighbours the MAC of a port that is on no node (ovn-nb(5),
-        ignore_lsp_down): it does, unless somebody says no."""
+        """Whether OVN answers ARP for ports without a chassis (ovn-nb(5), ignore_lsp_down), which is its default."""
         rows = cast(Mapping[str, Global], self._rows[GLOBAL])
         return any(row.ignore_lsp_down != "false" for row in rows.values())
 
@@ -113,7 +113,7 @@ class ForeignTables:
                 yield
 
     def settle(self) -> Steps[None]:
-        moved, self._moved = self._moved, set()  # a set that was large once stays slow
+        moved, self._moved = self._moved, set()  # a new set, because a set that was large stays slow to iterate
         for uuid in moved:
             self._place(uuid)
             yield
@@ -122,7 +122,7 @@ class ForeignTables:
         yield from self._renew(ROUTER, self._router)
         yield from self._renew(NAT, self._floating_ip)
 
-    # What rows say
+    # Contents of rows
 
     def _take(self, table: str, uuid: str, change: Mapping[str, Json]) -> Steps[None]:
         before = self._rows[table].get(uuid)
@@ -166,7 +166,7 @@ class ForeignTables:
                 yield
 
     def _link(self, table: str, holder: str, uuid: str) -> None:
-        """A row that is not known yet, or no more, is looked at when it comes, or was when it went."""
+        """Change a relation. An unknown child is processed when its row arrives; a deleted one has been."""
         row = self._rows[table].get(uuid)
         if row is not None:
             self._touch(table, uuid, row)
@@ -174,7 +174,7 @@ class ForeignTables:
         if row is not None:
             self._touch(table, uuid, row)
 
-    # What a change concerns
+    # Effects of a change
 
     def _touch(self, table: str, uuid: str, row: Row) -> None:
         holder = self._links[table].holder(uuid) if table in self._links else None
@@ -208,7 +208,7 @@ class ForeignTables:
             if each in rows:
                 self._moved.update(self._index.find(_LEADS_TO, rows[each].name))
 
-    # Where ports are
+    # Placement of ports
 
     def _place(self, uuid: str) -> None:
         self._due[PORT].add(uuid)
@@ -250,7 +250,7 @@ class ForeignTables:
         if placed.end is not None:
             self._due[ROUTER].add(placed.end.router)
 
-    # The documents
+    # Documents
 
     def _renew(self, table: str, make: _Make) -> Steps[None]:
         differing: dict[str, tuple[Foreign | None, Foreign | None]] = {}
@@ -279,7 +279,7 @@ class ForeignTables:
             return None
 
     def _touch_dependents(self, uuid: str, old: Foreign | None, new: Foreign | None) -> None:
-        """Those of the documents that are made later."""
+        """Mark the dependent documents that are built later."""
         for document in (old, new):
             match document:
                 case ForeignNetwork(id=identity):
@@ -296,7 +296,7 @@ class ForeignTables:
             self._due[PORT].update(self._links[PORT].children(uuid))
 
     def _alters_ports(self, uuid: str, old: Foreign | None, new: Foreign | None) -> bool:
-        """A new subnet in which nobody has an address alters none."""
+        """Whether ports change with the network. A new subnet without addresses affects none."""
         if not isinstance(old, ForeignNetwork) or not isinstance(new, ForeignNetwork) or old.id != new.id:
             return True
         before, after = ({subnet.cidr: subnet.id for subnet in each.subnets} for each in (old, new))
@@ -305,7 +305,7 @@ class ForeignTables:
         return any(new.writer is not Writer.NEUTRON or evidence.has(On(cidr)) for cidr in differing)
 
     def _identify(self, table: str, uuid: str) -> Identity | None:
-        """Of a switch or router. Raises Malformed."""
+        """Identify a switch or router. Raises Malformed."""
         row = cast(Switch | Router | None, self._rows[table].get(uuid))
         identity = None if row is None else identify(row.name, uuid)
         if row is not None and identity is not None and min(self._index.find(table, row.name)) != uuid:
@@ -369,12 +369,12 @@ class ForeignTables:
 
 
 class GivenAddresses:
-    """The addresses outside that others gave out, and how many rows have each."""
+    """External addresses that other writers use, with their number of rows."""
 
     def __init__(self) -> None:
         self._rows = Counter[IPAddress]()
         self.changed: set[IPAddress] = set()
-        """Those that came or went since somebody emptied it."""
+        """Addresses added or removed since the set was last emptied."""
 
     def __contains__(self, address: IPAddress) -> bool:
         return address in self._rows
@@ -391,8 +391,8 @@ class GivenAddresses:
 
 
 def _given(row: Row | None) -> tuple[IPAddress, ...]:
-    """The addresses outside that the row gives out: of a router's gateway, of a translation, or of LXD's or Incus's
-    load balancers and forwards."""
+    """Return the external addresses of a row: a router's gateway, NAT, or load balancers and forwards of LXD and
+    Incus."""
     texts: tuple[str, ...]
     match row:
         case Balancer(listen=listen) if listen:
@@ -407,14 +407,14 @@ def _given(row: Row | None) -> tuple[IPAddress, ...]:
 
 
 def _switch_of(row: Dhcp) -> str:
-    """The name of the switch of whose network these are; empty for those of one port, and of nobody known."""
+    """Return the switch that DHCP options belong to; "" for those of one port or of unknown writers."""
     if row.port_id:
         return ""
     return f"neutron-{row.network_id}" if row.network_id else row.lxd_switch or row.incus_switch
 
 
 def _keys(row: Row | None) -> tuple[Key, ...]:
-    """By which a row is looked for."""
+    """Return the keys that a row is indexed by."""
     match row:
         case Switch(name=name):
             return ((SWITCH, name),)

@@ -1,7 +1,8 @@
-"""What tells our rows from others', and whose each is. No I/O.
+"""Ownership marks of rows. No I/O.
 
-* A row's `external_ids` say whose it is. Load_Balancer_Group has no such column: there the name says it.
-* A row's UUID follows from its key, so a reference needs no look-up, and what was written twice exists once.
+* `external_ids` of a row name its owner. Load_Balancer_Group has no such column, so its name contains the mark.
+
+* The UUID of a row is derived from its key, so references need no lookup, and a repeated insert creates no duplicate.
 """
 
 import re
@@ -28,18 +29,21 @@ from fairlead.drivers.ovsdb.values import Json, decode_map, encode_map, patch_ma
 from fairlead.model.owner import Owner
 
 _UNMARKED = "Load_Balancer_Group"
-"""The table without `external_ids`."""
+"""Table without `external_ids`."""
 _NAMESPACE = UUID("a3c1a5f4-6c0e-5d0b-9d5e-0b6f1a1c7e11")
 _MARK, _OWNER, _KEY, _ADDRESS = "fairlead", "fairlead:owner", "fairlead:key", "fairlead:address:"
 _VARIABLE = "fairlead:variable:"
-_SAFE = "/:;@+=()[]{} "  # stays readable in a mark; the comma separates
-_PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
+_SAFE = "/:;@+=()[]{} "  # readable in a mark without quoting; the comma is the separator
+_PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # needs no quoting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whose a row is. `orphan`: it bears our mark, but is not the row that its key names, or names no owner. `foreign`:
-    it is somebody else's, and what counts of it is what it holds of ours, or which row of ours refers to it."""
+    """Ownership of a row.
+
+    `orphan`: the row has the mark, but is not the row that its key identifies, or names no valid owner. `foreign`: the
+    row is unmanaged, and only managed rows in it, or references to it, matter.
+    """
 
     owner: Owner
     key: Key
@@ -49,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Mark:
-    """Tells the rows of one deployment from all others."""
+    """Identifies the rows of one deployment."""
 
     deployment: str
 
@@ -59,12 +63,14 @@ class Mark:
 
     @cached_property
     def default_lock(self) -> str:
-        """A lock's name is an <id> (RFC 7047 section 3.1): letters, digits and underscores."""
+        """Lock name, an <id> (RFC 7047 section 3.1): letters, digits and underscores."""
         return f"fairlead_{self._namespace.hex}"
 
     def uuid(self, key: Key) -> str:
-        """A name-based one (RFC 9562 section 5.5), without an object of `uuid` for each of 100,000 rows; of somebody
-        else's row, its own."""
+        """Return the name-based UUID of a key (RFC 9562 section 5.5); for an unmanaged row its own UUID.
+
+        Computed without the `uuid` module, because a resync needs 100,000 of them.
+        """
         foreign = foreign_uuid(key)
         if foreign is not None:
             return foreign
@@ -75,13 +81,13 @@ class Mark:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def external_ids(self, owner: Owner, key: Key, words: Mapping[str, str] | None = None) -> dict[str, str]:
-        """`words` are the row's own, by column."""
+        """Return a row's external_ids. `words` are additional values, by column."""
         said = {WORDS[column]: text for column, text in (words or {}).items() if text}
         return {_MARK: self.deployment, _OWNER: str(owner), _KEY: join_text(key), **said}
 
     @property
     def ours(self) -> Json:
-        """What `external_ids` include of every row that is ours."""
+        """Condition on `external_ids` that selects managed rows."""
         return encode_map({_MARK: self.deployment})
 
     def group_name(self, owner: Owner, name: str) -> str:
@@ -89,25 +95,27 @@ class Mark:
 
     @property
     def of_the_row(self) -> dict[str, str]:
-        """What `external_ids` say of a row that everybody may use, and that we made."""
+        """external_ids of a shared row that Fairlead created."""
         return {_MARK: self.deployment}
 
     def variable_mark(self, owner: Owner, name: str) -> dict[str, str]:
-        """What `external_ids` say beside a template variable."""
+        """external_ids entry for a template variable."""
         return {_VARIABLE + name: join_text((self.deployment, str(owner)))}
 
     def read_variable_owner(self, text: str, place: str) -> Owner | None:
-        """None if the variable is not ours; `orphan_owner` of this place if the mark names no owner."""
+        """Return a variable's owner; None if it is not managed; `orphan_owner` of this place for an invalid mark."""
         deployment, *owner = split_text(text)
         return parse_owner(",".join(owner), place) if deployment == self.deployment else None
 
     def monitors(self) -> dict[str, TableMonitor]:
-        """Rows of others are not even sent, except groups, of which nothing but the name tells whose they are, rows
-        that are everybody's, and those in which there may be rows of ours: switches, routers, and ports that lead to
-        one."""
+        """Return the monitored tables and conditions.
+
+        Unmanaged rows are not received, except groups, identified only by their names, shared rows, and rows that may
+        hold managed rows: switches, routers, and router-type ports.
+        """
         ours = (["external_ids", "includes", self.ours],)
         every: dict[str, tuple[Json, ...]] = dict.fromkeys(FOREIGN_TABLES, ())
-        wheres = {**every, "Logical_Switch_Port": (*ours, ["type", "==", "router"])}  # one of them is enough
+        wheres = {**every, "Logical_Switch_Port": (*ours, ["type", "==", "router"])}  # conditions are alternatives
         monitors = {}
         for name, table in TABLES.items():
             own = (each.name for each in table.columns if each.read and each.name not in WORDS)
@@ -122,7 +130,7 @@ class Mark:
         return monitors
 
     def read(self, table: str, uuid: str, columns: Mapping[str, Json]) -> Claim | None:
-        """Whose a row of the database is; None if it is not ours."""
+        """Return the ownership of a row; None if it is not managed."""
         if table == _UNMARKED:
             match split_text(columns.get("name", "")):
                 case (word, deployment, owner, name) if (word, deployment) == (_MARK, self.deployment):
@@ -147,12 +155,12 @@ class Mark:
 
 
 def orphan_owner(place: str) -> Owner:
-    """An owner that no model has, so that a resync removes what it holds."""
+    """Owner that no model has, so that a resync deletes its rows."""
     return Owner.parse(f"loadbalancer/orphan-{place}")
 
 
 def join_text(parts: Iterable[str]) -> str:
-    """Parts as one readable text; the inverse of `split_text`."""
+    """Join parts as one readable text; the inverse of `split_text`."""
     return ",".join(part if _PLAIN.fullmatch(part) else quote(part, safe=_SAFE) for part in parts)
 
 
@@ -161,12 +169,12 @@ def split_text(text: str) -> tuple[str, ...]:
 
 
 def read_address_mark(mark: str) -> str | None:
-    """The address of a port that this key of `external_ids` names the owner of; None for any other."""
+    """Return the address in an address mark's key; None for other keys."""
     return mark.removeprefix(_ADDRESS) if mark.startswith(_ADDRESS) else None
 
 
 def read_variable_mark(mark: str) -> str | None:
-    """The template variable that this key of `external_ids` names the owner of; None for any other."""
+    """Return the template variable in a variable mark's key; None for other keys."""
     return mark.removeprefix(_VARIABLE) if mark.startswith(_VARIABLE) else None
 
 
@@ -175,13 +183,13 @@ def variable_mark_key(name: str) -> str:
 
 
 def read_words(marks: Json) -> dict[str, Json]:
-    """What `external_ids` say that is a row's own, as columns."""
+    """Return the columns that are stored as keys of `external_ids`."""
     said = decode_map(marks)
     return {column: said.get(word, "") for column, word in WORDS.items()}
 
 
 def patch_words(columns: Mapping[str, Json], difference: Json) -> dict[str, Json]:
-    """The same after a "modify" of `external_ids`; nothing of what that says nothing of, or the row has none."""
+    """Return those columns after a "modify" of `external_ids`; only changed ones that the row has."""
     said, found = decode_map(difference), dict[str, Json]()
     for column, word in WORDS.items():
         if word in said and column in columns:
@@ -191,12 +199,12 @@ def patch_words(columns: Mapping[str, Json], difference: Json) -> dict[str, Json
 
 
 def is_mark(word: str) -> bool:
-    """Whether this key of `external_ids` may say whose a row is; others are addresses of a port, or the row's own."""
+    """Whether this key of `external_ids` is an ownership mark, and not an address mark or a column."""
     return word not in WORDS.values() and not word.startswith(_ADDRESS)
 
 
 def parse_owner(text: str, place: str) -> Owner:
-    """The owner that a mark names; `orphan_owner` of this place if it names none."""
+    """Parse the owner in a mark; `orphan_owner` of this place if it is invalid."""
     try:
         return Owner.parse(text)
     except ValueError:
@@ -204,7 +212,7 @@ def parse_owner(text: str, place: str) -> Owner:
 
 
 def read_abilities(schema: Json) -> frozenset[str]:
-    """What this OVN can do beyond what every one can, as its Northbound database's schema says (RFC 7047, 3.2)."""
+    """Return the optional abilities of this OVN, from the Northbound schema (RFC 7047, 3.2)."""
     match schema:
         case {
             "tables": {"Load_Balancer": {"columns": {"selection_fields": {"type": {"key": {"enum": ["set", fields]}}}}}}
@@ -215,7 +223,7 @@ def read_abilities(schema: Json) -> frozenset[str]:
 
 
 def decode_group_name(text: str) -> str:
-    """One that somebody renamed has lost its mark with its name: it has none then, and gets both back."""
+    """Decode a group's name from its mark; "" for a renamed group, which is then repaired."""
     match split_text(text):
         case (word, _, _, name) if word == _MARK:
             return name
@@ -224,11 +232,11 @@ def decode_group_name(text: str) -> str:
 
 
 def replace_word(word: str, text: str) -> list[Json]:
-    """Mutations of `external_ids`. A key that is there is left alone by an insert (RFC 7047, 5.1): it goes."""
+    """Mutations that replace a key of `external_ids`: an insert does not change an existing key (RFC 7047, 5.1)."""
     new = [["external_ids", "insert", encode_map({word: text})]] if text else []
     return [["external_ids", "delete", word], *new]
 
 
 def replace_address_mark(address: str, owner: Owner | None) -> list[Json]:
-    """Who has one of the addresses of a port of a router or switch; None: nobody else than the port's own owner."""
+    """Mutations of an address mark; None removes it, and the address is the port owner's then."""
     return replace_word(_ADDRESS + address, "" if owner is None else str(owner))

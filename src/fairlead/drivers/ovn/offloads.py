@@ -1,5 +1,4 @@
-"""Checksums of a device, made before its packets leave it: a switch in user space takes them as they are, and would
-carry packets whose checksum a card was to make."""
+"""Checksum offload of interfaces. A userspace datapath forwards packets unchanged, including missing checksums."""
 
 import ctypes
 import fcntl
@@ -17,7 +16,7 @@ ETHTOOL_STXCSUM = 0x17
 
 
 def disable_checksums(device: str) -> None:
-    """In the network namespace of this thread. Raises OSError."""
+    """Disable transmit checksum offload in this thread's network namespace. Raises OSError."""
     value = ctypes.create_string_buffer(struct.pack("II", ETHTOOL_STXCSUM, 0))
     request = struct.pack("16sP", device.encode(), ctypes.addressof(value))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -25,8 +24,8 @@ def disable_checksums(device: str) -> None:
 
 
 def disable_checksums_in(namespace: Path, device: str) -> None:
-    """In another network namespace. Raises OSError."""
-    with ThreadPoolExecutor(1) as one:  # a thread of its own: it does not come back
+    """Disable transmit checksum offload in another network namespace. Raises OSError."""
+    with ThreadPoolExecutor(1) as one:  # a separate thread, because it does not leave the namespace
         one.submit(_disable_in, namespace, device).result()
 
 
@@ -36,7 +35,7 @@ def _disable_in(namespace: Path, device: str) -> None:
 
 
 def enter_namespace(namespace: Path) -> None:
-    """With this thread alone. Raises OSError."""
+    """Move only this thread into the namespace. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:

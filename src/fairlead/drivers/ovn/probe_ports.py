@@ -1,11 +1,11 @@
-"""The devices from which a node probes: one a network, and one more where it covers others, all in one network
-namespace, each behind a port of the switch.
+"""Interfaces from which a node probes: one per network, and one more for delegated probing, in one network namespace,
+each attached to a port of the switch.
 
-What is there is read, what differs is made anew, and what is not wanted any more is removed: a fresh agent finds what
-an earlier one left. Nobody else's ports are touched: ours have `fairlead-probe` in their `external_ids`.
+Existing interfaces are read, different ones re-created, and unneeded ones removed, so a new agent process continues
+with those of the previous one. Other interfaces are not touched: managed ones have `fairlead-probe` in `external_ids`.
 
-Two networks may have the same addresses. So the kernel is told to look at nothing but the device: no reverse path, no
-address of another device is announced or answered for, and each device has routes of its own, with a metric of its own.
+Networks may have overlapping addresses. So the kernel uses only the given interface: no reverse path filter, no ARP for
+addresses of other interfaces, and each interface has its own routes with a unique metric.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from fairlead.model.probe_devices import ProbeDevice
 
 MARK = "fairlead-probe"
 NAMESPACES = Path("/run/netns")
-"""Where ip-netns(8) keeps them by name."""
+"""Directory of named network namespaces (ip-netns(8))."""
 SETTINGS: Mapping[str, str] = {
     **{
         f"net/ipv4/conf/{of}/{name}": value
@@ -36,7 +36,7 @@ SETTINGS: Mapping[str, str] = {
     "net/ipv4/ip_unprivileged_port_start": "0",
     "net/ipv4/ping_group_range": "0 2147483647",
 }
-"""Of the namespace: in ip-sysctl of the kernel's documentation."""
+"""sysctls of the namespace (ip-sysctl in the kernel's documentation)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,14 @@ class _Found:
 
 class ProbePorts:
     def __init__(self, bridge: str, namespace: str, tools: Tools) -> None:
-        """`namespace` is the name of the one that has the devices, as ip-netns(8) has it; it is made if it is not
-        there."""
+        """`namespace` is the name of the network namespace (ip-netns(8)) for the interfaces; it is created if
+        missing."""
         self._bridge = bridge
         self._namespace = namespace
         self._tools = tools
 
     async def apply(self, wanted: Collection[ProbeDevice]) -> frozenset[str]:
-        """Answers the names of the devices that were made. Raises SwitchError."""
+        """Create and remove interfaces as wanted, and return the names of created ones. Raises SwitchError."""
         if not wanted and not self._exists():
             return frozenset()
         await self._make_namespace()
@@ -71,8 +71,8 @@ class ProbePorts:
         return made
 
     async def installed(self) -> frozenset[str]:
-        """The devices of ordinary ports whose flows OVN has made here, by name; of others it does not say so (ovn-
-        controller(8), `ovn-installed`). Raises SwitchError."""
+        """Return the interfaces with flows installed by OVN (ovn-controller(8), `ovn-installed`), which only ordinary
+        ports report. Raises SwitchError."""
         ports = await self._interfaces()
         return frozenset(name for name, ids in ports.items() if MARK in ids and ids.get("ovn-installed") == "true")
 
@@ -87,11 +87,11 @@ class ProbePorts:
         await self._inside("ip", "link", "set", "lo", "up")
 
     async def _plugged(self) -> Mapping[str, str]:
-        """The key of a device -> the port of the switch."""
+        """Return device key -> switch port name."""
         return {ids[MARK]: name for name, ids in (await self._interfaces()).items() if MARK in ids}
 
     async def _interfaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Name -> what is said of it."""
+        """Return interface name -> external_ids."""
         columns = "--columns=name,external_ids"
         found = json.loads(await self._tools.ask("ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Interface"))
         return {name: dict(pairs) for name, (_, pairs) in found["data"]}
@@ -109,15 +109,18 @@ class ProbePorts:
         }
 
     async def _remove(self, names: Iterable[str], devices: Mapping[str, _Found]) -> None:
-        """The switch has let go of them when it returns. One that is told at once that a device went and that another
-        of the same name came may keep the first, which is nowhere."""
+        """Remove interfaces, returning after the switch has released them.
+
+        If an interface is removed and re-created with the same name in one step, the switch may keep the old one, which
+        no longer exists.
+        """
         words = [word for name in names for word in ("--", "--if-exists", "del-port", self._bridge, name)]
         await self._tools.ask("ovs-vsctl", *words)
         lines = (f"link delete {name}" for name in names if name in devices)
         await self._inside("ip", "-batch", "-", said=_lines(lines))
 
     async def _make(self, wanted: Collection[ProbeDevice]) -> None:
-        """The end that the switch takes is made in the namespace of the switch, and has the same name."""
+        """Create interfaces. The switch's end is created in the switch's namespace, with the same name."""
         await self._tools.at_switch(self._bridge, "ip", "-batch", "-", said=_lines(_links(wanted, self._namespace)))
         await self._inside("ip", "-batch", "-", said=_lines(_addressing(wanted)))
         words = [word for each in wanted for word in self._plugging(each)]
@@ -130,12 +133,12 @@ class ProbePorts:
         yield from ("--", "set", "Interface", name, *ids)
 
     async def _inside(self, *words: str, said: str = "") -> str:
-        """Without `ip netns exec`, which mounts, and so needs more than to enter."""
+        """Run a command in the namespace, without `ip netns exec`, which mounts and needs more privileges."""
         return await self._tools.ask("nsenter", f"--net={NAMESPACES}/{self._namespace}", *words, said=said)
 
 
 def device_name(key: str) -> str:
-    """As long as a device's name may be (netdevice(7), IFNAMSIZ)."""
+    """Interface name, within the length limit (netdevice(7), IFNAMSIZ)."""
     return f"fl{hashlib.sha256(key.encode()).hexdigest()[:13]}"
 
 

@@ -1,8 +1,8 @@
-"""Where proxies of networks run: a network namespace each, with one device behind a port of the switch.
+"""Network places of proxies: one network namespace per network, with one interface attached to a port of the switch.
 
-What is there is read, and what differs is changed while the device stays; one that is another port's is made anew. The
-namespaces of one agent have names that begin alike; nobody else's are touched. The proxy in one sees nothing but its
-network: no device of the node, and no other network's.
+Existing places are read, and differences are applied without replacing the interface, unless it belongs to another
+port. An agent's namespaces have a common name prefix; others are not touched. A proxy sees only its network: no
+interface of the node or of another network.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ SETTINGS = (
     "net.ipv4.ip_forward=0",
     "net.ipv4.ip_local_port_range=32768 60999",
 )
-"""Of the namespace: in ip-sysctl of the kernel's documentation. Listeners have ports below those of connections."""
+"""sysctls of the namespace (ip-sysctl in the kernel's documentation). Listeners use ports below the ephemeral ones."""
 
 
 class ProxyPlaces:
-    """What a driver of HAProxy asks for (`drivers/haproxy/places.py`)."""
+    """Places for the HAProxy driver (`drivers/haproxy/places.py`)."""
 
     def __init__(self, bridge: str, prefix: str, tools: Tools) -> None:
-        """`prefix`: how the names of the namespaces begin."""
+        """`prefix` is the name prefix of the namespaces."""
         self._bridge = bridge
         self._prefix = prefix
         self._tools = tools
 
     async def make(self, process: Process) -> Sequence[str]:
-        """Raises DriverError."""
+        """Create or update a place, and return the command prefix that enters it. Raises DriverError."""
         try:
             namespace, name = self._namespace(process.network), device_name(process.network)
             if not _exists(namespace):
@@ -54,7 +54,7 @@ class ProxyPlaces:
             raise DriverError(f"the proxy's port of network {process.network}: {error}") from None
 
     async def remove(self, network_id: str) -> None:
-        """Raises DriverError."""
+        """Remove a place. Raises DriverError."""
         namespace = self._namespace(network_id)
         try:
             await self._remove_device(device_name(network_id))
@@ -67,7 +67,7 @@ class ProxyPlaces:
         return f"{self._prefix}-{_digest(network_id)}"
 
     async def _find_device(self, namespace: str, name: str, process: Process) -> Mapping[str, Any] | None:
-        """As ip-address(8) says it; None where there is none of this port."""
+        """Return the interface as ip-address(8) prints it; None if it does not exist or belongs to another port."""
         columns = "--columns=external_ids"
         answer = await self._tools.ask(
             "ovs-vsctl", "--no-wait", "-f", "json", columns, "find", "Interface", f"name={name}"
@@ -79,18 +79,19 @@ class ProxyPlaces:
         return next((each for each in devices if (each["ifname"], each["address"]) == (name, process.mac)), None)
 
     async def _change_device(self, namespace: str, name: str, device: Mapping[str, Any], process: Process) -> None:
-        """Connections stay, but for those of addresses that go."""
+        """Update the interface. Connections continue, except those of removed addresses."""
         if device["mtu"] != process.mtu:
             words = ("ip", "link", "set", name, "mtu", str(process.mtu))
             await self._tools.at_switch(self._bridge, *words)
-            await self._inside(namespace, *words)  # the last one: if this agent ends before it, the next one does both
+            # The peer is last: if the agent ends before it, the next one repeats both.
+            await self._inside(namespace, *words)
         addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
         lines = "".join(f"{each}\n" for each in _changes(name, addresses, await self._ways(namespace), process))
         if lines:
             await self._inside(namespace, "ip", "-batch", "-", said=lines)
 
     async def _ways(self, namespace: str) -> Set[tuple[str, str]]:
-        """Where they lead, and by which address."""
+        """Return the routes as (destination, next hop)."""
         found = set[tuple[str, str]]()
         for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
             routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show"))
@@ -99,7 +100,7 @@ class ProxyPlaces:
         return found
 
     async def _make_device(self, namespace: str, name: str, process: Process) -> None:
-        """The end that the switch takes is made in the namespace of the switch, and has the same name."""
+        """Create the interface. The switch's end is created in the switch's namespace, with the same name."""
         mtu, mac = process.mtu, process.mac
         settings = "".join(f"{each}\n" for each in SETTINGS)
         await self._inside(namespace, "sysctl", "-q", "-p", "-", said=settings)
@@ -131,13 +132,13 @@ def _digest(network_id: str) -> str:
 
 
 def device_name(network_id: str) -> str:
-    """As long as a device's name may be (netdevice(7), IFNAMSIZ)."""
+    """Interface name, within the length limit (netdevice(7), IFNAMSIZ)."""
     return f"fp{_digest(network_id)}"
 
 
 def _changes(name: str, addresses: Set[str], ways: Set[tuple[str, str]], process: Process) -> Iterator[str]:
-    """From what is there. All that is wanted is said again: with an address the kernel takes others of its subnet, and
-    with the last one all ways."""
+    """Yield the changes of addresses and routes. All wanted ones are set again, because the kernel removes others of a
+    subnet with an address, and all routes with the last one."""
     wanted = {route.destination: route.nexthop for route in process.routes}
     if (addresses, ways) == (set(process.addresses), set(wanted.items())):
         return
@@ -153,7 +154,7 @@ def _changes(name: str, addresses: Set[str], ways: Set[tuple[str, str]], process
 
 
 def _at_once(address: str) -> str:
-    """Nobody else is asked who has it."""
+    """Return the option that skips duplicate address detection."""
     return " nodad" if ":" in address else ""
 
 

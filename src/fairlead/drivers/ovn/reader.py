@@ -1,4 +1,4 @@
-"""What readers of OVN's databases have in common: each follows one by itself, and never writes."""
+"""Base of the readers of OVN's databases: each has its own connection and never writes."""
 
 import logging
 import time
@@ -12,13 +12,13 @@ from fairlead.model.steps import Steps
 
 LOG = logging.getLogger(__name__)
 MOST_COMPLAINTS = 100
-"""Reasons that are told: they bear what somebody else has written."""
+"""Maximum logged reasons, because they contain text of other writers."""
 Observe: TypeAlias = Callable[[Fact[Any], Any], Steps[None] | None]
-"""Takes the news of a fact. It may answer with work in steps, which is done before anything else is told."""
+"""Receives news of a fact. A returned generator is run in steps before the next news."""
 
 
 class Reader(ABC):
-    """`start` and `close`."""
+    """Reader of a database. Use `start` and `close`."""
 
     def __init__(self, settings: Settings) -> None:
         self._database = settings.database
@@ -28,23 +28,23 @@ class Reader(ABC):
 
     @property
     def connected(self) -> bool:
-        """All that the database has was told, and what changes is."""
+        """Whether all contents have been reported, and changes are."""
         return self._client.connected
 
     @property
     def silence(self) -> float:
-        """Seconds for which nothing could be heard; 0.0 while it can be."""
+        """Seconds since the connection was lost; 0.0 while connected."""
         return 0.0 if self.connected else time.monotonic() - self._lost
 
     def start(self) -> None:
-        """Connect, and stay connected, in a task of the running loop."""
+        """Connect and reconnect, in a task of the running loop."""
         self._client.start()
 
     async def close(self) -> None:
         await self._client.close()
 
     async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
-        """Until all is told; TimeoutError after `timeout` seconds."""
+        """Wait until all contents have been reported. Raises TimeoutError after `timeout` seconds."""
         await self._client.wait_connected(timeout)
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Reader(ABC):
         return self._see(event)
 
     def _complain(self, of: str, reasons: set[str]) -> None:
-        """Each reason is worth one line, however many rows have it. They are taken out: they have been told."""
+        """Log each reason once, however many rows have it, and empty the set."""
         while reasons:
             reason = reasons.pop()
             if reason not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:

@@ -1,6 +1,6 @@
-"""The driver's replica: our rows as values, grouped by owner, kept equal to the database by its own notifications.
+"""Replica of the managed rows, grouped by owner, kept in sync by the database's notifications.
 
-The cost of a notification is what it changes: one member more in a group of ten thousand is one element more here.
+The cost of a notification is proportional to its change: adding a member to a group of ten thousand costs one element.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,20 +39,20 @@ _EMPTY_MAP: Json = ["map", []]
 
 @dataclass(slots=True)
 class _Entry:
-    """What is kept of a row besides its value: whose it is, and what else `external_ids` say."""
+    """State of a row in addition to its value: its ownership and other external_ids."""
 
     table: str
     claim: Claim
     others: Mapping[str, str]
     value: Exclusive | None = None
-    """Of a row of somebody else, which is among no owner's rows."""
+    """Value of an unmanaged row, which belongs to no owner's rows."""
 
 
 class Replica:
-    """Our rows, by owner, as the database has them.
+    """Managed rows by owner, as in the database.
 
-    What the database said is kept by UUID. What an event touches is derived again from that, in whatever order rows and
-    references came; the work is that of what changed, however many elements the sets around it have.
+    Database contents are kept by UUID. Everything that an event affects is derived from them again, independent of the
+    order of rows and references, with a cost proportional to the change and not to the size of the sets.
     """
 
     def __init__(self, mark: Mark) -> None:
@@ -61,25 +61,26 @@ class Replica:
         self._mark = mark
         self._entries: dict[str, _Entry] = {}
         self._holds: dict[tuple[str, str], set[str]] = {}
-        """(UUID, column) -> the UUIDs in it; or all its texts, once there is a mark that gives one to somebody else."""
+        """(UUID, column) -> contained UUIDs; or all texts of the column, once a mark assigns one to another owner."""
         self._held: dict[str, set[tuple[str, str]]] = {}
-        """The inverse, for UUIDs."""
+        """Inverse of `_holds`, for UUIDs."""
         self._text_owners: dict[str, dict[str, str]] = {}
-        """UUID of such a row -> text -> the owner that its mark names."""
+        """UUID of a row with such texts -> text -> owner in its mark."""
         self._placed: dict[_Place, tuple[Owner, Key]] = {}
         self._orphans: dict[Owner, tuple[Key, str]] = {}
         self._fresh: dict[str, Exclusive] = {}
         self._touched: dict[_Place, None] = {}
 
     def uuids(self, owner: Owner) -> Callable[[Key], str]:
-        """Gives the UUID of a key. An orphan's row is not the one that has a right to its key."""
+        """Return the mapping from keys to UUIDs. An orphan's row differs from the one derived from its key."""
         orphan = self._orphans.get(owner)
         if orphan is None:
             return self._mark.uuid
         return lambda key: orphan[1] if key == orphan[0] else self._mark.uuid(key)
 
     def check(self, owner: Owner, diff: Diff) -> None:
-        """What the server would let pass: a second owner of an address, a weak reference. Raises DriverError."""
+        """Check conditions that the server does not: unique owners of addresses, weak references. Raises
+        DriverError."""
         for row in diff.creates.values():
             place = self._place_of_text(cast(OvnRow, row))
             other, _ = self._placed.get(place, (owner, ())) if place else (owner, ())
@@ -96,7 +97,7 @@ class Replica:
                 self._check_memberships(key, self.uuids(owner)(key), diff)
 
     def _place_of_text(self, row: OvnRow) -> _Place | None:
-        """Of an element that is no reference."""
+        """Return the place of an element that is no reference."""
         if isinstance(row, ChassisVariable):
             return self.variables.place(row.chassis, row.name)
         shared = SHARED_OF.get(type(row))
@@ -116,7 +117,7 @@ class Replica:
                 raise MissingReference(f"{' '.join(member)} still refers to {' '.join(key)}")
 
     def change(self, tables: Tables, expected: Expected) -> dict[Owner, list[ForeignChange]]:
-        """Take what the database says has changed. Answers what of it is not as `expected`, by owner."""
+        """Apply changes of the database, and return those that are not `expected`, by owner."""
         for table, changes in tables.items():
             for uuid, change in changes.items():
                 self._learn(table, uuid, change)
@@ -136,7 +137,7 @@ class Replica:
                 found_foreign.setdefault(owner, []).extend(foreign_changes(key, old, new))
         return found_foreign
 
-    # What the database said
+    # Contents of the database
 
     def _learn(self, table: str, uuid: str, change: Mapping[str, Json]) -> None:
         if table == SHARED_OF[ChassisVariable].table:
@@ -151,7 +152,7 @@ class Replica:
             case {"delete": _} if uuid in self._entries:
                 self._leave(uuid)
             case _:
-                pass  # a group of somebody else
+                pass  # a group of another writer
 
     def _enter(self, table: str, uuid: str, columns: Columns) -> None:
         claim = self._mark.read(table, uuid, columns)
@@ -207,7 +208,7 @@ class Replica:
         del self._entries[uuid]
 
     def _change_marks(self, entry: _Entry, uuid: str, difference: Json, *, renamed: bool) -> None:
-        """The words that say which owner has it. A row whose mark somebody takes away is no longer seen."""
+        """Apply changed ownership marks. A row without the mark is not received any more."""
         changed = {mark: text for mark, text in decode_map(difference).items() if is_mark(mark)}
         if changed or renamed:
             row, marks = self._row(uuid), patch_map(self._marks(entry), encode_map(changed))
@@ -235,7 +236,7 @@ class Replica:
         return {**implied, **entry.others}
 
     def _change_texts(self, uuid: str, shared: Shared, difference: Columns, own: Iterable[str]) -> tuple[str, ...]:
-        """The texts that are the row's own: those that no mark gives to somebody else."""
+        """Apply changed texts, and return those of the row itself, which no mark assigns to another owner."""
         changed = set(decode_set(difference.get(shared.column, _EMPTY_SET)))
         marks = decode_map(difference.get("external_ids", _EMPTY_MAP))
         given = {text: owner for mark, owner in marks.items() if (text := read_address_mark(mark)) is not None}
@@ -273,7 +274,7 @@ class Replica:
         self._touched[place] = None
 
     def _touch_around(self, uuid: str) -> None:
-        """All that is derived from this row."""
+        """Mark everything derived from this row for derivation."""
         self._touch((uuid, "", ""))
         for place in self._references_to(uuid):
             self._touch(place)
@@ -287,10 +288,10 @@ class Replica:
         return (self._place_of(holder, column, uuid) for holder, column in self._held.get(uuid, ()))
 
     def _place_of(self, uuid: str, column: str, element: str) -> _Place:
-        """A row in a set is a row of ours as such; of other sets, the element is."""
+        """Return the place of an element. A child row in its parent's set has the row's own place."""
         return (element, "", "") if (self._entries[uuid].table, column) in CHILDREN else (uuid, column, element)
 
-    # What it means
+    # Derived rows
 
     def _derive(self, place: _Place) -> tuple[Owner, Key, OvnRow] | None:
         uuid, column, element = place
@@ -313,7 +314,7 @@ class Replica:
         if target is None:
             return None
         row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: target.claim.key[1]})
-        by_holder = shared.owned_by_holder and not target.claim.orphan  # an orphan goes with all that refers to it
+        by_holder = shared.owned_by_holder and not target.claim.orphan  # an orphan is deleted with all references to it
         whose = entry if entry.claim.orphan or by_holder else target
         return whose.claim.owner, row.key, row
 
@@ -326,7 +327,7 @@ class Replica:
         return owner, row.key, row
 
     def _row(self, uuid: str) -> Exclusive:
-        """The newest value, even before it has its place."""
+        """Return the newest value, even if it is not placed yet."""
         if uuid in self._fresh:
             return self._fresh[uuid]
         if (value := self._entries[uuid].value) is not None:
@@ -335,7 +336,7 @@ class Replica:
         return cast(Exclusive, self.rows[owner][key])
 
     def _holder(self, uuid: str) -> str:
-        """The name of the row that has this one in its set; none if that is not ours, an orphan, or one of two."""
+        """Return the name of the row's parent; "" if it is not managed, an orphan, or ambiguous."""
         held = (
             (self._entries[holder], column) for holder, column in self._held.get(uuid, ()) if holder in self._entries
         )
@@ -360,7 +361,7 @@ class Replica:
         expected: Expected,
         before: dict[tuple[Owner, Key], OvnRow | None],
     ) -> None:
-        """A value that is there already, or that the writer has, stays the one object."""
+        """Store a row, reusing an equal object that exists or that the writer holds."""
         owner, key, row = found
         rows = self.rows.setdefault(owner, {})
         old = rows.get(key)

@@ -1,9 +1,11 @@
-"""Facts that the OVN Southbound database has: what ovn-controller's probes say, the chassis, and which node has a port.
-It knows too which logical datapath a node means.
+"""Facts from the OVN Southbound database: probe results of ovn-controller, chassis, and port bindings; also names of
+logical datapaths.
 
-* Nothing is written and no lock is needed: every server follows by itself.
-* While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
-* Where no chassis has the port, or one that is dead, nobody probes it and nobody answers: the endpoint is down.
+* Read-only and without a lock: every server has its own reader.
+
+* While the database is disconnected, the last known state is kept.
+
+* An endpoint with a port on no chassis, or on a dead one, is down, because it is not probed and cannot answer.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from fairlead.model.steps import Steps
 
 DATABASE = "OVN_Southbound"
 PART, SOME = 200, 500
-"""Rows that are taken, and ports or chassis that are told of, at once."""
+"""Rows per step, and ports or chassis per report."""
 JUDGE_PAUSE = 0.1
 """Seconds."""
 _DONE = object()
@@ -37,14 +39,15 @@ class SouthboundSettings:
     tls: Tls | None = None
     timing: Timing = field(default_factory=Timing)
     patience: float = 0.0
-    """Seconds by which a chassis may lag behind the others before it counts as dead; 0 is for ever."""
+    """Maximum lag in seconds of a chassis behind the others before it counts as dead; 0 disables the check."""
 
 
 class SouthboundReader(Reader):
-    """`start` and `close`. `observe` gets news of the facts `HEALTH`, `CHASSIS` and `PLUGGED`.
+    """Reader of the Southbound database. Use `start` and `close`. `observe` receives the facts `HEALTH`, `CHASSIS` and
+    `PLUGGED`.
 
-    Of health it gets what differs from what it was told before. Of chassis and ports it gets all of which OVN has said
-    something: it may be what OVN said before.
+    Health reports contain only changes. Reports of chassis and ports contain everything that OVN has updated, which may
+    equal the previous state.
     """
 
     def __init__(self, settings: SouthboundSettings, observe: Observe) -> None:
@@ -58,37 +61,37 @@ class SouthboundReader(Reader):
         self._tables = SouthboundTables(settings.patience)
         self._told: dict[Endpoint, Health] = {}
         self._untold: dict[Endpoint, Health | None] = {}
-        """What was found and not told yet: it is told when all endpoints of one work were looked at."""
+        """Unreported results; reported after all endpoints of one batch have been evaluated."""
         self._half_told: set[Endpoint] = set()
-        """Whose news the observer is taking in, or had taken in by half when the connection ended: told again then."""
+        """Endpoints with a report in progress, or interrupted by the end of the connection, which is then repeated."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._numbers = count()
         self._judging: asyncio.TimerHandle | None = None
         self._judged = -JUDGE_PAUSE
         self.has_told_all = False
-        """Whether all that the database has was told once since the start."""
+        """Whether the complete contents have been reported once since the start."""
 
     @property
     def counted(self) -> int:
-        """The newest count (NB_Global:nb_cfg) that any chassis has confirmed."""
+        """Highest NB_Global:nb_cfg confirmed by any chassis."""
         return self._tables.nodes.counted
 
     @property
     def counted_at(self) -> float:
-        """When a newer count was confirmed last, on the clock of `time.monotonic`."""
+        """Time of that confirmation, on the clock of `time.monotonic`."""
         return self._tables.nodes.counted_at
 
     def figures(self) -> Mapping[str, int]:
-        """How many chassis live and are dead, and how many probes cannot be read."""
+        """Return the number of live and dead chassis, and of unreadable probes."""
         nodes = self._tables.nodes
         dead = len(nodes.dead)
         return {"alive": len(nodes) - dead, "dead": dead, "unreadable": len(self._tables.unreadable)}
 
     def locate(self, place: CountingPlace) -> str | None:
-        """The name in the Northbound database of this place of a node, if there is one.
+        """Return the Northbound name of a node's counting place, if any.
 
-        A zone is called after a port, or after a datapath: by its UUID in OVN 23.03,
-        by its name in later ones. Raises Unreachable while the database was not read.
+        A zone is named after a port, or after a datapath: by its UUID in OVN 23.03, by its name in later versions.
+        Raises Unreachable while disconnected.
         """
         self.check_connected()
         if isinstance(place, Datapath):
@@ -99,7 +102,7 @@ class SouthboundReader(Reader):
         return self._tables.datapaths.by_uuid.get(name, name)
 
     def check_connected(self) -> None:
-        """Raises Unreachable while the database was not read: what is known may be old."""
+        """Raise Unreachable while disconnected, because the known state may be outdated."""
         if not self.connected:
             raise Unreachable("the Southbound database is not connected")
 
@@ -110,7 +113,7 @@ class SouthboundReader(Reader):
     def _see(self, event: Event) -> Steps[None] | None:
         match event:
             case Contents(tables=tables):
-                self._cancel_timers()  # each holds the tables that it was made for
+                self._cancel_timers()  # they refer to the previous tables
                 before = self._tables
                 self._tables = SouthboundTables(self._patience)
                 self._tables.moved.update(before.moved, before.bindings.ports())
@@ -126,7 +129,7 @@ class SouthboundReader(Reader):
         return None
 
     def _take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]], told: Iterable[Endpoint]) -> Steps[None]:
-        """What is true after a transaction is told, and nothing that is true in the middle of it."""
+        """Process a transaction and report the state after it, never a state in its middle."""
         touched = set(told)
         for part in in_parts(tables, PART):
             touched.update(self._tables.change(part))
@@ -140,7 +143,8 @@ class SouthboundReader(Reader):
         self._complain("Service_Monitor", self._tables.reasons)
 
     def _judge(self) -> Iterable[Endpoint]:
-        """A thousand nodes confirm a count one by one, and each look is at all of them: looks have a pause between."""
+        """Judge liveness with a pause in between, because a thousand nodes confirm a count one by one, and each check
+        covers all of them."""
         loop = asyncio.get_running_loop()
         if self._judging is not None:
             return ()
@@ -155,7 +159,7 @@ class SouthboundReader(Reader):
         self._tell_by_and_by(chain(self._tell_all(self._tables.judge()), self._tell_of_chassis()))
 
     def _tell_by_and_by(self, work: Iterator[None]) -> None:
-        """What no message of the database has brought about."""
+        """Report changes that no database update caused."""
         self._go_on(self._tables, work)
 
     def _go_on(self, tables: SouthboundTables, work: Iterator[None]) -> None:
@@ -163,10 +167,10 @@ class SouthboundReader(Reader):
             asyncio.get_running_loop().call_soon(self._go_on, tables, work)
 
     def _tell_all(self, touched: Iterable[Endpoint]) -> Steps[None]:
-        """All news at once, so that the observer looks at each load balancer once. What was known last holds of an
-        endpoint that nobody can have probed yet.
+        """Report all changes together, so that the observer processes each load balancer once.
 
-        While one such work rests another may look at the same endpoint: the later look is believed.
+        An endpoint that cannot have been probed yet keeps its last state. While such work yields, another may evaluate
+        the same endpoint; the later result wins.
         """
         for endpoint in touched:
             told = self._told.get(endpoint)
@@ -186,7 +190,7 @@ class SouthboundReader(Reader):
             yield from self._tell(news)
 
     def _tell(self, news: HealthNews) -> Steps[None]:
-        self._half_told.update(news)  # whoever lets go of this work in the middle does not say so before it looks again
+        self._half_told.update(news)  # interrupted work gives no notice before the next evaluation
         yield from self._observe(HEALTH, news) or ()
         self._half_told.difference_update(news)
 
@@ -208,7 +212,7 @@ class SouthboundReader(Reader):
             yield
 
     def _wait_for_first_probes(self) -> None:
-        """One timer for all rows that came together: ten thousand timers at once would keep everybody waiting."""
+        """Start one timer per delay for all new rows, because ten thousand timers together would block the loop."""
         loop, tables = asyncio.get_running_loop(), self._tables
         due: dict[float, list[str]] = {}
         for uuid, seconds in tables.new_rows:
@@ -219,7 +223,7 @@ class SouthboundReader(Reader):
             self._timers[number] = loop.call_later(seconds, self._end_first_probes, number, uuids)
 
     def _end_first_probes(self, number: int, uuids: Iterable[str]) -> None:
-        """Somebody has had the time to probe them: their status counts from now on."""
+        """Use the rows' status from now on, because a probe had time to complete."""
         del self._timers[number]
         self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._tables.end_first_probe, uuids))))
 

@@ -1,7 +1,7 @@
-"""What the Southbound database says, as far as it matters: probes, chassis, ports, datapaths.
+"""Relevant contents of the Southbound database: probes, chassis, ports, datapaths.
 
-A row that is made "offline" (OVN after 26.03 makes them so) says nothing until somebody has had the time for a probe.
-Rows that cannot be read are others' (OVN probes with ICMP for them, say). They are left out, and counted.
+A new row with status "offline" (OVN after 26.03) is ignored until a probe had time to complete. Rows that cannot be
+parsed belong to other writers (for example, ICMP probes) and are skipped and counted.
 """
 
 import logging
@@ -27,13 +27,13 @@ TABLES = {
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
 _ROUND = {"interval": 5, "timeout": 3}
-"""Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
+"""Defaults in seconds (ovn-sb(5) Service_Monitor:options)."""
 LONGEST_ROUND = 3600.0
 LONGEST_REASON = 100
 
 
 class Datapaths:
-    """Logical switches and routers by what nodes call them."""
+    """Logical switches and routers by the keys that nodes use."""
 
     def __init__(self) -> None:
         self.by_key: dict[int, str] = {}
@@ -53,29 +53,29 @@ class Datapaths:
 
 
 class SouthboundTables:
-    """The tables, as far as they matter; a change costs what it changes."""
+    """Relevant tables; the cost of a change is proportional to its size."""
 
     def __init__(self, patience: float) -> None:
         self.datapaths = Datapaths()
         self.bindings = Bindings()
         self.moved: set[str] = set()
-        """Ports of which something was said that nobody was told yet."""
+        """Ports with unreported changes."""
         self.nodes = Nodes(time.monotonic, patience)
         self.unreadable: dict[str, str] = {}
-        """UUID of a Service_Monitor -> why it cannot be read."""
+        """UUID of a Service_Monitor -> why it cannot be parsed."""
         self.reasons: set[str] = set()
-        """Those that nobody was told yet."""
+        """Unreported reasons."""
         self.new_rows: list[tuple[str, float]] = []
-        """UUIDs of Service_Monitors that have just been made, and the seconds until their status counts."""
+        """UUIDs of new Service_Monitors, and the seconds until their status counts."""
         self._endpoints: dict[str, Endpoint] = {}
-        """UUID of a Service_Monitor -> what it probes."""
+        """UUID of a Service_Monitor -> its endpoint."""
         self._statuses: dict[Endpoint, str] = {}
         self._unprobed: dict[Endpoint, str] = {}
-        """Endpoints whose row was made "offline" and that nobody can have probed yet -> the UUID of the row."""
+        """Endpoints with a new "offline" row that cannot have been probed yet -> UUID of the row."""
         self._of_port: dict[str, set[Endpoint]] = {}
 
     def health(self, endpoint: Endpoint, last: Health | None) -> Health | None:
-        """None if nobody has said anything of it, or says it no more. `last` is what was known of it before."""
+        """Return an endpoint's health; None if it is unknown. `last` is the previously known one."""
         if endpoint not in self._statuses:
             return None
         binding = self.bindings.find(endpoint.port_id)
@@ -87,7 +87,7 @@ class SouthboundTables:
         return _HEALTH.get(self._statuses[endpoint])
 
     def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
-        """Take what the database says. Answers the endpoints of which it says something."""
+        """Apply changes of the database, and return the affected endpoints."""
         touched: set[Endpoint] = set()
         for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
             self.datapaths.take(uuid, change)
@@ -104,7 +104,7 @@ class SouthboundTables:
         return touched
 
     def judge(self) -> Iterator[Endpoint]:
-        """Which nodes live. Answers the endpoints of those of which the opposite is true now."""
+        """Re-evaluate the liveness of nodes, and yield the endpoints on those that changed."""
         before = self.nodes.dead
         changed = self.nodes.judge()
         for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):
@@ -157,7 +157,7 @@ class SouthboundTables:
         except ValueError as error:
             self._leave_out(uuid, shorten(str(error), LONGEST_REASON))
             return
-        if endpoint in self._statuses:  # somebody else's, written in another form: which of the two counts is not ours
+        if endpoint in self._statuses:  # another writer's, in another form; which of the two counts is undefined
             self._leave_out(uuid, "a second row for one endpoint")
             return
         self._endpoints[uuid] = endpoint
@@ -171,19 +171,19 @@ class SouthboundTables:
 
 
 def _read_endpoint(columns: Mapping[str, Json]) -> Endpoint:
-    """Raises ValueError: what is none of ours, or cannot be one."""
+    """Parse the endpoint. Raises ValueError for a malformed or unmanaged one."""
     transport = Transport(decode_optional(columns.get("protocol", ["set", []])) or "tcp")
     address = parse_address(columns.get("ip", ""))
     return Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
 
 
 def _read_round(columns: Mapping[str, Json]) -> float:
-    """Seconds until a probe was sent, and answered or not."""
+    """Return the seconds until a probe has been sent and has completed."""
     options = decode_map(columns.get("options", ["map", []]))
     texts = [options.get(name, str(seconds)) for name, seconds in _ROUND.items()]
     return min(sum(float(text) if text.isdecimal() else LONGEST_ROUND for text in texts), LONGEST_ROUND)
 
 
 def _gone_first(changes: Mapping[str, Mapping[str, Json]]) -> list[tuple[str, Mapping[str, Json]]]:
-    """A row that is made anew has another UUID, and may have the key of the one that goes."""
+    """Order deletes first, because a re-created row has another UUID and may have the key of the deleted one."""
     return sorted(changes.items(), key=lambda item: "delete" not in item[1])

@@ -1,6 +1,6 @@
-"""Where Octavia's stock provider (ovn_octavia_provider) has a load balancer: switches and routers that hold its rows.
+"""Switches and routers with rows of Octavia's stock provider (ovn_octavia_provider) for a load balancer.
 
-They are asked for when somebody wants to know: rows of others are not followed for what is asked once.
+They are queried on demand, because unmanaged rows are not monitored for one-time queries.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -11,16 +11,16 @@ from fairlead.drivers.ovsdb.values import Json, decode_uuid, encode_uuids
 from fairlead.model.domain import Places
 
 Ask: TypeAlias = Callable[[Sequence[Json]], Awaitable[list[Json]]]
-"""One transaction; the result of each operation."""
+"""Runs one transaction and returns the result of each operation."""
 _NEUTRONS = "neutron-"
-"""How Neutron's ML2/OVN calls a switch or a router: this, and the id of the network or router."""
+"""Prefix of Neutron's (ML2/OVN) names of switches and routers, followed by the id."""
 _HOLDERS = ("Logical_Switch", "Logical_Router")
 MOST_ROWS = 10
-"""The stock provider has one for each protocol, of which there are three."""
+"""The stock provider has one row per protocol, of which there are three."""
 
 
 async def find_places(ask: Ask, mark: Mark, balancer_id: str) -> Places:
-    """Raises what `ask` raises."""
+    """Find the switches and routers. Raises the errors of `ask`."""
     theirs = [["name", "==", balancer_id], ["external_ids", "excludes", mark.ours]]
     [found] = await ask([{"op": "select", "table": "Load_Balancer", "where": theirs, "columns": ["_uuid"]}])
     rows = [decode_uuid(row["_uuid"]) for row in _rows(found)][:MOST_ROWS]

@@ -1,11 +1,13 @@
-"""Networks that others wrote into the Northbound database (Neutron by ML2/OVN, LXD, Incus), followed as facts.
+"""Unmanaged networks in the Northbound database (Neutron by ML2/OVN, LXD, Incus), imported as facts.
 
-* Nothing is written and no lock is needed: every server follows by itself, over a connection of its own. Rows that
-  bear our mark are not even sent.
-* While the database is away, what was known last holds. After that, what is gone is told as gone.
-* It is told what differs from what was told before, a transaction of the database as a whole, in parts in which nothing
-  refers to what was not told yet.
-* Rows that cannot be read are left out, and counted: anybody may write there.
+* Read-only and without a lock: every server has a connection of its own. Managed rows are not received.
+
+* While the database is disconnected, the last known state is kept. Deletions in that time are reported afterwards.
+
+* Reports contain only differences, one database transaction as a whole, in parts without references to unreported
+  documents.
+
+* Rows that cannot be parsed are skipped and counted, because any client may write there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +39,7 @@ from fairlead.model.steps import Steps
 
 DATABASE = "OVN_Northbound"
 PART, SOME = 200, 100
-"""Rows that are taken, and documents that are told of, at once."""
+"""Rows per step, and documents per report."""
 _KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 
 
@@ -45,13 +47,14 @@ _KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 class TopologySettings:
     remotes: tuple[Remote, ...]
     mark: str
-    """Of our rows: they are left out."""
+    """Mark of managed rows, which are excluded."""
     tls: Tls | None = None
     timing: Timing = field(default_factory=Timing)
 
 
 class TopologyReader(Reader):
-    """`start` and `close`. `observe` gets news of the facts `FOREIGN` and `GIVEN_ELSEWHERE`."""
+    """Reader of unmanaged networks. Use `start` and `close`. `observe` receives the facts `FOREIGN` and
+    `GIVEN_ELSEWHERE`."""
 
     def __init__(self, settings: TopologySettings, observe: Observe) -> None:
         super().__init__(
@@ -67,28 +70,28 @@ class TopologyReader(Reader):
         self._tables = ForeignTables()
         self._told: dict[Owner, Foreign] = {}
         self._given: set[IPAddress] = set()
-        """Addresses that others gave out, as they were told."""
+        """Reported external addresses of other writers."""
         self._given_before: set[IPAddress] = set()
-        """Those of an earlier connection."""
+        """Reported addresses from before the last reconnect."""
         self._half_told: set[Owner] = set()
-        """Whose news the observer is taking in, or had taken in by half when the connection ended: told again then."""
+        """Owners with a report in progress, or interrupted by the end of the connection, which is then repeated."""
         self.has_told_all = False
-        """Whether all that others have was told once since the start."""
+        """Whether the complete contents have been reported once since the start."""
 
     @property
     def figures(self) -> Mapping[tuple[str, str], int]:
-        """Writer and kind -> how many of these there are."""
+        """(writer, kind) -> number of documents."""
         counts = self._tables.registry.counts
         return {(writer.value, kind.value): number for (writer, kind), number in counts.items() if number}
 
     @property
     def unreadable(self) -> int:
-        """How many rows cannot be read."""
+        """Number of rows that cannot be parsed."""
         return len(self._tables.unreadable)
 
     @property
     def answers_for_unplugged(self) -> bool:
-        """Whether OVN answers for ports of VIPs that Neutron made, so that nobody on a VIP's own network reaches it."""
+        """Whether OVN answers ARP for VIP ports of Neutron, so that clients on a VIP's own network cannot reach it."""
         is_neutron = self._tables.registry.counts[Writer.NEUTRON, Kind.NETWORK] > 0
         return is_neutron and self._tables.answers_for_unplugged
 
@@ -106,7 +109,7 @@ class TopologyReader(Reader):
         return None
 
     def _take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]], told: Iterable[Owner]) -> Steps[None]:
-        """What is true after a transaction is told, and nothing that is true in the middle of it."""
+        """Process a transaction and report the state after it, never a state in its middle."""
         for part in in_parts(tables, PART):
             yield from self._tables.take(part)
             yield
@@ -130,7 +133,7 @@ class TopologyReader(Reader):
             yield from self._tell(part)
 
     def _tell_given(self, addresses: set[IPAddress]) -> Steps[None]:
-        """News of addresses that others gave out."""
+        """Report external addresses of other writers."""
         given = self._tables.given
         differing = [each for each in addresses if (each in given) != (each in self._given)]
         for first in range(0, len(differing), SOME):
@@ -140,7 +143,7 @@ class TopologyReader(Reader):
             yield
 
     def _tell(self, news: Mapping[Owner, Foreign | None]) -> Steps[None]:
-        self._half_told.update(news)  # whoever lets go of this work in the middle does not say so before it looks again
+        self._half_told.update(news)  # interrupted work gives no notice before the next evaluation
         for owner, document in news.items():
             if document is None:
                 self._told.pop(owner, None)
@@ -152,7 +155,7 @@ class TopologyReader(Reader):
 
 
 class _News:
-    """What is to be told, by kind; what is gone apart."""
+    """Documents to report, by kind; deletions are separate."""
 
     def __init__(self) -> None:
         self._puts: dict[Kind, dict[Owner, Foreign]] = {kind: {} for kind in _KINDS}
@@ -165,8 +168,8 @@ class _News:
             self._puts[owner.kind][owner] = document
 
     def parts(self) -> Iterator[dict[Owner, Foreign | None]]:
-        """First what goes from networks, then what comes, each after what it refers to; at last the networks that go. A
-        router and the port of its gateway refer to each other."""
+        """Yield reports in reference order: deletions within networks, then additions after the documents they refer
+        to, then deleted networks. A router and its gateway port refer to each other, so they are reported together."""
         part: dict[Owner, Foreign | None] = {}
         for together in self._in_order():
             part.update(together)
@@ -199,7 +202,7 @@ class _News:
 
 
 def monitors(mark: Mark) -> dict[str, TableMonitor]:
-    """What is watched: the rows that do not bear our mark."""
+    """Return the monitored tables: rows without the mark."""
     not_ours = (["external_ids", "excludes", ["map", [list(each) for each in mark.of_the_row.items()]]],)
     return {
         name: TableMonitor(columns=(*{*table.columns, *table.holds, "external_ids"},), where=not_ours)

@@ -1,7 +1,7 @@
-"""Asks OVN what it would do with a packet: its databases about who sends and who answers, ovn-trace(8) about the rest.
+"""Packet trace in OVN: sender and neighbours from the databases, the rest from ovn-trace(8).
 
-Nothing is written. The load balancer or the ACL that decided is found by the logical flow, which says of which row of
-the Northbound database it was made (`stage-hint`); a row of ours says whose it is.
+Read-only. The deciding load balancer or ACL is found by the logical flow, which refers to its Northbound row
+(`stage-hint`); the mark of a managed row has its owner.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from fairlead.model.addresses import IPAddress
 from fairlead.subprocesses import kill
 
 PATIENCE = 30.0
-"""Seconds for a connection, a question, and ovn-trace: it reads all logical flows first."""
+"""Seconds for connecting, for a query, and for ovn-trace, which reads all logical flows first."""
 NO_CHASSIS = "ovn-trace does not know what a chassis has of its own"
 NAMES = ("neutron:port_name", "fairlead:name")
-"""Under which a port's row may have the name that people gave it."""
+"""external_ids keys with the display name of a port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class TracerSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     port: str
-    """The name of a logical switch port, which is the id of the port in an API; or the name it has there."""
+    """Name of a logical switch port, which is the port's id in the API, or its display name."""
     destination: IPAddress
     packet: Packet
     source: IPAddress | None = None
     via: IPAddress | None = None
-    """The sender's gateway, if not the one that would be guessed."""
+    """Gateway of the sender, if it is not the default guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class Answer:
     trace: str
     verdict: Verdict
     row: Mapping[str, str]
-    """That decided, in the Northbound database: `table`, `uuid`, `name`, and its marks; empty if there is none."""
+    """Deciding row in the Northbound database: `table`, `uuid`, `name`, and its marks; empty if there is none."""
 
 
 async def trace(settings: TracerSettings, question: Question) -> Answer:
-    """Raises Untraceable, DriverError, OSError."""
+    """Trace a packet. Raises Untraceable, DriverError and OSError."""
     async with (
         _connected(settings.southbound, "OVN_Southbound", settings.tls) as southbound,
         _connected(settings.northbound, "OVN_Northbound", settings.tls) as northbound,
@@ -136,8 +136,8 @@ def _sender(binding: Mapping[str, Any], question: Question) -> Sender:
 
 
 async def _check_traceable(southbound: Client, northbound: Client, port: str, destination: IPAddress) -> None:
-    """ovn-trace(8) knows no chassis: it has no template variables, and takes every port for one that is resident. What
-    it said of an address that depends on one of these would be wrong.
+    """Reject addresses that depend on the chassis, because ovn-trace(8) has no template variables and treats every port
+    as resident, so its result would be wrong.
 
     Raises Untraceable.
     """
@@ -166,7 +166,7 @@ async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neigh
 
 
 def _texts(column: Json) -> list[str]:
-    """Those that are not empty."""
+    """Return the non-empty texts."""
     return [text for text in (column[1] if isinstance(column, list) else [column]) if text.strip()]
 
 
@@ -190,7 +190,7 @@ async def _ovn_trace(settings: TracerSettings, microflow: str) -> str:
 
 
 async def _row(southbound: Client, northbound: Client, step: Step) -> Mapping[str, str]:
-    """What the flow was made of. A flow names the row by the first digits of its UUID."""
+    """Find the Northbound row of a flow, which refers to it by the first digits of its UUID."""
     where = [["pipeline", "==", step.pipeline], ["table_id", "==", step.table], ["priority", "==", step.priority]]
     flows = await _select(southbound, "Logical_Flow", ("_uuid", "external_ids"), *where)
     ids = [decode_map(flow["external_ids"]) for flow in flows if flow["_uuid"][1].startswith(step.uuid)]

@@ -1,11 +1,11 @@
-"""Connections that this node's switch tracks: cut by both of their ends, in the zones of those who have them; and where
-OVN leads new ones on this node.
+"""Connection tracking of this node's switch: flushing connections in the conntrack zones of both ends, and the backends
+of new connections.
 
-Attempts that nobody has answered are found by a listing of all connections (`dpctl/dump-conntrack`), and flushed one
-by one: a whole tuple is looked up, and no other connection is looked at.
+Unanswered connection attempts are found by listing all connections (`dpctl/dump-conntrack`), and flushed one by one by
+their full tuple, which needs no scan.
 
-Two tenants may have the same addresses, and each port of a machine has a zone of its own: a connection is never cut but
-in a zone that is named (`dpctl/flush-conntrack`, ovs-vswitchd(8)).
+Tenants may have overlapping addresses, and each VM port has a zone of its own, so connections are flushed only within a
+named zone (`dpctl/flush-conntrack`, ovs-vswitchd(8)).
 """
 
 import asyncio
@@ -25,8 +25,7 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService
 
 SHARE = 0.25
-"""Of the time, for which the switch may be kept from other work: for each cut it looks at every connection that it
-tracks."""
+"""Maximum share of time that flushing may occupy the switch, because each flush scans all tracked connections."""
 LOG = logging.getLogger(__name__)
 NUMBERS = {transport: number for number, transport in PROTOCOLS.items()}
 _GROUP = re.compile(r"\bgroup:(\d+)")
@@ -40,7 +39,7 @@ _ATTEMPT = re.compile(
 
 
 class Attempt(NamedTuple):
-    """To open a connection, which nobody has answered."""
+    """Connection attempt without an answer."""
 
     zone: int
     client: IPAddress
@@ -49,7 +48,7 @@ class Attempt(NamedTuple):
 
 
 class Leading(NamedTuple):
-    """What new connections to a service find in one place."""
+    """Backends of new connections to a service in one place."""
 
     service: CountedService
     backends: frozenset[str]
@@ -57,23 +56,23 @@ class Leading(NamedTuple):
 
 
 class Tracked:
-    """Each question raises SwitchError."""
+    """Access to conntrack. All methods raise SwitchError."""
 
     def __init__(self, bridge: str, tools: Tools, run_dir: Path, most_connections: int) -> None:
-        """With more than `most_connections` tracked they are not listed: a switch stands still meanwhile."""
+        """Connections above `most_connections` are not listed, because the switch stalls during the listing."""
         self._bridge = bridge
         self._most = most_connections
         self._ask = tools.ask
         self._run_dir = run_dir
 
     async def zones(self) -> Mapping[str, int]:
-        """Name -> number."""
+        """Return zone name -> number."""
         columns = "--columns=external_ids"
         text = await self._ask("ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Bridge", self._bridge)
         return {name: number for number, name in parse_zones(text).items()}
 
     async def leading(self, addresses: Collection[IPAddress]) -> list[Leading]:
-        """By the flows that are there now: those that ovn-controller has made of the newest rows that it knows."""
+        """Return the present backends, from flows that ovn-controller has installed from its newest rows."""
         found, groups = list[tuple[CountedService, str]](), dict[str, frozenset[str]]()
         for address in addresses:
             where = f"ip,{OPENED},nw_dst={address}" if address.version == 4 else f"ipv6,{OPENED},ipv6_dst={address}"
@@ -83,7 +82,7 @@ class Tracked:
         return [Leading(service, frozenset(_backends(actions, groups))) for service, actions in found]
 
     async def cut(self, due: Iterable[tuple[int, Cut]]) -> None:
-        """Each in its zone."""
+        """Flush each connection in its zone."""
         async with Control(self._run_dir) as control:
             for zone, cut in due:
                 began = time.monotonic()
@@ -91,7 +90,7 @@ class Tracked:
                 await asyncio.sleep((time.monotonic() - began) * (1 / SHARE - 1))
 
     async def unanswered(self) -> list[Attempt]:
-        """Of TCP. None where too many connections are tracked: the tracker forgets them itself after some time."""
+        """Return unanswered TCP attempts; none if too many connections are tracked: they expire by themselves."""
         tracked = (await self._ask("ovs-appctl", "dpctl/ct-get-nconns")).strip()
         if not tracked.isdecimal() or int(tracked) > self._most:
             LOG.warning(
@@ -104,7 +103,7 @@ class Tracked:
         return await asyncio.to_thread(parse_attempts, text)
 
     async def forget(self, attempts: Iterable[Attempt]) -> None:
-        """One by one."""
+        """Flush attempts one by one."""
         async with Control(self._run_dir) as control:
             for each in attempts:
                 began = time.monotonic()
@@ -112,8 +111,8 @@ class Tracked:
                 await asyncio.sleep((time.monotonic() - began) * (1 / SHARE - 1))
 
     async def settled(self) -> None:
-        """When nothing that the switch remembers of its old flows leads packets any more: all revalidators have looked
-        at every flow of the datapath."""
+        """Wait until no cached datapath flow of old OpenFlow flows is left: all revalidators have checked every
+        flow."""
         async with Control(self._run_dir) as control:
             await control.ask("revalidator/wait")
 
@@ -128,7 +127,7 @@ def _backends(actions: str, groups: Mapping[str, frozenset[str]]) -> Iterator[st
 
 
 def render_tuples(cut: Cut) -> tuple[str, str]:
-    """How the client's packets came, and how the member's go (ovs-vswitchd(8), ct-orig-tuple and ct-reply-tuple)."""
+    """Render the original and reply tuples to match (ovs-vswitchd(8), ct-orig-tuple and ct-reply-tuple)."""
     family, number = "nw" if cut.address.version == 4 else "ipv6", NUMBERS[cut.transport]
     return (
         f"ct_{family}_dst={cut.address},ct_nw_proto={number},ct_tp_dst={cut.port}",
@@ -137,14 +136,14 @@ def render_tuples(cut: Cut) -> tuple[str, str]:
 
 
 def render_attempt(attempt: Attempt) -> str:
-    """The whole tuple of the client's packets."""
+    """Render the full original tuple."""
     family, cut = "nw" if attempt.client.version == 4 else "ipv6", attempt.cut
     ends = f"ct_{family}_src={attempt.client},ct_{family}_dst={cut.address}"
     return f"{ends},ct_nw_proto={NUMBERS[cut.transport]},ct_tp_src={attempt.client_port},ct_tp_dst={cut.port}"
 
 
 def parse_attempts(text: str) -> list[Attempt]:
-    """As `ovs-appctl dpctl/dump-conntrack` writes them."""
+    """Parse the output of `ovs-appctl dpctl/dump-conntrack`."""
     return [
         Attempt(
             int(found["zone"]),

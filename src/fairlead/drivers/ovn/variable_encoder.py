@@ -1,8 +1,8 @@
-"""Values of template variables as operations of one transaction: keys of a map that all users of OVN share. No I/O.
+"""Encoder of template variables as operations of one transaction: keys of a map shared by all users of OVN. No I/O.
 
-Elements are inserted and deleted one by one, all of a chassis in one operation. The row of a chassis is made with the
-first element, by whoever has it, and stays when it is empty: the ovn-controller of OVN 23.03 ends by an assertion
-(`template_vars_update`) when it sees that the row of its chassis went and came.
+Elements are inserted and deleted individually, all of a chassis in one operation. The row of a chassis is created with
+its first element, by any owner, and kept when it is empty: ovn-controller of OVN 23.03 fails an assertion
+(`template_vars_update`) when the row of its chassis is deleted and re-created.
 """
 
 from collections import defaultdict
@@ -24,10 +24,10 @@ class VariableEncoder:
     mark: Mark
     owner: Owner
     known_chassis: Container[str]
-    """Those that have a row."""
+    """Chassis that have a row."""
 
     def encode(self, change: Diff) -> Iterator[Json]:
-        """What the diff has of such rows; their updates were waited for."""
+        """Yield the operations for the variables in the diff; the caller waits for the previous values of updates."""
         updated = (update.after for update in change.updates.values())
         wanted, gone = _by_chassis([*change.creates.values(), *updated]), _by_chassis(change.deletes.values())
         for chassis in sorted({*wanted, *gone}):
@@ -37,7 +37,7 @@ class VariableEncoder:
             yield self._mutate(chassis, wanted[chassis], gone[chassis])
 
     def _mutate(self, chassis: str, wanted: list[ChassisVariable], gone: list[ChassisVariable]) -> Json:
-        """A key that is there is left alone by an insert (RFC 7047, 5.1): it goes first."""
+        """Replace keys by deleting them first, because an insert does not change an existing key (RFC 7047, 5.1)."""
         names = [row.name for row in (*wanted, *gone)]
         marks: dict[str, str] = {}
         for row in wanted:
@@ -57,7 +57,7 @@ def without_variables(rows: Mapping[Key, Row]) -> dict[Key, Row]:
 
 
 def wait_for_variable(row: ChassisVariable) -> Json:
-    """Fails at once unless it has this value."""
+    """Operation that fails immediately unless the variable has this value."""
     where = [[_PLACE.holder, "==", row.chassis], [_PLACE.column, "includes", encode_map({row.name: row.text})]]
     wanted = {"columns": [_PLACE.holder], "until": "==", "rows": [{_PLACE.holder: row.chassis}]}
     return {"op": "wait", "timeout": 0, "table": _PLACE.table, "where": where, **wanted}

@@ -1,7 +1,7 @@
-"""The values of template variables that are ours, as the replica keeps them: a row a chassis, shared with others.
+"""Managed template variables in the replica: one row per chassis, shared with other users of OVN.
 
-An element of Chassis_Template_Var:variables is ours if `external_ids` of its row say so beside it, by its name; whose
-it is stands there too.
+An element of Chassis_Template_Var:variables is managed if `external_ids` of its row have a mark with its name and
+owner.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,27 +20,27 @@ _EMPTY_MAP: Json = ["map", []]
 class _Row:
     chassis: str
     texts: dict[str, str] = field(default_factory=dict)
-    """Of all variables by name, those of others too: what is ours may be said later than what it is."""
+    """All variables by name, including unmanaged ones, because a mark may arrive after its variable."""
     marks: dict[str, str] = field(default_factory=dict)
-    """Name -> whose it is, as a mark says it."""
+    """Name -> owner, as text of the mark."""
 
 
 class Variables:
-    """What the database said of each chassis."""
+    """Contents of the table, by chassis."""
 
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
         self.rows: dict[str, _Row] = {}
-        """By UUID."""
+        """Rows by UUID."""
         self._chassis: dict[str, str] = {}
-        """Chassis -> the UUID of its row."""
+        """Chassis -> UUID of its row."""
 
     def __contains__(self, chassis: object) -> bool:
-        """Whether the chassis has a row, whoever made it."""
+        """Whether the chassis has a row, of any creator."""
         return chassis in self._chassis
 
     def learn(self, uuid: str, change: Mapping[str, Json]) -> Collection[str]:
-        """Take what the database says. Answers the names of the variables that may have changed."""
+        """Apply a change, and return the names of variables that may have changed."""
         match change:
             case {"initial": columns} | {"insert": columns}:
                 row = self.rows[uuid] = _Row(columns.get("chassis", ""))
@@ -57,11 +57,11 @@ class Variables:
                 return ()
 
     def place(self, chassis: str, name: str) -> tuple[str, str, str]:
-        """By which the replica knows the variable."""
+        """Return the replica's place of the variable."""
         return self._chassis.get(chassis, ""), COLUMN, name
 
     def find(self, uuid: str, name: str) -> tuple[Owner, ChassisVariable] | None:
-        """The variable, and its owner; None if there is none that is ours."""
+        """Return the variable and its owner; None if it is missing or unmanaged."""
         row = self.rows.get(uuid)
         if row is None or name not in row.texts or name not in row.marks:
             return None
@@ -83,7 +83,7 @@ def _patch(row: _Row, difference: Mapping[str, Json]) -> Collection[str]:
 
 
 def _toggle(mapping: dict[str, str], key: str, text: str) -> None:
-    """As `patch_map`, without a copy of all values of a chassis."""
+    """Apply one pair as `patch_map` does, without copying all values of a chassis."""
     if mapping.get(key) == text:
         del mapping[key]
     else:

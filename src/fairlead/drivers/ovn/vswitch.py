@@ -1,4 +1,4 @@
-"""Open vSwitch of this node, by its own tools: ovs-vsctl(8), ovs-ofctl(8), ovs-appctl(8)."""
+"""Open vSwitch of this node through its tools: ovs-vsctl(8), ovs-ofctl(8), ovs-appctl(8)."""
 
 import asyncio
 import os
@@ -8,25 +8,25 @@ from pathlib import Path
 from fairlead.subprocesses import kill
 
 PATIENCE = 30.0
-"""Seconds for one question."""
+"""Seconds for one command."""
 
 
 class SwitchError(Exception):
-    """Open vSwitch does not answer; the message has what its tool said."""
+    """Open vSwitch does not answer; the message has the tool's output."""
 
 
 class Tools:
     def __init__(self, run_dir: Path) -> None:
-        """`run_dir` is where the sockets of Open vSwitch are."""
+        """`run_dir` is the directory with Open vSwitch's sockets."""
         self._run_dir = run_dir
 
     async def chassis(self) -> str:
-        """The name that this node has in OVN. Raises SwitchError."""
+        """Return this node's name in OVN (system-id). Raises SwitchError."""
         found = await self.ask("ovs-vsctl", "--no-wait", "get", "Open_vSwitch", ".", "external_ids:system-id")
         return found.strip().strip('"')
 
     async def ask(self, *words: str, said: str = "") -> str:
-        """What the tool writes when it is told `said`. Raises SwitchError."""
+        """Run a tool with `said` as input, and return its output. Raises SwitchError."""
         environment = {**os.environ, "OVS_RUNDIR": str(self._run_dir)}
         pipe = asyncio.subprocess.PIPE
         try:
@@ -47,9 +47,10 @@ class Tools:
         return output.decode()
 
     async def at_switch(self, bridge: str, *words: str, said: str = "") -> str:
-        """The same where the switch's own devices are. It may be in another network namespace than the agent; only then
-        is it asked for where it runs, which takes the right to look into its process (CAP_SYS_PTRACE). Raises
-        SwitchError."""
+        """Run a tool in the network namespace of the switch, if it is another than the agent's.
+
+        Only in that case the namespace is looked up, which needs CAP_SYS_PTRACE. Raises SwitchError.
+        """
         if any(name == bridge for _, name in socket.if_nameindex()):
             return await self.ask(*words, said=said)
         try:

@@ -1,1 +1,1 @@
-"""A client of the OVSDB management protocol (RFC 7047)."""
+"""Client of the OVSDB management protocol (RFC 7047)."""

@@ -1,16 +1,19 @@
-"""An OVSDB client: one database, one monitor, one lock, over whichever remote is fit to serve them.
+"""OVSDB client: one database, one monitor, one lock, on any suitable remote.
 
-What a caller may rely on:
+Guarantees for callers:
 
-* Events come in the order of the stream, by calls of `on_event`; nothing is delivered out of turn. A receiver to which
-  a large event is long work answers a generator, which yields wherever it can rest: others have the event loop then,
-  and nothing else is read from the connection meanwhile.
+* Events are delivered in stream order, by calls of `on_event`. A receiver that needs long for a large event returns a
+  generator, which yields to the event loop; nothing else is read from the connection until it has finished.
+
 * When `transact` returns, the changes it made have been delivered: ovsdb-server flushes a session's monitors before
-  each reply (ovsdb/jsonrpc-server.c, ovsdb_jsonrpc_session_send; the tests look at it on the wire).
-* A transaction is sent once. A caller who gets ConnectionLost or TimeoutError reads the database to learn what became
-  of it.
-* A callback that raises leaves a replica in doubt: the connection is dropped and the next one begins with Contents.
-* A change of the schema ends the connection (we are not "db change aware", ovsdb-server(7), set_db_change_aware).
+  each reply (ovsdb/jsonrpc-server.c, ovsdb_jsonrpc_session_send; tests verify it on the wire).
+
+* A transaction is sent once. After ConnectionLost or TimeoutError the caller has to read the database for the result.
+
+* A callback that raises leaves the replica in an unknown state: the connection is dropped, and the next one starts with
+  Contents.
+
+* A schema change ends the connection (the client is not "db change aware", ovsdb-server(7), set_db_change_aware).
 """
 
 import asyncio
@@ -40,14 +43,14 @@ from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)
-_CLOSED = "closed"  # the reason when it is our wish
-_DATA = "data"  # the name of our monitor of the database
-_SERVER = "server"  # and of the one of `_Server`
+_CLOSED = "closed"  # reason of an intended disconnect
+_DATA = "data"  # name of the monitor of the database
+_SERVER = "server"  # name of the monitor of `_Server`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """PEM files; read at every connect, so that renewed ones are used."""
+    """PEM files, read at every connect, so that renewed ones are used."""
 
     private_key: str
     certificate: str
@@ -56,13 +59,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds. A server that is silent for twice `probe` is taken for dead.
+    """Timing in seconds. A server that sends nothing for twice `probe` is considered dead.
 
-    One that compacts or writes out a large database says nothing for many seconds, and whoever leaves it then makes it
-    write all of it once more: OVN's own tools wait 120 s (ovn-nb(5), nbctl_probe_interval), Neutron 60 s. That a
-    machine is gone is known earlier (`link.KEEPALIVE`).
-
-    The longest pause is what a database that is back waits for us; few servers ask, so it need not be long.
+    A server that compacts or writes a large database is unresponsive for many seconds, and a client that reconnects
+    makes it send everything again: OVN's own tools wait 120 s (ovn-nb(5), nbctl_probe_interval), Neutron 60 s. A dead
+    machine is detected earlier (`link.KEEPALIVE`). The longest pause delays the reconnect to a restarted database; it
+    can be short, because there are few servers.
     """
 
     probe: float = 60.0
@@ -79,7 +81,7 @@ class Settings:
     tls: Tls | None = None
     timing: Timing = field(default_factory=Timing)
     with_schema: bool = False
-    """Whether the schema is wanted, at each connect: a change of it ends the connection."""
+    """Whether to read the schema at each connect; a schema change ends the connection."""
 
 
 # Events. `tables` is <table-updates2>: {table: {uuid: {"initial" | "insert" | "modify": columns, or "delete": null}}}
@@ -89,28 +91,28 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The database as it is: forget the replica and begin with this."""
+    """Complete contents of the database: replace the replica with these."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed since the last Contents or Changes, be it over a reconnect."""
+    """Changes since the last Contents or Changes, also across a reconnect."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """The schema of the database (RFC 7047 section 3.2), before its contents."""
+    """Schema of the database (RFC 7047 section 3.2), delivered before its contents."""
 
     schema: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """The replica is in sync and `transact` works."""
+    """The replica is in sync, and `transact` works."""
 
     remote: Remote
 
@@ -127,7 +129,8 @@ class LockAcquired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockLost:
-    """Stolen, or gone with the connection. Only `assert_lock` in a transaction is proof: this may come late."""
+    """The lock was stolen, or lost with the connection. The event may be late; only `assert_lock` in a transaction is
+    proof."""
 
     name: str
 
@@ -137,7 +140,7 @@ OnEvent: TypeAlias = Callable[[Event], Steps[None] | None]
 
 
 class Client:
-    """`async with Client(settings, on_event) as client:` or `start` and `close`."""
+    """OVSDB client. Use `async with Client(settings, on_event) as client:`, or `start` and `close`."""
 
     def __init__(self, settings: Settings, on_event: OnEvent) -> None:
         timing = settings.timing
@@ -145,9 +148,9 @@ class Client:
         self._on_event = on_event
         self._rotation = Rotation(settings.remotes, timing.first_pause, timing.longest_pause)
         self._task: asyncio.Task[None] | None = None
-        self._link: Link | None = None  # only while in sync
+        self._link: Link | None = None  # set only while in sync
         self._connected = asyncio.Event()
-        self._since = math.inf  # in sync since
+        self._since = math.inf  # start of the present sync
         self._last_txn = NO_TXN
         self._server_rows: dict[str, Mapping[str, Json]] = {}
         self._lock: str | None = None
@@ -171,12 +174,12 @@ class Client:
         return self._has_lock
 
     def start(self) -> None:
-        """Connect, and stay connected, in a task of the running loop."""
+        """Connect and reconnect, in a task of the running loop."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"ovsdb {self._settings.database}")
 
     async def close(self) -> None:
-        """End the connection (the server then frees the lock) and the task; raise what ended the task before."""
+        """Disconnect, which frees the lock, and end the task. Re-raises an error that ended the task."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -186,7 +189,7 @@ class Client:
             task.result()
 
     async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
-        """Until the monitor is in sync; TimeoutError after `timeout` seconds."""
+        """Wait until the monitor is in sync. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             await self._connected.wait()
 
@@ -195,10 +198,10 @@ class Client:
         operations: Sequence[Json],
         timeout: float | None = None,  # noqa: ASYNC109  # what callers expect
     ) -> list[Json]:
-        """Do the operations in one transaction (RFC 7047 section 4.1.3); any number may be in flight, sent in order.
+        """Run the operations in one transaction (RFC 7047 section 4.1.3). Concurrent calls are sent in order.
 
-        TransactionError: nothing was done. NotConnected: nothing was sent. ConnectionLost, TimeoutError, cancellation:
-        it was done or it was not.
+        TransactionError: nothing was done. NotConnected: nothing was sent. ConnectionLost, TimeoutError or
+        cancellation: the result is unknown.
         """
         if self._link is None:
             raise NotConnected(self._why_not)
@@ -207,7 +210,7 @@ class Client:
         return read_results(reply, len(operations))
 
     def lock(self, name: str) -> None:
-        """Ask for a lock, and again after each reconnect, until it is ours (RFC 7047 section 4.1.8)."""
+        """Request a lock, also after each reconnect, until it is granted (RFC 7047 section 4.1.8)."""
         if self._lock not in {None, name}:
             raise ValueError(f"already asks for the lock {self._lock}")
         if self._lock is None:
@@ -216,10 +219,10 @@ class Client:
                 self._request_lock(self._link, name)
 
     async def steal(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
-        """Take the lock that was asked for from the client that has it (RFC 7047 section 4.1.9). That client is told,
-        and waits for it from then on. Raises NotConnected, ConnectionLost, RequestError, TimeoutError.
+        """Steal the requested lock from its holder (RFC 7047 section 4.1.9). The holder is notified and queued for it.
 
-        A client that waits for a lock may not ask for it a second time: so the first request is taken back.
+        Raises NotConnected, ConnectionLost, RequestError and TimeoutError. A client may not request a lock twice, so
+        its pending request is withdrawn first.
         """
         if self._link is None or self._lock is None:
             raise NotConnected(self._why_not)
@@ -229,7 +232,7 @@ class Client:
         if reply.error is not None:
             read_result(reply)
 
-    # The life of a connection
+    # Connection lifecycle
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -271,7 +274,7 @@ class Client:
                     assert_never(remote)
 
     async def _check_server(self, link: Link) -> None:
-        """Follow what the server says of itself (ovsdb-server(5)); one that does not know `_Server` is accepted."""
+        """Monitor the server's own state (ovsdb-server(5)). A server without `_Server` is accepted."""
         self._server_rows = {}
         columns = ["connected", "leader", "model", "name"]
         where = [["name", "==", self._settings.database]]
@@ -296,7 +299,7 @@ class Client:
             self._on_event(Described(schema=reply.result))
 
     async def _follow(self, link: Link, remote: Remote) -> None:
-        """Get in sync: since the last transaction that we saw if the server can, else from the beginning."""
+        """Synchronise from the last seen transaction if the server supports it, otherwise from the beginning."""
         params = [self._settings.database, _DATA, encode_monitors(self._settings.tables)]
         since = [*params, self._last_txn]
         try:
@@ -339,13 +342,13 @@ class Client:
         self._on_event(Disconnected(reason=reason))
 
     def _complain(self, complaint: str) -> None:
-        """A remote that stays unfit is worth one line, not one for every attempt."""
+        """Log each reason once, not at every attempt."""
         level = logging.DEBUG if complaint in self._complaints else logging.WARNING
         self._complaints.add(complaint)
         self._why_not = complaint
         _LOG.log(level, "%s: cannot use %s", self._settings.database, complaint)
 
-    # What the server tells
+    # Messages of the server
 
     def _receive(self, link: Link, notification: Notification) -> Steps[None] | None:
         match notification.method, notification.params:
@@ -362,11 +365,11 @@ class Client:
             case "monitor_canceled", _:
                 link.leave("the server cancelled the monitor")
             case _:
-                pass  # RFC 7047 leaves room for more
+                pass  # RFC 7047 allows others
         return None
 
     def _deliver(self, event: Contents | Changes, txn: str) -> Steps[None]:
-        """Until the receiver has it all, there is no point to go on from."""
+        """Deliver an event. Until it is delivered completely, a reconnect has to start from the beginning."""
         self._last_txn = NO_TXN
         yield from rests(self._on_event(event))
         self._last_txn = txn
@@ -375,7 +378,7 @@ class Client:
         link.request("lock", [name], self._begin_lock)
 
     def _begin_lock(self, reply: Reply) -> None:
-        """A client that has to wait, or whose lock was taken, stays in the queue and is told "locked" in its turn."""
+        """Handle the reply to a lock request. A queued client gets a "locked" notification later."""
         try:
             if read_result(reply)["locked"]:
                 self._win_lock()
@@ -390,14 +393,14 @@ class Client:
 
     def _lose_lock(self) -> None:
         if self._lock is not None and self._has_lock:
-            level = logging.INFO if self._link is None else logging.WARNING  # that the connection is gone was said
+            level = logging.INFO if self._link is None else logging.WARNING  # a lost connection has been logged
             _LOG.log(level, "%s: lock %s lost", self._settings.database, self._lock)
             self._has_lock = False
             self._on_event(LockLost(name=self._lock))
 
 
 def _read_tls(tls: Tls | None) -> ssl.SSLContext:
-    """Both ends show a certificate of the CA; the name in it is not looked at (ovsdb(7), SSL)."""
+    """Build the TLS context. Both ends present a certificate of the CA; names are not checked (ovsdb(7), SSL)."""
     if tls is None:
         raise NotConnected("a remote of kind ssl needs a private key, a certificate and a CA")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""What goes wrong between us and an OVSDB server."""
+"""Errors of the OVSDB client."""
 
 
 class OvsdbError(Exception):
@@ -6,11 +6,11 @@ class OvsdbError(Exception):
 
 
 class ProtocolError(OvsdbError):
-    """The peer sent what RFC 7047 does not allow; the connection is of no more use."""
+    """The peer violated RFC 7047; the connection is not usable any more."""
 
 
 class RequestError(OvsdbError):
-    """The server answered a request with an error (RFC 7047 section 3.1); nothing was done."""
+    """The server answered with an error (RFC 7047 section 3.1); nothing was done."""
 
     def __init__(self, error: str, details: str) -> None:
         super().__init__(f"{error}: {details}" if details else error)
@@ -19,10 +19,10 @@ class RequestError(OvsdbError):
 
 
 class TransactionError(RequestError):
-    """The server refused a transaction as a whole (RFC 7047 section 4.1.3); nothing of it was done.
+    """The server rejected a transaction (RFC 7047 section 4.1.3); nothing was done.
 
-    `index` is the operation that failed; None when the commit or the whole request did. A *duplicate uuid* may be our
-    own insert: a cluster that changes its leader tries a transaction again by itself (ovsdb/trigger.c).
+    `index` is the failed operation; None if the commit or the whole request failed. A *duplicate uuid* may be this
+    client's own insert, because a cluster retries a transaction itself when its leader changes (ovsdb/trigger.c).
     """
 
     def __init__(self, error: str, details: str, index: int | None) -> None:
@@ -31,8 +31,8 @@ class TransactionError(RequestError):
 
 
 class ConnectionLost(OvsdbError):
-    """The connection ended with the request in flight: it was done or it was not, nobody knows."""
+    """The connection ended with the request in flight; the result is unknown."""
 
 
 class NotConnected(OvsdbError):
-    """Nothing was sent: there is no connection whose monitor is in sync."""
+    """Not connected or not in sync; nothing was sent."""

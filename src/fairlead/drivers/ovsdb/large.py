@@ -1,8 +1,10 @@
-"""Messages of any size without I/O: what a database says first may be a hundred megabytes of rows.
+"""Large messages without I/O: the initial contents of a database may be a hundred megabytes of rows.
 
-* A large message is taken apart as it comes, between two of its rows: nobody has to look at all of it at once.
-* A row is decoded when somebody asks for it.
-* What has another form than those of rows is put together again, and decoded as a whole.
+* A large message is split between rows while it is received, so it is never scanned in one go.
+
+* A row is decoded when it is accessed.
+
+* A message that does not consist of rows is reassembled and decoded as a whole.
 """
 
 import re
@@ -15,13 +17,13 @@ from fairlead.drivers.ovsdb.errors import ProtocolError
 from fairlead.drivers.ovsdb.values import Json
 
 LARGE_MESSAGE = 1 << 18
-"""Bytes, from which on a message is taken apart: the 50 MB of ten thousand load balancers take a third of a second to
-decode, and to find the rows in the 130 MB of a hundred thousand ports takes as long."""
+"""Bytes above which a message is split. Decoding the 50 MB of ten thousand load balancers takes a third of a second, as
+does finding the rows in the 130 MB of a hundred thousand ports."""
 IN_MESSAGE, IN_ROWS = 1, 3
-"""How many braces are open: where {table: ...} has ended, and between two rows of {table: {uuid: row}} in a message
-(ovsdb-server(7), 4.1.12 to 4.1.15)."""
+"""Brace depth at the end of {table: ...}, and between two rows of {table: {uuid: row}} in a message (ovsdb-server(7),
+4.1.12 to 4.1.15)."""
 SCANNED = 2_000
-"""Rows that are looked at without a rest."""
+"""Rows scanned without yielding."""
 _Rows: TypeAlias = dict[str, dict[str, msgspec.Raw]]
 _TABLE = re.compile(rb'("(?:[^"\\]|\\.)*")\s*:\s*\{')
 _TABLES = msgspec.json.Decoder(_Rows)
@@ -31,7 +33,7 @@ _WHOLE = slice(None)
 
 
 class LateRows(Mapping[str, Json]):
-    """Rows of a table by UUID, each decoded when it is asked for. Raises ProtocolError."""
+    """Rows of a table by UUID, decoded on access. Raises ProtocolError."""
 
     def __init__(self, rows: Mapping[str, msgspec.Raw]) -> None:
         self._rows = rows
@@ -46,14 +48,14 @@ class LateRows(Mapping[str, Json]):
         return len(self._rows)
 
     def is_gone(self, uuid: str) -> bool:
-        """Whether the change is that the row was deleted: it need not be decoded to see that."""
+        """Whether the change deletes the row, without decoding it."""
         return bytes(memoryview(self._rows[uuid])[: len(_GONE)]) == _GONE
 
 
 def in_parts(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Mapping[str, Mapping[str, Json]]]:
-    """<table-updates>, so many rows at a time. Rows that go come first: one that is made anew has another UUID.
+    """Split <table-updates> into parts of `rows` rows. Deletes come first, because a re-created row has another UUID.
 
-    A part without any is a place to rest.
+    An empty part is an opportunity to yield.
     """
     if sum(map(len, tables.values())) <= rows:
         yield tables
@@ -81,25 +83,25 @@ def _is_gone(changes: Mapping[str, Json], uuid: str) -> bool:
 
 
 class Pieces:
-    """A message that is taken apart between two rows: `add` each piece, then `end`."""
+    """A message that is split between two rows: `add` each piece, then `end`."""
 
     def __init__(self) -> None:
         self.length = 0
-        """Bytes that were taken."""
+        """Bytes added."""
         self._texts: list[tuple[bytes, bytes, slice]] = []
-        """Each piece: what was taken away before it, and what was decoded, of which this is the rest. Rows refer to
-        what was decoded, so nothing is there twice."""
+        """For each piece: the prefix removed from it, the decoded text, and the slice of the text that is the original.
+        Rows refer to the decoded text, so nothing is stored twice."""
         self._head = b""
-        """What stands before {table: ...}."""
+        """Text before {table: ...}."""
         self._tables: dict[str, dict[str, msgspec.Raw]] = {}
         self._table = b""
-        """In which the next piece begins: its name as JSON."""
+        """Table that the next piece starts in: its name as JSON."""
         self._close: int | None = None
         self._is_odd = False
-        """Whether it has another form."""
+        """Whether the message has another structure."""
 
     def add(self, text: bytes) -> None:
-        """It ends behind a row."""
+        """Add a piece, which ends after a row."""
         self.length += len(text)
         self._is_odd = self._is_odd or self._close is not None
         rest = text if self._texts or self._is_odd else self._begin(text)
@@ -109,11 +111,11 @@ class Pieces:
             self._take(text[: len(text) - len(rest)], rest, b"}}")
 
     def note_close(self, position: int) -> None:
-        """Here, in what comes next, {table: ...} has ended, if it has not before."""
+        """Record that {table: ...} ends at this position of the next piece, unless recorded before."""
         self._close = position if self._close is None else self._close
 
     def end(self, text: bytes) -> Json:
-        """The message, whose last piece this is. Raises ProtocolError."""
+        """Add the last piece and return the message. Raises ProtocolError."""
         if not self._is_odd and self._close is not None:
             self._take(b"", text[: self._close], b"")
             text = text[self._close :]
@@ -125,7 +127,7 @@ class Pieces:
         return decode(b"".join([*(before + taken[rest] for before, taken, rest in self._texts), text]))
 
     def _begin(self, text: bytes) -> bytes:
-        """What of the first piece belongs to rows."""
+        """Return the part of the first piece that belongs to rows."""
         begin = text.find(b"{", text.find(b"{") + 1)
         found = _TABLE.match(text, begin + 1)
         self._is_odd = found is None
@@ -135,7 +137,7 @@ class Pieces:
         return text[found.end() :]
 
     def _take(self, before: bytes, rows: bytes, closing: bytes) -> None:
-        """`before` stands before the rows, and does not belong to them."""
+        """Decode the rows of a piece. `before` is text that precedes them and is not part of them."""
         begin, told = b"{" + self._table + b":{", rows.lstrip(_BETWEEN)
         text = begin + told + closing
         rest = slice(len(begin), len(begin) + len(told))
@@ -151,8 +153,10 @@ class Pieces:
 
 
 def _put(message: Json, tables: Json) -> Json:
-    """The message with its tables: they are its result, or the last of that or of its parameters. None if they are
-    not."""
+    """Return the message with its tables inserted as result, or as last element of the result or the parameters.
+
+    None if it has no such place.
+    """
     match message:
         case {"result": {}} if not message["result"]:
             return {**message, "result": tables}
@@ -172,7 +176,7 @@ def _try_decode(text: bytes) -> Json:
 
 
 def decode(text: bytes | memoryview | msgspec.Raw) -> Json:
-    """Raises ProtocolError."""
+    """Decode JSON. Raises ProtocolError."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""One connection to an OVSDB server, from its begin to its end: requests, echo, death by silence; work in steps."""
+"""One connection to an OVSDB server: requests, echo, probe timeout; long work runs in steps."""
 
 import asyncio
 import itertools
@@ -32,15 +32,15 @@ KEEPALIVE = {
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 4,
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): 13_000,
 }
-"""Seconds, and milliseconds (tcp(7)). The kernel of a machine answers for a process that is busy: so a machine that is
-gone is told from that within 13 s, whether something was sent to it or not."""
+"""Seconds and milliseconds (tcp(7)). A kernel answers even if its process is busy, so a dead machine is detected within
+13 s, whether data was sent or not."""
 LONGEST = 0.005
-"""Seconds of a step of long work, and as long as it takes to the next place to rest."""
+"""Maximum seconds of a step of long work, plus the time to the next yield."""
 OnReply: TypeAlias = Callable[[Reply], Steps[None] | None]
 
 
 class Link(asyncio.Protocol):
-    """One connection from its begin to its end: requests, echo, death by silence."""
+    """One connection: requests, echo, probe timeout."""
 
     def __init__(
         self,
@@ -61,12 +61,14 @@ class Link(asyncio.Protocol):
         self._reason: str | None = None
         self._received: deque[bytes] = deque()
         self._work: Steps[None] | None = None
-        """What is to be done with what was received, while it rests."""
+        """Pending work for received messages, while it is yielding."""
         self.ended = asyncio.Event()
 
     def request(self, method: str, params: Json, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
-        """Send. `on_reply` is called in the order of the stream. A task that awaits the future runs later, and gets
-        only the error: the contents of a database should not live longer than they have to."""
+        """Send a request. `on_reply` is called in stream order.
+
+        A task that awaits the future runs later, and gets only the error, so that database contents are freed early.
+        """
         if self._reason is not None:
             raise NotConnected(self._reason)
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -76,13 +78,13 @@ class Link(asyncio.Protocol):
         return future
 
     def leave(self, reason: str) -> None:
-        """End the connection now; the first reason is the one that counts."""
+        """Close the connection now. Only the first reason is kept."""
         if self._reason is None:
             self._reason = reason
             if self._transport is not None:
                 self._transport.abort()
 
-    # Called by asyncio
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -104,7 +106,7 @@ class Link(asyncio.Protocol):
         for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(ConnectionLost(self._reason))
-                future.exception()  # marks it as seen: nobody need be waiting, as for a lock
+                future.exception()  # marks it as retrieved: no task may be waiting, as for a lock
         self._waiting.clear()
         self.ended.set()
         self._on_end(self, self._reason)
@@ -112,7 +114,7 @@ class Link(asyncio.Protocol):
     # Internals
 
     def _go_on(self) -> None:
-        """With what was received, in a step; small messages are worked off in the turn in which they come."""
+        """Process received messages for one step. Small messages are processed in the same turn of the loop."""
         transport, work = cast(asyncio.Transport, self._transport), self._work
         if work is None:
             return
@@ -136,7 +138,7 @@ class Link(asyncio.Protocol):
             transport.resume_reading()
 
     def _dispatch_all(self) -> Steps[None]:
-        """When it ends, what the messages were made of is gone again, unless their receivers keep it."""
+        """Process received messages; their memory is freed afterwards unless receivers keep it."""
         while self._received:
             for message in self._framer.feed(self._received.popleft()):
                 if self._reason is not None:
@@ -168,7 +170,7 @@ class Link(asyncio.Protocol):
             future.set_result(reply)
 
     def _send(self, message: Request | Reply) -> None:
-        """What is sent in one turn of the loop leaves in one write."""
+        """Queue a message; all messages of one turn of the loop are sent in one write."""
         if not self._outbox:
             self._loop.call_soon(self._flush)
         self._outbox.append(encode_message(message))
@@ -204,7 +206,7 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def rests(work: Steps[None] | None) -> Steps[None]:
-    """Of work that is done already there is nothing left."""
+    """Return the steps of unfinished work; none if it is done."""
     return work if isinstance(work, Generator) else _nothing()
 
 
@@ -214,5 +216,5 @@ def _nothing() -> Steps[None]:
 
 
 def _is_done(work: Steps[None], until: float) -> bool:
-    """Go on until then, or to the end."""
+    """Run until the given time. Returns whether the work has ended."""
     return all(perf_counter() < until for _ in work)

@@ -1,9 +1,11 @@
 """The OVSDB wire protocol (RFC 7047, ovsdb-server(7)) without I/O: bytes in, values out; time is an argument.
 
-* The stream is JSON texts one after another without any framing. Every byte is looked at once, wherever the network
-  cut the stream, so a database of any size arrives in linear time.
+* The stream is a sequence of JSON texts without framing. Every byte is scanned once, wherever the stream is cut, so a
+  database of any size is read in linear time.
+
 * Encoding is deterministic: equal values give equal bytes.
-* Nothing here retries, waits or logs: `ovsdb.Client` does.
+
+* Retries, waits and logs are in `ovsdb.Client`.
 """
 
 import gc
@@ -20,7 +22,7 @@ from fairlead.drivers.ovsdb.values import Json
 MAX_MESSAGE = 1 << 30
 NO_TXN = "00000000-0000-0000-0000-000000000000"
 
-_NEUTRAL = b"__"  # stands for an escape, so that text keeps its length
+_NEUTRAL = b"__"  # replaces an escape with the same length
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"{}'))
 _WITHOUT_BRACES = bytes.maketrans(b"{}", _NEUTRAL)
 
@@ -70,23 +72,23 @@ def read_message(fields: Json) -> Message:
 
 
 class Framer:
-    """Splits the byte stream into messages; refuses one longer than `limit` before it is whole.
+    """Splits the byte stream into messages; rejects one longer than `limit` before it is complete.
 
-    It counts the braces outside of strings with what `bytes` can do in one pass. A regular expression that never
-    backtracks would need possessive groups, and CPython before 3.11.5, Debian 12's, ends these at a wrong byte.
+    It counts the braces outside of strings with one-pass methods of `bytes`. A regular expression without backtracking
+    would need possessive groups, which CPython before 3.11.5 (Debian 12) ends at a wrong byte.
     """
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
-        self._buffer = bytearray()  # begins with the current message, or with what was not taken of it yet
-        self._pieces: Pieces | None = None  # what was taken of it, if it is large
-        self._depth = 0  # of braces at the end of the buffer
+        self._buffer = bytearray()  # starts with the current message, or the rest that is not split off yet
+        self._pieces: Pieces | None = None  # pieces of a large message that are split off
+        self._depth = 0  # brace depth at the end of the buffer
         self._in_string = False
         self._in_escape = False
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that `data` completes. Consume it to the end before feeding more."""
-        begin = -len(self._buffer)  # of the buffer, counted from the begin of `data`
+        """Yield the messages that `data` completes. Consume it to the end before feeding more."""
+        begin = -len(self._buffer)  # start of the buffer, relative to the start of `data`
         self._buffer += data
         for end, depth in self._find_ends(data):
             if depth == 0:
@@ -101,7 +103,7 @@ class Framer:
         self._check_length(len(self._buffer))
 
     def _find_ends(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """The positions behind closing braces, with the depth there, as far as somebody may look at them."""
+        """Yield positions after relevant closing braces, with the depth there."""
         text = self._hide_strings(data)
         position = 0
         for part in text.split(b"}")[:-1]:
@@ -113,7 +115,7 @@ class Framer:
         self._depth += text.count(b"{", position)
 
     def _hide_strings(self, data: bytes) -> bytes:
-        """`data` with other bytes for the escapes, and for the braces in strings."""
+        """Return `data` with escapes, and braces in strings, replaced by other bytes."""
         if not data:
             return data
         was_in_string, was_in_escape = self._in_string, self._in_escape
@@ -126,7 +128,7 @@ class Framer:
             parts[inside] = b'"'.join(parts[inside]).translate(_WITHOUT_BRACES).split(b'"')
             text = b'"'.join(parts)
         self._in_string = was_in_string ^ (text.count(b'"') % 2 == 1)
-        self._in_escape = text.endswith(b"\\")  # it is cut: its other half will come
+        self._in_escape = text.endswith(b"\\")  # the other half of a cut escape follows
         return text
 
     def _check_length(self, length: int) -> None:
@@ -158,11 +160,13 @@ MANY_OBJECTS = 10_000
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """A JSON text makes a million containers and no cycle: looking for one costs eight times the decoding.
+    """Disable the garbage collector: a JSON text creates a million containers and no cycle, and collecting costs eight
+    times the decoding.
 
-    The collector counts its runs, not what they look at. After a hundred steps, each with thousands of new objects, one
-    run would look at them all, for 150 ms. So what a large step has made is frozen: it goes when nothing refers to it.
-    Of what others had in hand at that moment, a cycle among it would stay for good; that is little, and rare.
+    The collector counts its runs, not the objects it traverses. After a hundred steps, each with thousands of new
+    objects, one run would traverse all of them, for 150 ms. So objects created by a large step are frozen; they are
+    still freed by reference counting. Cycles among other objects alive at that moment are never freed, which is rare
+    and small.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -179,9 +183,9 @@ def without_collector() -> Iterator[None]:
 
 
 def read_results(reply: Reply, operations: int) -> list[Json]:
-    """The result of each operation, or the error that stopped them all (RFC 7047 section 4.1.3).
+    """Return the result of each operation. Raises the error that stopped them (RFC 7047 section 4.1.3).
 
-    An error behind the last operation is one of the commit.
+    An error after the last operation is one of the commit.
     """
     if reply.error is not None:
         raise TransactionError(*_read_error(reply.error), None)
@@ -193,14 +197,14 @@ def read_results(reply: Reply, operations: int) -> list[Json]:
 
 
 def read_result(reply: Reply) -> Json:
-    """The result of any other request."""
+    """Return the result of any other request. Raises RequestError."""
     if reply.error is not None:
         raise RequestError(*_read_error(reply.error))
     return reply.result
 
 
 def _read_error(error: Json) -> tuple[str, str]:
-    """RFC 7047 has objects; ovsdb-server sends bare strings for a method it does not know."""
+    """Read an error. RFC 7047 requires objects; ovsdb-server sends strings for unknown methods."""
     match error:
         case {"error": str(name)}:
             return name, str(error.get("details", ""))
@@ -209,13 +213,13 @@ def _read_error(error: Json) -> tuple[str, str]:
 
 
 def assert_lock(name: str) -> Json:
-    """The operation that makes a transaction fail unless this connection owns the lock (RFC 7047 section 5.2.10)."""
+    """Operation that fails the transaction unless this connection holds the lock (RFC 7047 section 5.2.10)."""
     return {"op": "assert", "lock": name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMonitor:
-    """What to follow of one table; without `where`, every row (ovsdb-server(7) section 4.1.12)."""
+    """Monitored part of a table; every row without `where` (ovsdb-server(7) section 4.1.12)."""
 
     columns: tuple[str, ...]
     where: tuple[Json, ...] = ()
@@ -228,7 +232,7 @@ def encode_monitors(tables: Mapping[str, TableMonitor]) -> Json:
 
 
 def merge_row(row: Mapping[str, Json] | None, change: Mapping[str, Json]) -> Mapping[str, Json] | None:
-    """A row of scalar columns after one <row-update2> (ovsdb-server(7) section 4.1.14); None when it is gone."""
+    """Apply one <row-update2> to a row of scalar columns (ovsdb-server(7) section 4.1.14); None after a delete."""
     match change:
         case {"initial": new} | {"insert": new}:
             return {**new}
@@ -239,10 +243,10 @@ def merge_row(row: Mapping[str, Json] | None, change: Mapping[str, Json]) -> Map
 
 
 def find_refusal(row: Mapping[str, Json] | None) -> str | None:
-    """Why a server must not be used for the database of this row of `_Server` table `Database`; None if it may.
+    """Return why a server must not be used, from its row of the `_Server` table `Database`; None if it may.
 
-    A server that is not the leader answers reads late and forwards writes, and has locks of its own
-    (ovsdb-server(5)). A relay never leads. Columns with their default value are left out of an update.
+    A follower answers reads late, forwards writes, and has locks of its own (ovsdb-server(5)). A relay is never the
+    leader. Columns with their default value are left out of an update.
     """
     if row is None:
         return "does not serve the database"

@@ -1,5 +1,4 @@
-"""Where an OVSDB server is: remotes in the syntax of ovsdb(7), when to try which, and whether the one that is connected
-lives. No I/O."""
+"""Remotes in the syntax of ovsdb(7), their rotation, and liveness of the connected one. No I/O."""
 
 import re
 from collections.abc import Sequence
@@ -43,7 +42,8 @@ def _bracket(host: str) -> str:
 
 
 def parse_remotes(text: str) -> tuple[Remote, ...]:
-    """Read a comma list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection Methods)."""
+    """Parse a comma-separated list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection
+    Methods)."""
     return tuple(_parse_remote(part.strip()) for part in text.split(","))
 
 
@@ -58,7 +58,8 @@ def _parse_remote(text: str) -> Remote:
 
 
 class Rotation:
-    """Which remote next, and after how long: a round tries each at once, then pauses; pauses double up to `cap`."""
+    """Next remote and pause: a round tries each remote without a pause between; pauses after a round double up to
+    `cap`."""
 
     def __init__(self, remotes: Sequence[Remote], first: float, cap: float) -> None:
         if not remotes:
@@ -74,10 +75,10 @@ class Rotation:
         return self._remotes[self._index]
 
     def failed(self, held: float) -> float:
-        """Go to the next remote, to be tried after the pause that is returned.
+        """Select the next remote and return the pause before it is tried.
 
-        `held` is how long the last one was in sync. Less than `cap` is no success: a server that dies whenever it is
-        read in full must not be read in full without a pause.
+        `held` is the seconds that the last one was in sync. Less than `cap` counts as a failure, so that a server that
+        crashes during full reads is not read repeatedly without a pause.
         """
         self._tries = 1 if held >= self._cap else self._tries + 1
         self._index = (self._index + 1) % len(self._remotes)
@@ -92,9 +93,9 @@ class Verdict(Enum):
 
 
 class Liveness:
-    """Silence for one interval asks for a probe, for one more means death.
+    """Liveness of a connection: silence for one interval requires a probe, for another one means dead.
 
-    A tick that comes late shows that *we* stood still: the probe then gets its time once more.
+    A late tick shows that this process was delayed, and the probe gets another interval.
     """
 
     def __init__(self, interval: float, now: float) -> None:
@@ -104,7 +105,7 @@ class Liveness:
 
     @property
     def due(self) -> float:
-        """When to tick next."""
+        """Time of the next tick."""
         return self._since + self._interval
 
     def heard(self, now: float) -> None:

@@ -1,11 +1,11 @@
-"""Values as OVSDB writes them in JSON, and back (RFC 7047 section 5.1). No I/O."""
+"""OVSDB values in JSON, encoded and decoded (RFC 7047 section 5.1). No I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.drivers.ovsdb.errors import ProtocolError
 
-Json = Any  # what a JSON text decodes to; callers give it a type where they read it
+Json = Any  # any decoded JSON; callers narrow the type
 
 
 def encode_uuid(uuid: str) -> Json:
@@ -13,12 +13,12 @@ def encode_uuid(uuid: str) -> Json:
 
 
 def encode_named_uuid(name: str) -> Json:
-    """Refers to the "uuid-name" of an insert of the same transaction."""
+    """Reference to the "uuid-name" of an insert in the same transaction."""
     return ["named-uuid", name]
 
 
 def encode_set(values: Iterable[Json]) -> Json:
-    """A set of one is its bare element."""
+    """Encode a set; a set with one element is the bare element."""
     ordered = sorted(values)
     return ordered[0] if len(ordered) == 1 else ["set", ordered]
 
@@ -28,7 +28,7 @@ def encode_uuids(uuids: Iterable[str]) -> Json:
 
 
 def encode_optional(value: Json) -> Json:
-    """A column of at most one value: None is the empty set."""
+    """Encode a column with at most one value: None is the empty set."""
     return ["set", []] if value is None else value
 
 
@@ -45,7 +45,7 @@ def decode_uuid(value: Json) -> str:
 
 
 def decode_set(value: Json) -> tuple[Json, ...]:
-    """The elements in ascending order."""
+    """Return the elements in ascending order."""
     match value:
         case ["set", [*elements]]:
             return tuple(sorted(elements))
@@ -70,7 +70,7 @@ def decode_map(value: Json) -> dict[Any, Json]:
 
 
 def patch_map(old: Mapping[Any, Json], difference: Json) -> dict[Any, Json]:
-    """A map column after a "modify": an equal pair goes, any other is set (ovsdb-server(7) section 4.1.14)."""
+    """Apply a "modify" to a map column: equal pairs are removed, others set (ovsdb-server(7) section 4.1.14)."""
     new = dict(old)
     for key, value in decode_map(difference).items():
         if key in new and new[key] == value:
