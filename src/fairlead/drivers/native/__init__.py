@@ -1,1 +1,1 @@
-"""Rows of plain Linux hosts in the kernel: nftables, routes, rules, addresses."""
+"""Driver for plain Linux hosts: rows as nftables elements, routes, rules and addresses in the kernel."""

@@ -1,4 +1,4 @@
-"""Connections that the kernel tracks (nfnetlink_conntrack): found by where they went first, and forgotten."""
+"""Tracked connections of the kernel (nfnetlink_conntrack): found by their original destination, and deleted."""
 
 import contextlib
 import errno
@@ -18,30 +18,31 @@ DESTINATION_TRANSLATED = 1 << 5
 _STATUS, _STATUS_MASK = 3, 26
 _ANSWER, _TUPLE, _MARK, _ID, _ZONE, _MARK_MASK = 2, 1, 8, 12, 18, 21
 FIRST_PACKET = {socket.AF_INET: struct.Struct(">24x4s8xB15xH"), socket.AF_INET6: struct.Struct(">36x16s8xB15xH")}
-"""Where to, which protocol, which port: the kernel says them first, and all that is before them has one length."""
+"""Destination, protocol and port of the original tuple, which comes first and at a fixed offset."""
 _CLIENT = {socket.AF_INET: struct.Struct(">16x4s24xH"), socket.AF_INET6: struct.Struct(">16x16s36xH")}
-"""Where from, and the port."""
+"""Source and port of the original tuple."""
 _ANSWERING = {socket.AF_INET: struct.Struct(">8x4s24xH"), socket.AF_INET6: struct.Struct(">8x16s36xH")}
-"""The same of the answers, without what is before them."""
+"""Source and port of the reply tuple, at an offset within the tuple attribute."""
 _TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 
 
 class Staying(NamedTuple):
-    """Of a service, which of this host's own datagrams go on to others, who have their slots or had them before."""
+    """Slots of a service with own datagrams of this host that continue to another host, the owner or previous owner."""
 
     by_source: bool
     slots: frozenset[int]
 
 
 def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Staying]) -> set[bytes]:
-    """Connections to these that others were asked about, and this host's own to others: none that is translated here,
-    though others may have marked it so. Answers to which some are kept. The kernel looks through all that it tracks.
+    """Delete connections to these services that other hosts were queried about, and this host's own ones to other
+    hosts.
 
-    Raises OSError.
+    Connections that are translated here stay, even if another program has set the same mark bits. Returns the services
+    with connections that were kept. The kernel scans all tracked connections. Raises OSError.
     """
     found, kept = list[Message](), set[bytes]()
     head = struct.pack(">BBH", family, 0, 0)
-    with contextlib.suppress(Interrupted):  # connections come and go while they are listed
+    with contextlib.suppress(Interrupted):  # connections change during the dump
         for _, body in netlink.dump(Message(GET, head + be32(_MARK, SECOND) + be32(_MARK_MASK, SECOND))):
             its = attributes(body[4:])
             key = _key(*FIRST_PACKET[family].unpack_from(body))
@@ -61,15 +62,15 @@ def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping
 def forget_translated(
     netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Set[tuple[bytes, int]]]
 ) -> int:
-    """Connections to these services that are translated here to one of these members, an address and a port. The kernel
-    looks through all that it tracks, and says what is translated; one before 5.19 says all. How many there were.
+    """Delete connections to these services that are translated here to one of these members (address and port).
 
-    Raises OSError.
+    The kernel scans all tracked connections and filters by status; before 5.19 it returns all. Returns the number of
+    deleted connections. Raises OSError.
     """
     found = list[Message]()
     head, translated = struct.pack(">BBH", family, 0, 0), DESTINATION_TRANSLATED
     which = be32(_STATUS, translated) + be32(_STATUS_MASK, translated)
-    with contextlib.suppress(Interrupted):  # connections come and go while they are listed
+    with contextlib.suppress(Interrupted):  # connections change during the dump
         for _, body in netlink.dump(Message(GET, head + which)):
             members = ending.get(_key(*FIRST_PACKET[family].unpack_from(body)))
             if members is None:
@@ -85,7 +86,7 @@ def forget_translated(
 
 
 def _slot(body: bytes, family: socket.AddressFamily, staying: Staying) -> int | None:
-    """None where no slots are asked for, which costs less than to know it."""
+    """Return the slot of a connection; None if no slots are needed, which saves computing the hash."""
     if not staying.slots:
         return None
     source, source_port = _CLIENT[family].unpack_from(body)
@@ -96,11 +97,11 @@ def _slot(body: bytes, family: socket.AddressFamily, staying: Staying) -> int | 
 
 
 def _key(to: bytes, number: int, port: int) -> bytes:
-    """As rules note it."""
+    """Key of a service as rules record it."""
     return to + struct.pack(">B3xHxx", number, port)
 
 
 def _naming(its: dict[int, bytes]) -> bytes:
-    """This one alone, and not another one that has come since."""
+    """Attributes that identify this connection, and not a later one with the same tuple."""
     named = nested(_TUPLE, its[_TUPLE]) + attribute(_ID, its[_ID])
     return named + (attribute(_ZONE, its[_ZONE]) if _ZONE in its else b"")

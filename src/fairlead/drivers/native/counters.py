@@ -1,7 +1,7 @@
-"""What the kernel of a plain host has counted for services since it began to (ADR 82). All of it waits for the kernel.
+"""Counters of services in the kernel of a plain host (ADR 82). All functions block on the kernel.
 
-Packets make the elements that count them, so nothing is written for a service that nobody uses here, and a change of
-rows touches no counter. Elements of services that are nobody's any more are removed here.
+Packets create the elements that count them, so an unused service has none, and a change of rows affects no counter.
+Elements of deleted services are removed here.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ _TRACKED = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _STATUS, _PROTOCOL, _STATUS_MASK = 3, 4, 26
 _TCP, _STATE = 1, 1
 LIVE = frozenset({3, 4, 5})
-"""States of a TCP connection that was opened and that not both ends have closed: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. Of
-other protocols all live until the tracker forgets them."""
+"""TCP states of established connections that are not closed by both ends: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. Entries of
+other protocols count until they expire."""
 IsOurs: TypeAlias = Callable[[CountedService], bool]
 
 
 class Counters:
-    """It has no part in what the driver writes, so neither waits for the other."""
+    """Counters of a host. It shares nothing with the driver's writes, so neither waits for the other."""
 
     def __init__(self, table: str, boot: str, most_connections: int) -> None:
-        """`boot` names this boot of the machine. With more connections tracked they are not looked at."""
+        """`boot` is the id of this boot. Connections are not counted if more than `most_connections` are tracked."""
         self._table = table
         self._boot = boot
         self._most = most_connections
@@ -50,15 +50,15 @@ class Counters:
             ground.close()
 
     def read(self, is_ours: IsOurs) -> Readings:
-        """Of services that are ours; what was counted for others is removed. Nothing before there is a table.
+        """Read the counters of services that are `ours`, and remove all others. Empty without a table.
 
-        Raises DriverError, and OSError.
+        Raises DriverError and OSError.
         """
         ground = self._ground = self._ground or Ground(self._table)
         try:
             return steadily(lambda: self._read(ground, is_ours))
         except OSError as error:
-            if error.errno == errno.ENOENT:  # nobody has made it yet, or somebody has just removed it
+            if error.errno == errno.ENOENT:  # the table does not exist yet, or was just deleted
                 return {}
             raise
 
@@ -75,7 +75,7 @@ class Counters:
                         counts.setdefault(service, {})[name] = Count(value=value, cookie=since, created=0.0)
                     else:
                         strays.remove(shape, [key])
-        with contextlib.suppress(OSError):  # the next look finds them too
+        with contextlib.suppress(OSError):  # the next read retries it
             ground.transact(strays)
         active = self._active(ground.netlink, is_ours)
         return {each: Reading(counts=counts.get(each, {}), active=active[each]) for each in {*counts, *active}}
@@ -93,8 +93,11 @@ class Counters:
 
 
 def _since(ground: Ground, boot: str) -> int:
-    """A number that names when counting began. Counters of a table that somebody has saved and loaded again, perhaps in
-    another boot, say what had been counted when it was saved: they begin anew."""
+    """Return an id of the period of counting.
+
+    A table that was saved and restored, perhaps in another boot, has the counters of the time when it was saved, so
+    they are reset.
+    """
     said = read_elements(ground.netlink, ground.table, SINCE)
     where, _, number = said.get(word(0), b"").decode().rpartition(" ")
     here = f"{boot} {ground.handle().hex()}"
@@ -109,7 +112,7 @@ def _since(ground: Ground, boot: str) -> int:
 
 
 def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService | None, str]:
-    """Whose counter it is, and of what. Nobody's is one of a protocol that there is not."""
+    """Return the service and the metric of a counter; None for an unknown protocol."""
     size = 4 if family.version == 4 else 16
     if shape == family.counted:
         name, key = "bytes_out" if key[0] else "bytes_in", key[4:]
@@ -124,10 +127,10 @@ def _service(to: bytes, number: int, port: int) -> CountedService:
 
 
 def _open(netlink: Netlink, family: socket.AddressFamily) -> Iterator[tuple[bytes, int, int]]:
-    """Where each went that is open now and whose destination this host translates."""
+    """Yield the destination of each open connection that this host translates."""
     translated = struct.pack(">I", DESTINATION_TRANSLATED)
     asked = struct.pack(">BBH", family, 0, 0) + attribute(_STATUS, translated) + attribute(_STATUS_MASK, translated)
-    with contextlib.suppress(Interrupted):  # connections come and go while they are listed
+    with contextlib.suppress(Interrupted):  # connections change during the dump
         for _, body in netlink.dump(Message(GET, asked)):
             to, number, port = FIRST_PACKET[family].unpack_from(body)
             if number in _TRANSPORTS and (number != socket.IPPROTO_TCP or _state(body) in LIVE):

@@ -1,7 +1,7 @@
-"""The rows of a plain Linux host, in its kernel: found again by any process, and written in one transaction.
+"""Driver of a plain Linux host: rows in its kernel, read back by any process, and written in one transaction.
 
-What is in our table is ours alone, so what was written is believed as long as the table is the same one. All that waits
-for the kernel is done in a thread.
+Only this driver writes to its nftables table, so the rows last written are taken as actual as long as the table's
+handle is the same. All kernel calls run in a thread.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ _T = TypeVar("_T")
 
 
 class Kept(Enum):
-    """What became of what was written."""
+    """State of the rows after a check."""
 
     WHOLE = auto()
     MENDED = auto()
-    """Others had taken some of it away."""
+    """Parts removed by another program were restored."""
     LOST = auto()
-    """Every owner has to be looked at."""
+    """Every owner has to be read again."""
 
 
 class Native:
-    """A driver of many owners at once (`drivers/interface.py`)."""
+    """Driver that applies many owners in one transaction (`drivers/interface.py`)."""
 
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
@@ -51,21 +51,21 @@ class Native:
         self._watch: Watch | None = None
         self._found: Found | None = None
         self._doubted: Found | None = None
-        """As it was before something failed, until it is known what there is now."""
+        """State before a failure, until the actual one has been read."""
         self._busy = asyncio.Lock()
         self._lost: Callable[[], None] = lambda: None
         self._is_lost = False
 
     def follow(self, lost: Callable[[], None]) -> None:
-        """`lost` is told when somebody has removed our table: it was made anew, and every owner has to be looked at."""
+        """Register a callback for a removed table: it has been re-created, and every owner has to be read again."""
         self._lost = lost
 
     async def open(self) -> None:
-        """Begin, or go on where an earlier agent has ended. Raises DriverError."""
+        """Start, taking over the state of a previous agent. Raises DriverError."""
         await self._in_thread(self._install)
 
     async def close(self) -> None:
-        """All rows stay, and the kernel goes on by them."""
+        """Close; all rows stay in the kernel and keep working."""
         async with self._busy:
             ground, watch = self._ground, self._watch
             self._ground = self._watch = self._found = self._doubted = None
@@ -74,17 +74,19 @@ class Native:
                     each.close()
 
     async def open_tunnels(self) -> None:
-        """Take what other hosts lead here: all rows are applied. A table that was made anew takes nothing before.
-        Raises DriverError."""
+        """Accept traffic from other hosts' tunnels, once all rows are applied. A re-created table rejects it until
+        then.
+
+        Raises DriverError.
+        """
         await self._in_thread(self._open_tunnels)
 
     async def remove(self) -> None:
-        """Leave the host as it was before there was anything of ours. Raises DriverError."""
+        """Remove everything from the host, and restore its original settings. Raises DriverError."""
         await self._in_thread(self._remove)
 
     async def look_after(self) -> Kept:
-        """Make anew what others took away of what was written, as far as anybody has heard of a change. It costs next
-        to nothing where nobody has changed anything. Raises DriverError."""
+        """Check for changes by other programs and restore the rows. Cheap without such changes. Raises DriverError."""
         return await self._in_thread(self._look_after)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
@@ -92,7 +94,7 @@ class Native:
         return {owner: dict(rows) for owner, rows in found.owners.items()}
 
     async def look(self) -> Mapping[Owner, Rows]:
-        """What is there, and nothing is written: what is not whole is left out. Raises DriverError."""
+        """Return the complete rows in the kernel, without writing. Raises DriverError."""
         return await self._in_thread(self._look)
 
     async def read(self, owner: Owner) -> Rows:
@@ -110,12 +112,15 @@ class Native:
             await self._in_thread(self._apply, diffs)
 
     async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
-        """Have the kernel forget the connections with these ends. How many there were; and the ends to which a row
-        leads still, of which none is forgotten: the next packet would go there again. Raises DriverError."""
+        """Delete the tracked connections with these ends.
+
+        Returns their number, and the ends that a row still leads to; those are not deleted, because the next packet
+        would continue to the same member. Raises DriverError.
+        """
         return await self._in_thread(self._flush, cuts)
 
     async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """One at a time. Whoever is cancelled leaves the kernel to finish: nobody else begins before."""
+        """Run in a thread, one call at a time. A cancelled call completes in the thread before the next one starts."""
         async with self._busy:
             running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
             try:
@@ -126,7 +131,7 @@ class Native:
             except OSError as error:
                 self._doubt()
                 raise _translated(error) from error
-            except Unavailable:  # perhaps in the middle of what was to be changed
+            except Unavailable:  # perhaps in the middle of a change
                 self._doubt()
                 raise
             finally:
@@ -138,7 +143,7 @@ class Native:
         self._doubted, self._found = self._found or self._doubted, None
 
     def _known(self) -> Found:
-        """As long as the table is the same one."""
+        """Return the known rows, re-read if the table was re-created."""
         found = self._found
         if found is None or self._ground is None:
             return self._read_anew()

@@ -1,7 +1,7 @@
-"""Elements of our sets and maps as messages of nftables, written and read in bulk.
+"""Elements of nftables sets and maps as netlink messages, written and read in bulk.
 
-libnftables takes 60 microseconds for an element that it is told as text, and reads a set back to change one: a load
-balancer of ten members on 10,000 would take seconds. These are a tenth of a microsecond to a few.
+libnftables needs 60 microseconds for each element in text form, and reads a set back to change one element: adding a
+load balancer of ten members to 10,000 would take seconds. These functions need a tenth of a microsecond to a few.
 """
 
 import struct
@@ -38,23 +38,23 @@ _HEADS = struct.Struct("=HHHHHH")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shape:
-    """A set or a map by its name; how many bytes a key and a value have: whole words. There is one value of each."""
+    """A set or map: its name, and the size of keys and values in bytes, in whole words. Compared by identity."""
 
     name: str
     key: int
     data: int = 0
     commented: bool = False
-    """Each element says something in words (`nft list set` shows it)."""
+    """Whether each element has a comment (shown by `nft list set`)."""
     ranges: bool = False
-    """A key is followed by the last one that is meant: both make a range in each of their fields."""
+    """Whether a key is a range: the first and the last key, which form a range in each of their fields."""
 
 
 Elements = Mapping[bytes, bytes]
-"""Key -> value, or the comment of one that has one."""
+"""Key -> value, or the comment in a set with comments."""
 
 
 def added(shape: Shape, elements: Elements) -> Iterator[bytes]:
-    """Each as the kernel takes it."""
+    """Yield the elements in the kernel's format."""
     if shape.commented:
         for key, comment in elements.items():
             yield _commented(key, comment)
@@ -77,7 +77,7 @@ def removed(shape: Shape, keys: Iterable[bytes]) -> Iterator[bytes]:
 
 @lru_cache
 def _frame(key: int, data: int) -> tuple[bytes, bytes]:
-    """What is before the key, and before the value."""
+    """Return the bytes before the key, and those before the value."""
     whole = 4 + 8 + key + (8 + data if data else 0)
     head = _HEADS.pack(whole, _ELEMENT | _NESTED, 8 + key, _KEY | _NESTED, 4 + key, _VALUE)
     middle = struct.pack("=HHHH", 8 + data, _DATA | _NESTED, 4 + data, _VALUE) if data else b""
@@ -85,7 +85,7 @@ def _frame(key: int, data: int) -> tuple[bytes, bytes]:
 
 
 def _commented(key: bytes, comment: bytes) -> bytes:
-    """A comment as nft writes it: its kind, its length, and a zero at its end."""
+    """Encode a comment as nft does: type, length, text, and a zero byte."""
     said = bytes((0, len(comment) + 1)) + comment + b"\0"
     return nested(_ELEMENT, nested(_KEY, attribute(_VALUE, key)), attribute(_COMMENT, said))
 
@@ -97,7 +97,7 @@ def _range(key: bytes) -> bytes:
 
 
 class Changes:
-    """Of elements of a table, in one transaction. What goes, goes before anything comes."""
+    """Changes of a table's elements in one transaction. Deletes precede inserts."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -116,7 +116,7 @@ class Changes:
             self._removed.setdefault(shape, []).extend(found)
 
     def change(self, shape: Shape, before: Elements, after: Elements) -> None:
-        """What differs alone."""
+        """Add only the differences."""
         if not before or not after:
             self.remove(shape, before)
             self.add(shape, after)
@@ -132,7 +132,7 @@ class Changes:
 
     @property
     def count(self) -> int:
-        """Of elements."""
+        """Number of changed elements."""
         return sum(len(each) for changed in (self._removed, self._added) for each in changed.values())
 
     def messages(self) -> list[Message]:
@@ -149,7 +149,7 @@ class Changes:
 
 
 def read_elements(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, bytes]:
-    """All of them. Raises Interrupted, and OSError."""
+    """Read all elements. Raises Interrupted and OSError."""
     found: dict[bytes, bytes] = {}
     asked = nftables(_GET, text(_TABLE, table), text(_SET, shape.name))
     for _, body in netlink.dump(asked):
@@ -162,7 +162,8 @@ def read_elements(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, byt
 
 
 def read_shape(netlink: Netlink, table: str, shape: Shape) -> Shape | None:
-    """How long keys and values are in a set that is called so; None if there is none. Raises OSError."""
+    """Return the sizes of keys and values in the kernel's set with this name; None if it does not exist. Raises
+    OSError."""
     found: Mapping[int, bytes] = {}
     with absent():
         found = attributes(netlink.find(nftables(_GET_SET, text(_TABLE, table), text(_SET, shape.name)))[4:])
@@ -173,8 +174,10 @@ def read_shape(netlink: Netlink, table: str, shape: Shape) -> Shape | None:
 
 
 def read_counters(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, tuple[int, int] | None]:
-    """Of each element of a set what it has counted: packets and bytes. None of one that counts nothing: no rule of ours
-    has made it. Raises Interrupted, and OSError."""
+    """Return packets and bytes of each element; None for one without a counter, which no rule has created.
+
+    Raises Interrupted and OSError.
+    """
     found: dict[bytes, tuple[int, int] | None] = {}
     asked = nftables(_GET, text(_TABLE, table), text(_SET, shape.name))
     for _, body in netlink.dump(asked):
@@ -188,13 +191,13 @@ def read_counters(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, tup
 
 
 def flushed(table: str, shape: Shape) -> Message:
-    """That all elements go."""
+    """Message that deletes all elements of a set."""
     return nftables(_DELETE, text(_TABLE, table), text(_SET, shape.name))
 
 
 def _read_framed(listed: bytes, shape: Shape) -> Iterable[tuple[bytes, bytes]]:
-    """All have one length, so they are read without a look at each; unless somebody has written one by hand that says
-    more, as a comment."""
+    """Read elements of equal length without parsing each; falls back to parsing for manually added ones with more
+    attributes, such as a comment."""
     size = 12 + shape.key + (8 + shape.data if shape.data else 0)
     low, high = (bytes([each]) * (len(listed) // size) for each in struct.pack("=H", size))
     if len(listed) % size or (listed[::size], listed[1::size]) != (low, high):

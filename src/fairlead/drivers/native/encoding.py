@@ -1,4 +1,4 @@
-"""Rows as elements of our sets and maps, and back. A number that a host computes with is in its own byte order."""
+"""Codec between rows and elements of sets and maps. Numbers that the kernel computes with are in host byte order."""
 
 import struct
 import sys
@@ -17,9 +17,9 @@ from fairlead.model.loadbalancer import Transport
 Clients: TypeAlias = tuple[IPNetwork, ...]
 ByShape: TypeAlias = dict[Shape, dict[bytes, bytes]]
 NOBODY = 0
-"""The number of what a service has not: a table of slots, who is at its places, a list of clients."""
+"""Number for a missing slot table, target list or client list."""
 _MOST = 1 << 20
-"""No number of ours is larger: there are not as many services."""
+"""Upper bound of valid numbers: there are never that many services."""
 _ORDER = sys.byteorder
 
 
@@ -41,26 +41,26 @@ def service_key(row: Service) -> bytes:
 
 
 def connection_key(vip: IPAddress, transport: Transport, port: int) -> bytes:
-    """The same service as the tracker has it (`connections.py`)."""
+    """Key of a service as conntrack has it (`connections.py`)."""
     return vip.packed + struct.pack(">B3xHxx", PROTOCOLS[transport], port)
 
 
 def asked_key(key: bytes) -> bytes:
-    """The same service as rules note it, which know protocols as one byte."""
+    """Key of a service as rules record it, with the protocol in one byte."""
     return key[:-8] + bytes([int.from_bytes(key[-8:-4], _ORDER), 0, 0, 0]) + key[-4:]
 
 
 class Served(NamedTuple):
-    """Who serves, as many services have it in common: all ports of a pool, at all VIPs of one IP version."""
+    """Targets of a service, shared by all ports of a pool, at all VIPs of one IP version."""
 
     targets: tuple[bytes, ...]
-    """Of each place the value of its element."""
+    """Element value of each target."""
     before: tuple[tuple[int, int], ...]
-    """As of `Service`."""
+    """As in `Service`."""
 
 
 class Numbers(NamedTuple):
-    """Of what a service has in common with others."""
+    """Numbers of the shared parts of a service."""
 
     slots: int
     served: int
@@ -86,7 +86,7 @@ def service_elements(row: Service, numbers: Numbers) -> ByShape:
 
 
 _OF_VALUES = {4: OWNERS, 8: FAMILIES[4].member, 20: FAMILIES[6].member}
-"""By how long they are."""
+"""Shapes by the length of their values."""
 
 
 def served_elements(number: int, served: Served | None) -> ByShape:
@@ -100,7 +100,7 @@ def served_elements(number: int, served: Served | None) -> ByShape:
 
 
 def hairpins(rows: Iterable[NativeRow]) -> ByShape:
-    """Members here, with whose VIPs they may be reached by themselves."""
+    """Elements for members on this host that connect to themselves through a VIP (hairpin)."""
     found: ByShape = {}
     for row in rows:
         if isinstance(row, Service):
@@ -118,7 +118,7 @@ def pattern_elements(number: int, slots: bytes) -> Elements:
 
 
 def client_elements(number: int, clients: Clients) -> ByShape:
-    head, found = struct.pack(">I", number), ByShape()  # nft has ranges in the order of the network
+    head, found = struct.pack(">I", number), ByShape()  # nft has ranges in network byte order
     for network in clients:
         first, last = network.network_address.packed, network.broadcast_address.packed
         found.setdefault(FAMILIES[network.version].clients, {})[head + first + head + last] = b""
@@ -126,7 +126,7 @@ def client_elements(number: int, clients: Clients) -> ByShape:
 
 
 def read_patterns(elements: Elements) -> dict[int, bytes]:
-    """Whole ones."""
+    """Return the complete slot tables."""
     found: dict[int, bytearray] = {}
     counts: dict[int, int] = {}
     read = struct.Struct("=II")
@@ -156,14 +156,14 @@ def _network(first: bytes, last: bytes) -> IPNetwork:
 
 
 class Serving(NamedTuple):
-    """What rows say of places, and how the kernel has it."""
+    """Targets as in rows, and as in the kernel."""
 
     targets: tuple[Target, ...]
     served: Served
 
 
 def read_served(tables: Mapping[Shape, Elements]) -> dict[int, Serving]:
-    """Those whose places are whole."""
+    """Return the complete target lists."""
     values: dict[int, dict[int, bytes]] = {}
     read = struct.Struct("=II")
     for shape in _OF_VALUES.values():
@@ -199,7 +199,7 @@ def read_services(
     serving: Mapping[int, Serving],
     lists: Mapping[int, Clients],
 ) -> Iterator[tuple[Service, Numbers]]:
-    """Those that are whole."""
+    """Yield the complete services."""
     transports = {number: transport for transport, number in PROTOCOLS.items()}
     for family in FAMILIES.values():
         size = 4 if family.version == 4 else 16

@@ -1,4 +1,4 @@
-"""All rows of ours, as the kernel has them."""
+"""All managed rows in the kernel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,10 +38,10 @@ OwnRows = dict[Key, NativeRow]
 
 @dataclass(slots=True)
 class Found:
-    """It is changed with what is applied."""
+    """State of the kernel, updated with each applied change."""
 
     handle: bytes
-    """Of the table."""
+    """Handle of the table."""
     owners: dict[Owner, OwnRows] = field(default_factory=dict)
     vips: dict[IPAddress, Owner] = field(default_factory=dict)
     ways: dict[int, Owner] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Found:
 
 
 def read(ground: Ground) -> Found:
-    """What is not whole, or of no row, is removed. Raises Interrupted, Unavailable, and OSError."""
+    """Read all rows, and remove incomplete and unknown elements. Raises Interrupted, Unavailable and OSError."""
     found = Found(ground.handle())
     tables = {shape: read_elements(ground.netlink, ground.table, shape) for shape in SHAPES}
     _read_hosts(ground, tables, found)
@@ -72,7 +72,7 @@ def read(ground: Ground) -> Found:
 
 
 def leads_to(found: Found, cut: Cut) -> bool:
-    """Whether a row leads connections to this member here."""
+    """Whether a row leads connections to this member on this host."""
     owner = found.vips.get(cut.address)
     key = "Service", str(cut.address), cut.transport.value, str(cut.port)
     row = found.owners.get(owner, {}).get(key) if owner is not None else None
@@ -81,10 +81,10 @@ def leads_to(found: Found, cut: Cut) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Missing:
-    """Of what rows are besides elements."""
+    """Missing parts of rows other than elements."""
 
     stands: bool
-    """Whether all is there on which rows stand."""
+    """Whether devices, sysctls and rules are in place."""
     ways: list[Way]
     held: list[IPAddress]
     taken: list[IPAddress]
@@ -94,7 +94,7 @@ class Missing:
 
 
 def find_missing(found: Found, ground: Ground) -> Missing:
-    """Raises Unavailable, and OSError."""
+    """Find missing parts. Raises Unavailable and OSError."""
     rows = [row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip | Way)]
     ways, held, taken = ground.routing.ways(), set(ground.routing.held()), set(ground.routing.taken())
     vips = [row for row in rows if isinstance(row, Vip)]
@@ -107,8 +107,11 @@ def find_missing(found: Found, ground: Ground) -> Missing:
 
 
 def mend(missing: Missing, found: Found, ground: Ground) -> bool:
-    """By what was written: nobody has to be asked what there should be. Whether nothing is missing any more: somebody
-    may have given this host the address of a VIP. Raises DriverError, and OSError."""
+    """Restore missing parts from the known rows.
+
+    Returns whether nothing is missing any more: the host itself may have been given the address of a VIP. Raises
+    DriverError and OSError.
+    """
     if not missing.stands:
         ground.install()
     for way in missing.ways:
@@ -118,8 +121,8 @@ def mend(missing: Missing, found: Found, ground: Ground) -> bool:
 
 
 def follow_addresses(found: Found, ground: Ground) -> None:
-    """From which address this host asks VIPs is no row: it follows what addresses the host has. Raises Unavailable, and
-    OSError."""
+    """Update the source address for the host's own connections to VIPs. It is no row, because it depends on the host's
+    addresses. Raises Unavailable and OSError."""
     vips = (row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip))
     ground.routing.lead_own_anew([row.address for row in vips if row.held or row.taken], found.vips)
 
@@ -166,7 +169,7 @@ def _read_services(tables: Mapping[Shape, Elements], found: Found) -> None:
 
 
 def _put(found: Found, name: bytes, row: Way | Own | Vip) -> bool:
-    """False for an element that is none of ours: whoever writes here by hand says no owner."""
+    """Add a row. Returns False for an element without a valid owner, which was added manually."""
     try:
         owner = Owner.parse(name.decode())
     except ValueError:
@@ -181,7 +184,7 @@ def _put(found: Found, name: bytes, row: Way | Own | Vip) -> bool:
 
 
 def _elements(found: Found) -> ByShape:
-    """Of all rows."""
+    """Return the elements of all rows."""
     whole: ByShape = {WAYS: {word(host): b"" for host in found.ways}, PATTERNS: {}}
     parts = [hairpins(rows.values()) for rows in found.owners.values()]
     for owner, rows in found.owners.items():
@@ -197,7 +200,7 @@ def _elements(found: Found) -> ByShape:
 
 
 def row_elements(row: NativeRow, owner: Owner, numbers: Numbers) -> ByShape:
-    """Its own ones."""
+    """Return the elements of this row alone."""
     match row:
         case Way():
             return {WAYS: {word(row.host): str(owner).encode()}}

@@ -1,7 +1,7 @@
-"""What our rows stand on: devices, rules of routing, a table of nftables. Made where it is missing, and removed whole.
+"""Prerequisites of rows: devices, routing rules, an nftables table. Created where missing, and removed as a whole.
 
-What the host had is remembered in what is ours: the rule that took the place of its first one, and a device's alias.
-So a host that was begun by one agent is left as it was by another.
+The host's original settings are recorded in managed objects: the rule that replaces its first one, and a device's
+alias. So one agent can restore a host that another one has set up.
 """
 
 import os
@@ -18,14 +18,14 @@ from fairlead.drivers.native.routing import Device, Routing, read_sysctl, write_
 from fairlead.drivers.native.ruleset import CLOSED, MOST_COUNTED, TUNNELS, Family, about, layout_of
 
 OLDEST = 5, 18
-"""The first Linux on which an address says who made it."""
+"""Oldest supported Linux version: the first in which addresses have a protocol attribute."""
 _ACCEPT_LOCAL = "net/ipv4/conf/all/accept_local"
-"""Whether this host takes answers that come from a VIP, which is its own address too, to clients behind it."""
+"""Sysctl: accept packets with a source address of this host, needed for replies from a VIP to clients behind it."""
 
 
 class Ground:
     def __init__(self, table: str, link: Callable[[int], Netlink] = Netlink) -> None:
-        """`link` makes a socket of a protocol (netlink(7)). Raises DriverError where the kernel is too old."""
+        """`link` opens a netlink socket for a protocol (netlink(7)). Raises DriverError for an older kernel."""
         if tuple(int(each) for each in os.uname().release.split("-")[0].split(".")[:2]) < OLDEST:
             raise DriverError(
                 f"Linux {OLDEST[0]}.{OLDEST[1]} is the oldest that will do, and here is {os.uname().release}"
@@ -34,14 +34,14 @@ class Ground:
         self.routing = Routing(link(ROUTE))
         self.netlink = link(NETFILTER)
         self._said = ""
-        """By devices that somebody may have removed since: what the host had."""
+        """Original settings from the device's alias, kept because another program may remove the device."""
 
     def close(self) -> None:
         self.routing.close()
         self.netlink.close()
 
     def install(self) -> None:
-        """Raises DriverError, Interrupted, and OSError."""
+        """Create missing parts. Raises DriverError, Interrupted and OSError."""
         self._install_devices()
         if read_sysctl(_ACCEPT_LOCAL) != "1":
             write_sysctl(_ACCEPT_LOCAL, "1")
@@ -69,34 +69,34 @@ class Ground:
         return device.is_half_made or device.alias.startswith(f"{self.table}: ")
 
     def stands(self) -> bool:
-        """Whether all but our table is there as it was installed. Raises Unavailable, OSError."""
+        """Whether everything except the table is in place. Raises Unavailable and OSError."""
         devices = self.routing.devices()
         are_there = devices.keys() == set(TUNNELS) and read_sysctl(_ACCEPT_LOCAL) == "1"
         return are_there and all(map(self.routing.is_finished, devices.values())) and self.routing.stands()
 
     def can_be_read(self) -> bool:
-        """Whether there is a table of which this release knows what its elements mean. Raises Interrupted, OSError."""
+        """Whether the table exists with a layout of this release. Raises Interrupted and OSError."""
         said = said_about(self.netlink, self.table)
         return said is not None and layout_of(said) == layout_of(about())
 
     def handle(self) -> bytes:
-        """Which table it is: one that was made anew has another. None at all: b""."""
+        """Handle of the table, which changes when it is re-created; b"" without a table."""
         return handle(self.netlink, self.table)
 
     def transact(self, changes: Changes) -> None:
-        """Raises OSError."""
+        """Apply changes of elements. Raises OSError."""
         if changes:
             self.netlink.transact(changes.messages())
 
     def open_tunnels(self) -> None:
-        """Take what other hosts lead here (`CLOSED`). Raises Interrupted, OSError."""
+        """Accept traffic from other hosts' tunnels (`CLOSED`). Raises Interrupted and OSError."""
         changes = Changes(self.table)
         changes.remove(CLOSED, read_elements(self.netlink, self.table, CLOSED))
         self.transact(changes)
 
     def forget_asked(self, family: Family, ending: Mapping[bytes, Staying]) -> None:
-        """Connections to these services that others were asked about, so that this host translates them if they are its
-        own now. Where nobody was asked nothing is looked at. Raises DriverError, OSError."""
+        """Delete connections to these services that other hosts were queried about, so that this host translates them
+        if it owns their slots now. Skips the scan if no host was queried. Raises DriverError and OSError."""
         noted = steadily(partial(read_elements, self.netlink, self.table, family.asked)).keys()
         due = ending if len(noted) >= MOST_COUNTED else {key: ending[key] for key in ending.keys() & noted}
         if not due:
@@ -107,12 +107,15 @@ class Ground:
         self.transact(changes)
 
     def forget_translated(self, version: int, ending: Mapping[bytes, Set[tuple[bytes, int]]]) -> int:
-        """Connections to these services that are translated here to one of these members. How many there were. Raises
-        OSError."""
+        """Delete connections to these services that are translated here to one of these members, and return their
+        number.
+
+        Raises OSError.
+        """
         return forget_translated(self.netlink, socket.AF_INET if version == 4 else socket.AF_INET6, ending)
 
     def remove(self) -> None:
-        """All that is ours: the host is as it was. Raises Unavailable, OSError."""
+        """Remove everything and restore the host's settings. Raises Unavailable and OSError."""
         taken = list(self.routing.taken())
         self.routing.leave([*self.routing.held(), *taken])
         self.routing.release(taken)

@@ -1,6 +1,6 @@
-"""Messages to the kernel and its answers (netlink(7)): attributes, requests, dumps, and transactions of nftables.
+"""Netlink messages (netlink(7)): attributes, requests, dumps, and transactions of nftables.
 
-A call holds its thread until the kernel has answered.
+A call blocks its thread until the kernel has answered.
 """
 
 import errno
@@ -26,14 +26,14 @@ _TYPE = 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 LARGEST = 60_000
-"""Bytes of one attribute that holds others: the kernel counts them in 16 bits."""
+"""Maximum bytes of a nested attribute, because the kernel has a 16-bit length."""
 _TOGETHER = 100
-"""Messages that are sent at once: as many answers as the socket has room for by far."""
+"""Messages sent in one batch; their answers easily fit into the socket buffer."""
 ATTEMPTS = 20
-"""To read something while nobody changes it."""
+"""Attempts to read a consistent dump."""
 _T = TypeVar("_T")
 _ROOM = 1 << 17
-"""Bytes of an answer that is read at once: the kernel fills 32 kB of a dump."""
+"""Read buffer for an answer; the kernel fills 32 kB of a dump."""
 
 
 class Message(NamedTuple):
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
 
 class Interrupted(Exception):
-    """What was dumped has changed meanwhile: the answer is of no one moment."""
+    """The dumped data changed during the dump, so the answer is inconsistent."""
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -60,7 +60,7 @@ def u8(kind: int, value: int) -> bytes:
 
 
 def u16(kind: int, value: int) -> bytes:
-    """As the network has it."""
+    """Attribute in network byte order."""
     return attribute(kind, struct.pack(">H", value))
 
 
@@ -69,7 +69,7 @@ def u32(kind: int, value: int) -> bytes:
 
 
 def be32(kind: int, value: int) -> bytes:
-    """As nftables has numbers."""
+    """Attribute in network byte order, as nftables has numbers."""
     return attribute(kind, struct.pack(">I", value))
 
 
@@ -90,7 +90,7 @@ def each_attribute(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def nftables(kind: int, *values: bytes, flags: int = 0) -> Message:
-    """A message about tables of family inet (NFPROTO_INET)."""
+    """Message for tables of family inet (NFPROTO_INET)."""
     return Message(_NFTABLES << 8 | kind, struct.pack(">BBH", 1, 0, 0) + b"".join(values), flags)
 
 
@@ -103,7 +103,7 @@ def _each_message(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def steadily(work: Callable[[], _T]) -> _T:
-    """Again where somebody has come between. Raises Unavailable, and what `work` does."""
+    """Retry work that was interrupted by concurrent changes. Raises Unavailable, and the errors of `work`."""
     for _ in range(ATTEMPTS):
         try:
             return work()
@@ -114,7 +114,7 @@ def steadily(work: Callable[[], _T]) -> _T:
 
 @contextmanager
 def absent() -> Iterator[None]:
-    """What is not there is no error: whoever asked for it goes on after this."""
+    """Ignore ENOENT."""
     try:
         yield
     except OSError as error:
@@ -123,7 +123,7 @@ def absent() -> Iterator[None]:
 
 
 class Netlink:
-    """A socket. What the kernel refuses is an OSError with its number."""
+    """Netlink socket. Errors of the kernel are raised as OSError."""
 
     def __init__(self, protocol: int) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
@@ -137,20 +137,20 @@ class Netlink:
 
     @property
     def port(self) -> int:
-        """By which others know who asked for a change."""
+        """Port id, which identifies this socket in notifications."""
         return int(self._socket.getsockname()[0])
 
     def close(self) -> None:
         self._socket.close()
 
     def ask(self, message: Message) -> None:
-        """Returns when it was done."""
+        """Send a request and wait for its acknowledgement."""
         self._send([message._replace(flags=message.flags | REQUEST | ACK)])
         for _ in self._answers(self._number):
             pass
 
     def ask_all(self, messages: Sequence[Message]) -> list[int]:
-        """Each by itself, one after the other: the number of its error, 0 for none."""
+        """Send independent requests, and return the error number of each, 0 for success."""
         found: list[int] = []
         for first in range(0, len(messages), _TOGETHER):
             some = messages[first : first + _TOGETHER]
@@ -161,21 +161,21 @@ class Netlink:
         return found
 
     def find(self, message: Message) -> bytes:
-        """The one thing that was asked for."""
+        """Request a single object."""
         self._send([message._replace(flags=message.flags | REQUEST | ACK)])
         return next(iter([body for _, body in self._answers(self._number)]), b"")
 
     def dump(self, message: Message) -> Iterator[tuple[int, bytes]]:
-        """Kind and body of all that there is. Raises Interrupted."""
+        """Yield type and body of all dumped messages. Raises Interrupted."""
         self._send([message._replace(flags=message.flags | REQUEST | DUMP)])
         yield from self._answers(self._number)
 
     def read(self, message: Message) -> list[tuple[int, bytes]]:
-        """What a dump says of one moment, however often others come between. Raises Unavailable."""
+        """Return a consistent dump, retrying after concurrent changes. Raises Unavailable."""
         return steadily(lambda: list(self.dump(message)))
 
     def transact(self, messages: Sequence[Message]) -> None:
-        """All of them in one transaction of nftables, or none."""
+        """Send messages as one nftables transaction."""
         begin, end = (
             Message(kind, struct.pack(">BBH", 0, 0, _NFTABLES), REQUEST) for kind in (_BATCH_BEGIN, _BATCH_END)
         )
@@ -202,7 +202,8 @@ class Netlink:
         self._socket.send(data)
 
     def _answers(self, last: int) -> Iterator[tuple[int, bytes]]:
-        """Until the one of this number is answered. An error of one before ends it: no transaction was made."""
+        """Yield answers until the message with this number is acknowledged. An earlier error aborts the transaction and
+        is raised."""
         interrupted = False
         while True:
             data = self._socket.recv(_ROOM)
@@ -224,7 +225,7 @@ class Netlink:
                     yield kind, body
 
     def _forget_answers(self) -> None:
-        """Each message of a transaction that failed has its own."""
+        """Discard the remaining answers; each message of a failed transaction has one."""
         try:
             while self._socket.recv(_ROOM, socket.MSG_DONTWAIT):
                 pass
@@ -233,13 +234,13 @@ class Netlink:
 
 
 class ReadOnly(Netlink):
-    """It asks, and leaves out whatever would change anything."""
+    """Socket that sends read requests and ignores changes."""
 
     def ask(self, message: Message) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ask_all(self, messages: Sequence[Message]) -> list[int]:
         return [0] * len(messages)
 
     def transact(self, messages: Sequence[Message]) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""libnftables in this process: what is not elements is written as text, once."""
+"""libnftables, used for everything except elements, in text form."""
 
 import ctypes
 from functools import lru_cache
@@ -7,12 +7,12 @@ _LIBRARY = "libnftables.so.1"
 
 
 class NftError(Exception):
-    """In the words of nft."""
+    """Error of nft, with its message."""
 
 
 @lru_cache
 def _library() -> ctypes.CDLL:
-    """Raises OSError where it is not installed."""
+    """Load the library. Raises OSError if it is not installed."""
     found = ctypes.CDLL(_LIBRARY)
     found.nft_ctx_new.restype = ctypes.c_void_p
     found.nft_ctx_new.argtypes = [ctypes.c_uint32]
@@ -26,7 +26,7 @@ def _library() -> ctypes.CDLL:
 
 
 def load(text: str) -> None:
-    """In one transaction. Raises NftError, and OSError where there is no libnftables."""
+    """Run commands in one transaction. Raises NftError, and OSError without libnftables."""
     library = _library()
     context = library.nft_ctx_new(0)
     try:

@@ -1,4 +1,4 @@
-"""Which addresses this host has besides VIPs, on whichever device (rtnetlink(7))."""
+"""Addresses of this host other than VIPs, on all devices (rtnetlink(7))."""
 
 import socket
 import struct
@@ -14,19 +14,19 @@ from fairlead.model.addresses import IPAddress
 _GETADDR, _GETANYCAST = 22, 62
 _ADDRESS = struct.Struct("=BBBBI")
 _PEERS, _LOCAL, _ANYCAST, _PROTOCOL = 1, 2, 5, 11
-"""Attributes. Of a link between two the second one is the host's; elsewhere there may be the first one alone. The last
-one says who made the address: VIPs are ours, and may be ten thousand."""
+"""Attributes. On a point-to-point link the local address is the host's; elsewhere only the first may exist. The
+protocol identifies VIPs, possibly ten thousand."""
 
 
 def read_addresses() -> frozenset[IPAddress]:
-    """All at one moment. It holds its thread until the kernel has answered. Raises Unavailable, and OSError."""
+    """Return all addresses from one consistent dump. Blocks the thread. Raises Unavailable and OSError."""
     with closing(Netlink(ROUTE)) as netlink:
         return steadily(lambda: frozenset(_dumped(netlink)))
 
 
 def _dumped(netlink: Netlink) -> Iterator[IPAddress]:
-    """With those that every router has in IPv6, one in each prefix of its links (RFC 4291, 2.6.1): datagrams come to
-    its sockets there too. Raises Interrupted."""
+    """Yield the addresses, including subnet-router anycast addresses of IPv6 (RFC 4291, 2.6.1), because the host's
+    sockets receive datagrams to them too. Raises Interrupted."""
     asked = [(_GETADDR, socket.AF_INET)]
     if Path("/proc/sys/net/ipv6").exists():
         asked += [(_GETADDR, socket.AF_INET6), (_GETANYCAST, socket.AF_INET6)]

@@ -1,9 +1,9 @@
-"""Our table where there is none, and in place of an older release's: no packet finds it empty meanwhile.
+"""Creation of the nftables table, and its upgrade from an older release without a gap for packets.
 
-Rules alone are replaced in one transaction, and sets stay. A set cannot get another type: nft refuses that. Then a new
-table is made beside the old one, asleep; it gets the elements; and when it is awake the old one is put to sleep, and
-removed. Twice, for a table cannot get another name. For a moment both are awake, and both decide alike. One
-transaction for all would refuse packets: those that are among the old rules then find maps of which all is gone.
+If only rules differ, they are replaced in one transaction, and sets stay. nft cannot change the type of a set. In that
+case a new, dormant table is created beside the old one and gets its elements. After the new one is activated, the old
+one is made dormant and deleted. This is done twice, because a table cannot be renamed. For a moment both are active and
+decide equally. A single transaction would reject packets, because packets in the old rules would find empty maps.
 """
 
 import time
@@ -20,20 +20,21 @@ _NEW_TABLE, _GET_TABLE, _DELETE_TABLE = 0, 1, 2
 _NAME, _FLAGS, _HANDLE = 1, 2, 4
 _DORMANT = 1
 _PASSING = 0.05
-"""Seconds for packets that are among the rules: by far more than any takes."""
+"""Seconds that packets have to leave the old rules; far more than they need."""
 _Carry: TypeAlias = Callable[[Shape, Elements], Elements]
 CARRIED: Mapping[str, _Carry] = {}
-"""What becomes of an older release's elements, by the name of the set: where keys or values have another length or
-another meaning now. Without an entry they are the same where their lengths are, and the set begins empty where not."""
+"""Conversions of older elements, by set name, for sets with another length or meaning of keys or values. Without an
+entry, elements of equal length are kept, and other sets start empty."""
 
 
 def beside(table: str) -> str:
-    """The name of the other one, while there are two."""
+    """Name of the second table during an upgrade."""
     return f"{table}-next"
 
 
 def renew(netlink: Netlink, table: str) -> None:
-    """May be ended at any point, and is gone on with by the next agent. Raises DriverError, Interrupted, OSError."""
+    """Create or upgrade the table. After an interruption the next call continues. Raises DriverError, Interrupted and
+    OSError."""
     if _is_awake(netlink, beside(table)):
         _move(netlink, beside(table), table)
         return
@@ -52,12 +53,12 @@ def renew(netlink: Netlink, table: str) -> None:
 
 
 def handle(netlink: Netlink, table: str) -> bytes:
-    """Which table it is: one that was made anew has another. None at all: b""."""
+    """Handle of the table, which changes when it is re-created; b"" without a table."""
     return _find(netlink, table).get(_HANDLE, b"")
 
 
 def said_about(netlink: Netlink, table: str) -> str | None:
-    """What our table says of itself; None if there is none. Raises Interrupted, OSError."""
+    """Return the table's description of itself; None without a table. Raises Interrupted and OSError."""
     if not handle(netlink, table):
         return None
     said: Elements = {}
@@ -88,7 +89,7 @@ def _is_awake(netlink: Netlink, table: str) -> bool:
 
 
 def _remove(netlink: Netlink, table: str) -> None:
-    """When no packet is among its rules any more."""
+    """Delete a table after packets have left its rules."""
     if _is_awake(netlink, table):
         netlink.transact([nftables(_NEW_TABLE, text(_NAME, table), be32(_FLAGS, _DORMANT))])
         time.sleep(_PASSING)
@@ -97,7 +98,7 @@ def _remove(netlink: Netlink, table: str) -> None:
 
 
 def _move(netlink: Netlink, old: str, new: str) -> None:
-    """To a table of this release, whatever there was of it."""
+    """Move the elements to a new table of this release, replacing any remains of an earlier attempt."""
     _remove(netlink, new)
     _load(ruleset(new, "flags dormant;"))
     changes, carried = Changes(new), {} if _fits(said_about(netlink, old)) else CARRIED
@@ -110,7 +111,7 @@ def _move(netlink: Netlink, old: str, new: str) -> None:
 
 
 def _carried(netlink: Netlink, old: str, shape: Shape, carried: Mapping[str, _Carry]) -> Elements:
-    """Elements of a set of that name, as they are in this release."""
+    """Return the elements of an old set, converted to this release."""
     before = read_shape(netlink, old, shape)
     if before is None:
         return {}

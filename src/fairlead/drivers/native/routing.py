@@ -1,10 +1,12 @@
-"""Rules, routes, addresses and devices of ours (rtnetlink(7)). Of routes and addresses a protocol of ours says that we
-made them. Rules say that the kernel did: systemd-networkd removes all others when it begins, and without the one of
-local addresses nothing reaches the host. They are known by their preferences.
+"""Routing rules, routes, addresses and devices (rtnetlink(7)).
 
-A packet whose mark says that it goes to another host has a table of its own there: a route through one of three devices
-that puts it into a tunnel (VXLAN with the generic protocol extension, which carries bare IP of both versions: no MAC
-addresses, and one device for all hosts).
+Managed routes and addresses have a routing protocol number of their own. Managed rules have the kernel's, because
+systemd-networkd deletes all others when it starts, and without the rule for local addresses the host would be
+unreachable. They are identified by their preferences.
+
+A packet with the mark of another host is routed by a table of its own: a route through one of three devices that puts
+it into a tunnel (VXLAN with the generic protocol extension, which carries plain IP of both versions: no MAC addresses,
+and one device for all hosts).
 """
 
 import errno
@@ -36,17 +38,17 @@ from fairlead.drivers.native.ruleset import BACK, KINDS, MARK_BITS, SECOND, THER
 from fairlead.model.addresses import IPAddress
 
 OURS = 250
-"""The protocol that made a route or an address (rtnetlink(7), rtm_protocol): nobody else's."""
+"""Protocol number of managed routes and addresses (rtnetlink(7), rtm_protocol), which no other program uses."""
 PORTS = TUNNEL_PORTS
 MTU = 1464
-"""Bytes of what fits through tunnels over IPv4 where the fabric takes 1500: 20 of IP, 8 of UDP and 8 of VXLAN."""
+"""MTU in bytes of tunnels over IPv4 on a fabric with 1500: 20 bytes IP, 8 UDP and 8 VXLAN."""
 MTU_OVER_6 = MTU - 20
 _TABLES = 0xFA1E0000
-"""Added to a mark: the number of its routing table. Without one: that of VIPs, for what the host itself sends there."""
+"""Base of routing table numbers: base plus mark; the base itself is the table of the host's own packets to VIPs."""
 _ANYWHERE: dict[int, IPAddress] = {socket.AF_INET: ip_address("192.0.2.1"), socket.AF_INET6: ip_address("2001:db8::1")}
-"""Nobody's (RFC 5737, RFC 3849): where it would go is where all goes that has no route of its own."""
+"""Documentation addresses (RFC 5737, RFC 3849), to query the default route."""
 _DUMMY = ip_address("192.0.0.8")
-"""A host's that has no other (RFC 7600). A device that has no address at all drops what comes (rp_filter)."""
+"""IPv4 dummy address (RFC 7600), because a device without any address drops packets (rp_filter)."""
 _NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
@@ -63,8 +65,8 @@ _ROUTE = struct.Struct("=BBBBBBBBI")
 _ADDRESS = struct.Struct("=BBBBI")
 _LINK = struct.Struct("=BxHiII")
 FIRST, OWN, MARKED_ONLY, HOSTS, LAST = 1, 2, 3, 4, 5
-"""Preferences of our rules. What is in a tunnel, and what has no mark of ours, goes on at the last one. What the host
-itself sends to a VIP that it holds has an address of the host as its source, not the VIP."""
+"""Preferences of managed rules. Tunnel packets, and packets without a managed mark, continue at the last one. The
+host's own packets to a VIP that it holds get an address of the host as source, not the VIP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Rule:
 
     @property
     def is_ours(self) -> bool:
-        """By its place, and by what it is. An older release's has our protocol."""
+        """Whether the rule is managed, by preference and action. Those of older releases have the managed protocol
+        number."""
         if self.preference == LAST:
             is_such = self.action == _NOP or self.table == _LOCAL
         elif self.preference in (FIRST, MARKED_ONLY):
@@ -90,7 +93,7 @@ class Rule:
 
     @property
     def renewed(self) -> "Rule":
-        """As this release makes it."""
+        """The rule as this release creates it."""
         mask = 0 if self.mark is None else MARK_BITS if self.mark else KINDS
         return replace(self, protocol=_KERNEL, mask=mask)
 
@@ -121,17 +124,17 @@ class Device:
     alias: str
     is_up: bool
     is_tunnel: bool
-    """At our port."""
+    """Whether it is a tunnel with the managed port."""
 
     @property
     def is_half_made(self) -> bool:
-        """By an agent that was killed."""
+        """Whether its creation was interrupted."""
         return self.is_tunnel and not self.alias and not self.is_up
 
 
 class Routing:
     def __init__(self, netlink: Netlink) -> None:
-        """`netlink` is of routes; it is closed with this."""
+        """`netlink` is a routing socket, closed together with this object."""
         self._netlink = netlink
         self.families: list[int] = [socket.AF_INET]
         if Path("/proc/sys/net/ipv6").exists():
@@ -139,7 +142,7 @@ class Routing:
 
     @property
     def port(self) -> int:
-        """By which others know that we asked for a change."""
+        """Port id, which identifies own changes in notifications."""
         return self._netlink.port
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class Routing:
     # Rules
 
     def install_rules(self) -> None:
-        """Ours come first, and the rule of local addresses, which was first, comes after them."""
+        """Install the rules: managed ones first, then the rule for local addresses, which was first before."""
         for family in self.families:
             self._renew_rules(family)
             had = set(self.rules(family))
@@ -164,7 +167,8 @@ class Routing:
                 self._delete_rule(each)
 
     def _renew_rules(self, family: int) -> None:
-        """Those that an older release has made. Of two with one preference the kernel takes the first that fits."""
+        """Replace rules of an older release. Of two rules with one preference the kernel uses the first matching
+        one."""
         had = set(self.rules(family))
         for each in had:
             if each.is_ours and each.renewed != each:
@@ -173,7 +177,7 @@ class Routing:
                 self._delete_rule(each)
 
     def stands(self) -> bool:
-        """Whether all of that is there, and local addresses are not first again. Raises Unavailable, OSError."""
+        """Whether all rules are in place, with local addresses not first. Raises Unavailable and OSError."""
         return all(self._has_rules(family, set(self.rules(family))) for family in self.families)
 
     def _has_rules(self, family: int, had: Set[Rule]) -> bool:
@@ -181,8 +185,12 @@ class Routing:
         return not is_first and had >= {self._last(family, had), *self._leading(family)}
 
     def _last(self, family: int, had: Set[Rule]) -> Rule:
-        """That of local addresses, unless somebody has it elsewhere than where the kernel had put it. Without any no
-        packet would reach the host: who has removed all rules has removed ours too."""
+        """Return the last rule: that of local addresses, unless it exists at another than the kernel's default
+        preference.
+
+        Without any rule for local addresses no packet reaches the host: a program that deleted all rules has deleted
+        the managed ones too.
+        """
         elsewhere = [each for each in had if each.table == _LOCAL and each.preference not in (0, LAST)]
         is_first = any(each.table == _LOCAL and each.preference == 0 for each in had)
         return Rule(family, LAST, _NOP) if elsewhere and not is_first else Rule(family, LAST, table=_LOCAL)
@@ -221,7 +229,7 @@ class Routing:
         with _unless(errno.ENOENT):
             self._netlink.ask(Message(_DELRULE, rule.body))
 
-    # Ways to other hosts
+    # Routes to other hosts
 
     def add_way(self, host: int, address: IPAddress) -> None:
         for family in self.families:
@@ -236,7 +244,7 @@ class Routing:
                 self._delete_route(family, _TABLES + mark)
 
     def ways(self) -> dict[int, IPAddress | None]:
-        """Of hosts to whom there is a rule or a route: where it leads, if all is there as it has to be."""
+        """Return host -> its address, for hosts with a rule or route; None if they are incomplete."""
         whole = {(family, mark) for family in self.families for mark in (THERE, SECOND, BACK)}
         ruled: dict[int, set[tuple[int, int]]] = {}
         for family in self.families:
@@ -255,7 +263,7 @@ class Routing:
 
     def _route(self, family: int, device: str, mark: int, to: IPAddress) -> bytes:
         encapsulation, mtu = (2, MTU) if to.version == 4 else (4, MTU_OVER_6)
-        flags = [] if to.version == 4 else [u16(6, 1)]  # with a checksum: without one the other side drops it
+        flags = [] if to.version == 4 else [u16(6, 1)]  # with UDP checksum: the other side drops packets without one
         return b"".join(
             [
                 _ROUTE.pack(family, 0, 0, 0, 0, OURS, _LINK_SCOPE if family == socket.AF_INET else 0, _UNICAST, 0),
@@ -268,7 +276,7 @@ class Routing:
         )
 
     def _routes(self) -> Iterator[tuple[int, int, IPAddress]]:
-        """Family, mark, where it leads."""
+        """Yield (family, mark, destination)."""
         for family in self.families:
             asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, 0, 0)
             for _, body in self._netlink.read(Message(_GETROUTE, asked)):
@@ -299,7 +307,7 @@ class Routing:
                     yield ip_address(found.get(2) or found[1])
 
     def hold(self, addresses: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
-        """Answers those that somebody else has given to the host. `vips` are all, of which some are held."""
+        """Add addresses, and return those that the host itself already has. `vips` are all VIPs, held or not."""
         wanted = [Message(_NEWADDR, _address(each, _LOOPBACK), CREATE | EXCLUSIVE) for each in addresses]
         there = self._ask_all(wanted, addresses, errno.EEXIST)
         refused = there - set(self.held()) if there else set()
@@ -307,25 +315,25 @@ class Routing:
         return [each for each in addresses if each in refused]
 
     def lead_own(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
-        """What the host itself sends to a VIP that it holds: from an address of its own, if it has one."""
+        """Route the host's own packets to VIPs that it holds, with a source address of its own, if it has one."""
         sources = {version: self._source(version, vips) for version in {each.version for each in held}}
         wanted = [(each, source) for each in held if (source := sources[each.version]) is not None]
         bodies = [self._own(vip, _HOST_SCOPE) + u32(4, _LOOPBACK) + attribute(7, its.packed) for vip, its in wanted]
         self._ask_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], [vip for vip, _ in wanted])
 
     def lead_own_anew(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
-        """Those that are not led so."""
+        """Update the routes that differ."""
         self.lead_own(self.not_led(held, vips), vips)
 
     def not_led(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
-        """Raises Unavailable, OSError."""
+        """Return the addresses with a missing or outdated route. Raises Unavailable and OSError."""
         known = dict(self._led_own())
         sources = {version: self._source(version, vips) for version in {each.version for each in held}}
         return [each for each in held if known.get(each) != sources[each.version]]
 
     def _source(self, version: int, vips: Container[IPAddress]) -> IPAddress | None:
-        """The address from which the host sends to anywhere, or one of its own where it has no way to just anywhere.
-        None where it has none but a VIP."""
+        """Return the source address of the default route, or any address of the host without one; None if it has only
+        VIPs."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         anywhere = _ANYWHERE[family]
         asked = _ROUTE.pack(family, anywhere.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(1, anywhere.packed)
@@ -336,8 +344,8 @@ class Routing:
         return next((each for each in self._addresses(family) if each not in vips), None)
 
     def _addresses(self, family: int) -> Iterator[IPAddress]:
-        """That the host has for everybody, and not from us: those of loopback first, which no link takes away. Without
-        those of which it is not known yet whether another machine has them (RFC 4862, 5.4)."""
+        """Yield the global addresses of the host, loopback first, because those do not depend on a link. Addresses in
+        duplicate address detection (RFC 4862, 5.4) are left out."""
         found = list[tuple[bool, int, IPAddress]]()
         for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, 0))):
             _, _, flags, scope, index = _ADDRESS.unpack_from(body)
@@ -347,7 +355,7 @@ class Routing:
         return (address for *_, address in sorted(found, key=lambda each: each[:2]))
 
     def _led_own(self) -> Iterator[tuple[IPAddress, IPAddress]]:
-        """A VIP, and from which address the host sends to it."""
+        """Yield each VIP and the source address for it."""
         for family in self.families:
             asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, _LOCAL_ROUTE, 0) + u32(15, _TABLES)
             with _unless(errno.ENOENT):
@@ -369,7 +377,8 @@ class Routing:
         )
 
     def _ask_all(self, messages: Sequence[Message], addresses: Iterable[IPAddress], *is_so: int) -> set[IPAddress]:
-        """A message for each address. Answers those of which one of these errors says that it is so already."""
+        """Send one message per address, and return the addresses with one of these errors, which mean that it is done
+        already."""
         found = set()
         for address, number in zip(addresses, self._netlink.ask_all(messages), strict=True):
             if number in is_so:
@@ -378,7 +387,7 @@ class Routing:
                 raise OSError(number, os.strerror(number))
         return found
 
-    # Addresses whose packets end here, and which the host has not
+    # Addresses that the host receives without having them
 
     def taken(self) -> Iterator[IPAddress]:
         for family in self.families:
@@ -396,7 +405,8 @@ class Routing:
         self._ask_all([Message(_DELROUTE, self._taken(each, _NOWHERE)) for each in addresses], addresses, errno.ESRCH)
 
     def _taken(self, vip: IPAddress, scope: int) -> bytes:
-        """Where the kernel looks whether a source is its own, and beside its own route of an address on `lo`."""
+        """Local route, in the table that the kernel checks sources against, beside its own route for an address on
+        `lo`."""
         family, bits = _family(vip)
         head = _ROUTE.pack(family, bits, 0, 0, _LOCAL, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
         return head + u32(6, OURS) + attribute(1, vip.packed)
@@ -404,7 +414,7 @@ class Routing:
     # Devices
 
     def devices(self) -> dict[str, Device]:
-        """Those of our names."""
+        """Return the devices with managed names."""
         found = {}
         for _, body in self._netlink.read(Message(_GETLINK, _LINK.pack(0, 0, 0, 0, 0))):
             its = attributes(body[_LINK.size :])
@@ -417,7 +427,7 @@ class Routing:
         return found
 
     def add_device(self, name: str, alias: str) -> None:
-        """The kernel takes no alias of a device that it makes: in between it is half made."""
+        """Create a device. The kernel accepts no alias at creation, so it is unfinished in between."""
         data = nested(2, _tunnel(name), u8(7, 0), u8(25, 1), attribute(27, b""))
         body = _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name) + u32(_MTU, MTU)
         body += nested(_LINKINFO, text(1, "vxlan"), data)
@@ -433,7 +443,7 @@ class Routing:
         self._netlink.ask(Message(_NEWLINK, alias_and_up))
 
     def is_finished(self, device: Device) -> bool:
-        """Raises Unavailable, OSError."""
+        """Whether the device is up with its address. Raises Unavailable and OSError."""
         asked = Message(_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, device.index))
         has = any(attributes(body[8:]).get(2) == _DUMMY.packed for _, body in self._netlink.read(asked))
         return device.is_up and has
@@ -448,13 +458,13 @@ def read_sysctl(name: str) -> str:
 
 
 def write_sysctl(name: str, value: str) -> None:
-    """Nothing where there is no such thing: a host may have no IPv6."""
+    """Write a sysctl; ignored if it does not exist, because a host may have no IPv6."""
     with _unless(errno.ENOENT):
         Path("/proc/sys", name).write_text(value)
 
 
 def _tunnel(name: str) -> bytes:
-    """What a device of ours has by which no other one of that name would be taken for it: its port."""
+    """The port attribute, which identifies a managed device."""
     return u16(15, PORTS[TUNNELS.index(name)])
 
 
@@ -473,7 +483,7 @@ def _address(address: IPAddress, index: int, scope: int = 0) -> bytes:
 
 
 def _family(address: IPAddress) -> tuple[int, int]:
-    """And how many bits of an address are all of it."""
+    """Return the family and the address length in bits."""
     return (socket.AF_INET, 32) if address.version == 4 else (socket.AF_INET6, 128)
 
 
@@ -483,7 +493,7 @@ def _number(value: bytes) -> int:
 
 @contextmanager
 def _unless(*numbers: int) -> Iterator[None]:
-    """What is so already is no error."""
+    """Ignore errors that mean the desired state already holds."""
     try:
         yield
     except OSError as error:

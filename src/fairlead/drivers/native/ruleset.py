@@ -1,71 +1,71 @@
-"""The rules of our table, the same on each host and for ever: what differs is in its sets and maps.
+"""Rules of the nftables table. They are the same on each host and never change; all differences are in sets and maps.
 
-A packet of a VIP has one of 256 slots, by `jhash` (`dataplane/flow_slot.py`). Who has it is looked up in four steps:
-which table of slots a service has (`service`: many have the same one), whose place the slot is there (`pattern`), which
-list of places a service has (`served`: all ports of a pool have the same one), and who is at that place of it (`owner`:
-another host; `member`: an address here). Such a list says also who had a slot before (`before`).
+Lookup. A packet to a VIP has one of 256 slots, by `jhash` (`dataplane/flow_slot.py`). Its target is found in four
+steps: the slot table of the service (`service`: many services share one), the slot's index (`pattern`), the target list
+of the service (`served`: all ports of a pool share one), and the target at that index (`owner`: another host; `member`:
+an address here). The target list also has the previous owners of slots (`before`). A failed map lookup ends a rule, and
+the next rule handles it. The key of a service is address, protocol and port. The protocol is passed in `meta priority`,
+and the port is read at a fixed offset, because the same keys are built from packets inside ICMP errors, for which nft
+has no fields. Protocol numbers are a named map: an anonymous one would be deleted with replaced rules, and packets in
+those rules would be rejected.
 
-Where nothing is found in a map, a rule ends, and the next one says what then. A service's key is its address, protocol
-and port. The protocol goes by `meta priority`, and the port is read from a header of known length, because the same
-keys have to be made of packets in errors of ICMP, of which nft knows no fields. Numbers of protocols are a map with a
-name: one without would go with the rules that are replaced, and packets that are among them would be refused.
+Known connections. A host knows a connection if it translates it. A conntrack entry alone is no evidence: forwarded
+connections, and the host's own ones to other hosts, have one too. Of its own connections the host sees which are new;
+of others' packets without a handshake it does not, so for those the previous owner of the slot is queried first. The
+same holds for ICMP errors about any flow: a host that does not know the flow returns the error.
 
-A host knows a connection if it translates it. That its tracker has an entry says nothing: a client of its own that is
-led elsewhere has one, and so has what it has only led on. Of its own clients it sees what is new; of others' packets
-without a handshake it does not, so of those the one who had the slot before is asked first. So it is of errors of ICMP
-about whatever flow: who does not know that one gives the error back.
+Replies of other hosts to clients behind this host come from a VIP, and are not tracked, as the requests were not.
+Otherwise they would create a connection initiated by the VIP, and a later packet of the client from the same port, with
+the slot owned by this host by then, would be a reply to it: not new, so not translated, and rejected by the host's own
+sockets. Replies to the host itself belong to a connection that it initiated.
 
-What others answer to clients behind this host comes from a VIP, and is not tracked, as what was asked was not. Else it
-would be a connection that the VIP has begun, and what its client says from the same port, when the slot is this host's
-by then, an answer to that: no new connection, so not translated, and the host's own sockets would refuse it. Answers to
-the host itself belong to a connection that it has begun.
+Queried connections are in this host's conntrack until they have ended, and a minute longer. A SYN from the same port is
+no new connection in that time, so it is not translated. The host's own answer to it (RFC 9293, 3.10.7.1) makes
+conntrack drop the old entry and is hidden from the client, which retransmits and is served. If a socket of the host
+would accept the SYN, it is rejected, because no client of a VIP may reach the host's own sockets.
 
-Who was asked about a connection is in this host's tracker until that has ended, and a minute longer. A SYN from the
-same port is no new connection meanwhile, so it is not translated. The host's own answer to it (RFC 9293, 3.10.7.1) has
-the tracker forget the old one, and is kept from the client, which says it again and is served. Where a socket of the
-host would take it, it is refused instead: no client of a VIP gets to what the host itself listens on.
+A proxy is a member at the VIP itself. The host's own packets to it are translated at output and arrive on `lo` as if
+they were for the proxy's port; only those are known already.
 
-A proxy is a member at the VIP itself. What the host's own sockets say to it is translated as it leaves them, and comes
-in by `lo` as if somebody had tried the proxy's port: only then is it known already.
+Tunnels. Any sender that reaches a tunnel's port can inject any packet with any source. So decapsulated packets that are
+not for a VIP are dropped: a tunnel bypasses no firewall.
 
-Anybody who reaches a tunnel's port can put any packet into it, in anybody's name. So what comes out of one and is for
-no VIP is dropped: nobody gets by a tunnel where hosts and their firewalls would not let them.
+Prefixes behind a host may contain addresses of the host, such as a bridge's. A tenant with members there must not lead
+clients to the host's own sockets. So translated packets are accepted by the host itself only at a VIP, for a proxy, or
+at an address that an operator declared for members (`Own`).
 
-Prefixes behind a host may have addresses that are its own, as that of a bridge. Whoever may have members there may not
-lead clients to the host's own sockets by them: what was translated ends on the host itself at a VIP, where a proxy is,
-or at an address that an operator has declared for members (`Own`).
+Counters. Only packets translated here are counted here (ADR 82), at input from a device or at output of this host.
+Packets create the elements that count them, for existing services; `counters.py` reads them.
 
-What is translated here is counted here, and nothing else (ADR 82): each packet as it comes in by a device, or as this
-host sends it. Packets make the elements that count them, of services that there are; `counters.py` reads them.
+Marks. Other programs mark packets and connections too. A packet forwarded to another host has a managed mark; all
+others keep their marks. During the translation of a new connection some rules use the packet's mark; its value is saved
+in the connection's mark (`keep`), with one managed bit if that was empty, and with two bits if it was not: those bits
+of the other program are lost. Encapsulated packets have no managed mark outside, because another program's rule may
+have them rerouted without their ports. They are not tracked either, because each flow in a tunnel would take another
+entry on both hosts. If another program has removed the route to the host, the packet arrives locally and is dropped,
+because it is not for the host's own sockets.
 
-Others mark packets and connections too. What is led to another host has a mark of ours, and what is not has whatever
-others gave it. While a new connection is translated its packet's mark is ours for some rules; meanwhile it is in the
-mark of the connection (`keep`), with one bit of ours if that had none, and two if it had: then its bits are taken.
-What is in a tunnel has no mark of ours outside: somebody else's rule may have it routed again, without its ports. Nor
-is it tracked there: each flow in it would be one more entry on both hosts.
-Where others have taken the way to that host away, it ends here and is dropped: the host's own sockets are not meant.
+A host's own datagrams to another host are in its conntrack too, and their sender may never pause. So that they count as
+new once their slot belongs to this host, they are recorded like queried connections, with one more bit. Until those
+entries are deleted they are dropped, and do not reach the host's own sockets.
 
-A host's own datagrams to another one are known to its tracker too, and their sender may never rest. So that they are
-new ones when their slot is this host's, they are noted as those are about which others were asked, with one more bit.
-Until they are forgotten they are dropped, and do not get to the host's own sockets.
+SCTP. An SCTP client gives up an association after "protocol unreachable" (RFC 9260, section 10), while Linux retries
+for minutes after "port unreachable". nftables can send neither the equivalent over IPv6 nor an ABORT.
 
-Whoever opens an association of SCTP gives up where its protocol is unreachable (RFC 9260, section 10), and Linux tries
-again for minutes where only the port is. nftables cannot say the same over IPv6, nor send an ABORT.
+Changes reach hosts one after the other, and in between two hosts may each take the other for the owner of a slot. A TCP
+packet that one host forwarded by its table and that belongs to another by the receiver's table is forwarded once more,
+through the back tunnel; a receiver there that does not own the slot either drops it, and the sender retransmits.
+Forwarded by tables alone it would loop until its hop limit is exhausted, and the client would get an ICMP error (time
+exceeded, RFC 792).
 
-Hosts hear of a change one after the other, and meanwhile two may each take the other for the owner of a slot. A packet
-of TCP that came from one by its table and is another's here goes on once more, by the way back; who gets it there and
-has not got the slot either drops it. Its sender says it again. Led on by tables alone it would go to and fro until its
-hops are used up, and the client be told that nobody is there (ICMP time exceeded, RFC 792).
+A booting host has no rows until its agent has applied them, while its kernel answers pings. So a new table closes the
+tunnels' ports (`closed`): a datagram to one is rejected, as by a host without tunnels, which other hosts probe
+(`node/peers.py`). The agent opens them after all rows are applied. They stay open while no agent runs.
 
-A host that boots has no rows until its agent has applied them, while its kernel answers pings already. Therefore ports
-of tunnels are closed in a new table (`closed`): a datagram to one is refused, as by a host without tunnels, and other
-hosts probe that (`node/peers.py`). The agent opens them when all rows are applied. They stay open without an agent.
-
-A host whose agent is away keeps old rows, so a packet that it leads on may belong to a connection of the host that it
-leads to, though the slot is another's there. Therefore a host looks a packet from the tunnel of tables or from the
-tunnel back up in its tracker first, unless the packet is a SYN, and goes by its tables if it does not translate that
-connection (`unknown`). The same holds for errors of ICMP. Such a packet is tracked, so the host notes it as those about
-which others were asked.
+A host without an agent keeps old rows, so a packet that it forwards may belong to a connection of the receiving host
+although the slot belongs to another host by the receiver's table. So a host first looks up a packet from the table or
+back tunnel in its conntrack, unless it is a SYN, and uses its tables only if it does not translate the connection
+(`unknown`). The same holds for ICMP errors. Such a packet is tracked, so the host records it like queried connections.
 """
 
 import hashlib
@@ -77,19 +77,19 @@ from fairlead.dataplane.native import TUNNEL_PORTS
 from fairlead.drivers.native.elements import Shape
 
 TUNNELS = "fl-table", "fl-second", "fl-back"
-"""Devices by which packets go to another host: whose they are by the table; who had the slot before, and may know the
-connection; and back from there, who does not."""
+"""Tunnel devices: to the owner of a slot by the table; to its previous owner, which may know the connection; and back
+from there if it does not."""
 THERE, SECOND, BACK = 0x1000, 0x2000, 0x3000
-"""Added to the number of a host, marks of packets that are led to it by each of these."""
+"""Mark bases, added to the host's number, for packets forwarded through each of these devices."""
 KINDS = 0x3000
-"""Bits of which none is in the mark of a packet that is led nowhere. All others are somebody else's then."""
+"""Bits that are zero in the mark of a packet that is not forwarded. All other bits belong to other programs then."""
 MARK_BITS = 0x3FFF
-"""Of which all are ours in the mark of a packet that is led to another host."""
+"""Bits that are managed in the mark of a forwarded packet."""
 _PROTOCOLS = {name.value: number for name, number in PROTOCOLS.items()}
 
 
 class Family:
-    """Of one IP version: its sets, and where its headers have what."""
+    """Sets and maps of one IP version."""
 
     def __init__(self, version: int) -> None:
         size = 4 if version == 4 else 16
@@ -107,17 +107,17 @@ class Family:
         self.opened = Shape(name=f"opened{version}", key=size + 8)
         self.refused = Shape(name=f"refused{version}", key=size + 8)
         self.asked = Shape(name=f"asked{version}", key=size + 8)
-        """Services of which others were asked whether they know a connection."""
+        """Services with connections that other hosts were queried about."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Of what rows are."""
+        """Sets and maps with rows."""
         its = self.vips, self.own, self.service, self.served, self.sourced, self.limited, self.clients
         return (*its, self.member, self.hairpin)
 
     @property
     def counting(self) -> tuple[Shape, ...]:
-        """Packets and bytes by direction and service; connections that were opened; attempts that were refused."""
+        """Counter sets: packets and bytes by direction and service; opened connections; rejected attempts."""
         return self.counted, self.opened, self.refused
 
 
@@ -126,14 +126,14 @@ PATTERNS = Shape(name="pattern", key=8, data=4)
 OWNERS = Shape(name="owner", key=8, data=4)
 BEFORE = Shape(name="before", key=8, data=4)
 WAYS = Shape(name="ways", key=4, commented=True)
-"""Number of a host -> the owner of the way to it."""
+"""Number of a host -> owner of its route."""
 ABOUT = Shape(name="about", key=4, commented=True)
 SINCE = Shape(name="since", key=4, commented=True)
-"""When counting began, in the words of `counters.py`."""
+"""Id of the counting period, in the format of `counters.py`."""
 MOST_COUNTED = 65_536
-"""Elements of one set: who is not there yet when it is full is not counted."""
+"""Maximum elements of one set. Services without an element in a full set are not counted."""
 CLOSED = Shape(name="closed", key=8)
-"""Ports of tunnels that this host refuses, as if no tunnel were there: all of them in a new table, until the rows are
+"""Tunnel ports that this host rejects, as a host without tunnels would: all of them in a new table, until the rows are
 applied."""
 NOTED = tuple(family.asked for family in FAMILIES.values())
 SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
@@ -412,7 +412,7 @@ _FAMILY = Template("""
 
 
 def ruleset(table: str, flags: str = "") -> str:
-    """As nft takes it: other rules are replaced in one transaction, what is in sets and maps stays."""
+    """Text for nft: rules are replaced in one transaction, contents of sets and maps stay."""
     said = f'add element inet {table} about {{ 0 comment "{about()}" }}'
     parts = (
         f"table inet {table} {{ {flags} }}",
@@ -426,20 +426,22 @@ def ruleset(table: str, flags: str = "") -> str:
 
 
 def closing(table: str) -> str:
-    """Refuse what comes by tunnels (`CLOSED`), in the words of nft."""
+    """Text for nft that closes the tunnel ports (`CLOSED`)."""
     return f"add element inet {table} closed {{ {', '.join(f'udp . {port}' for port in TUNNEL_PORTS)} }}\n"
 
 
 def about() -> str:
-    """By which an agent sees that these are the rules that are there; and whether its own would fit in with the sets
-    and hooks, of which nft changes none."""
+    """Digests of the rules, and of the layout of sets and hooks, which nft cannot change.
+
+    An agent compares them to decide whether the table is current, and whether only rules differ.
+    """
     text = rules()
     layout = re.findall(r"^ *(?:set|map|type) .*", text, re.MULTILINE)
     return " ".join(hashlib.sha256(each.encode()).hexdigest()[:16] for each in (text, "\n".join(layout)))
 
 
 def layout_of(said: str) -> str:
-    """The same where rules alone differ."""
+    """Return the digest of the layout, which is the same if only rules differ."""
     return said.partition(" ")[2]
 
 
@@ -498,7 +500,7 @@ def rules() -> str:
 
 
 def _counting(ip: str, version: str) -> dict[str, str]:
-    """One rule a protocol: nft knows no port of a connection before it knows the protocol."""
+    """Counting rules, one per protocol, because nft requires the protocol before a connection's port."""
     key = f"ct direction . ct original {ip} daddr . meta l4proto . ct original proto-dst"
     looked = (f"meta l4proto {name} {key} @counted{version} return" for name in _PROTOCOLS)
     made = (f"meta l4proto {name} add @counted{version} {{ {key} counter }}" for name in _PROTOCOLS)

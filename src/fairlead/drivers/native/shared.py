@@ -1,8 +1,7 @@
-"""What many services have in common and the kernel holds once, by a number: tables of slots, who is at their places,
-and lists of clients.
+"""Values that services share and the kernel stores once, by number: slot tables, target lists and client lists.
 
-10,000 services whose ten members were dealt alike have one table of 256 slots, not 10,000. Numbers are this driver's
-own affair: they are found again where the kernel has what they stand for, and those that nobody uses go.
+10,000 services with ten members assigned to slots in the same way have one table of 256 slots, not 10,000. The numbers
+are internal to the driver: they are read back from the kernel, and unused ones are removed.
 """
 
 from collections import defaultdict
@@ -18,17 +17,17 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Generic[T]):
-    """Of one transaction."""
+    """Changes in one transaction."""
 
     wanted: Mapping[Key, T | None]
-    """What each of these services has by then."""
+    """Value of each of these services afterwards."""
     changes: Mapping[int, tuple[T | None, T | None]]
-    """What a number stands for, before and after."""
+    """Number -> its values before and after."""
     numbers: Mapping[T, int] = field(default_factory=dict)
-    """Of what is wanted."""
+    """Numbers of the wanted values."""
 
     def of(self, user: Key) -> int:
-        """The number of what a service has by then; 0 if it has none."""
+        """Return the number of a service's value afterwards; 0 if it has none."""
         content = self.wanted[user]
         return 0 if content is None else self.numbers[content]
 
@@ -40,18 +39,18 @@ class Shared(Generic[T]):
         self._users: defaultdict[int, set[Key]] = defaultdict(set)
         self._of: dict[Key, int] = {}
         self._gaps = set[int]()
-        """Numbers below the largest that was ever used, and free."""
+        """Free numbers below the highest used one."""
 
     @property
     def numbers(self) -> Mapping[T, int]:
         return self._numbers
 
     def of(self, user: Key) -> int:
-        """The number of what a service has; 0 if it has none."""
+        """Return the number of a service's value; 0 if it has none."""
         return self._of.get(user, 0)
 
     def found(self, content: T, number: int, user: Key) -> None:
-        """In the kernel, by an agent that knows nothing yet."""
+        """Record a value that exists in the kernel."""
         if number not in self._contents:
             top = len(self._contents) + len(self._gaps)
             self._gaps.update(range(top + 1, number))
@@ -59,7 +58,8 @@ class Shared(Generic[T]):
         self._use(user, number)
 
     def plan(self, wanted: Mapping[Key, T | None]) -> Plan[T]:
-        """What a number stands for is changed where all who use it want the same new thing; so is the least written."""
+        """Plan the changes. If all users of a number get the same new value, its value is replaced, which writes
+        least."""
         joining: dict[T, list[Key]] = {}
         leaving = defaultdict[int, set[Key]](set)
         for key, content in wanted.items():
@@ -85,7 +85,7 @@ class Shared(Generic[T]):
         return Plan(wanted=wanted, changes=changes, numbers=numbers)
 
     def _turned(self, keys: Iterable[Key], leaving: Mapping[int, set[Key]], left: set[int]) -> int | None:
-        """A number that becomes free, and all of whose users are among these."""
+        """Return a number that becomes free and has no users other than these."""
         these = set(keys)
         olds = {self._of[key] for key in these if key in self._of}
         return min((each for each in olds if each in left and leaving[each] <= these), default=None)
@@ -94,7 +94,7 @@ class Shared(Generic[T]):
         return chain(self._gaps, count(len(self._contents) + len(self._gaps) + 1))
 
     def commit(self, plan: Plan[T]) -> None:
-        """It was done."""
+        """Record a plan that was applied."""
         for number, (before, after) in plan.changes.items():
             if before is not None:
                 del self._numbers[before]

@@ -1,7 +1,8 @@
-"""What others do to rules, routes, addresses and devices of this host (rtnetlink(7)): ours may be among them.
+"""Notifications about changes of rules, routes, addresses and devices by other programs (rtnetlink(7)).
 
-A host may have a million routes that come and go, so the kernel itself leaves out what cannot be ours, and what we did.
-Changes of nftables are not heard so: the kernel makes a message of some kilobytes for each element that we write.
+A host may have a million routes that change, so a filter in the kernel drops messages about unmanaged routes and about
+own changes. Changes of nftables are not monitored, because the kernel creates some kilobytes of messages for each
+element written.
 """
 
 import ctypes
@@ -24,8 +25,8 @@ _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _DELETE_ADDRESS, _DELETE_ROUTE, _NEW_RULE
     33,
 )
 _KINDS = _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _DELETE_ADDRESS, _NEW_RULE, _DELETE_RULE
-"""Of which each may concern us. Who removes a link tells of it, and not of the routes that go with it. An address that
-comes may be the first one from which the host can ask VIPs that it holds."""
+"""Message types that may matter. A removed link is reported without its routes. A new address may be the first source
+address for the host's own connections to VIPs."""
 _KIND_AT, _SENDER_AT, _ROUTE_PROTOCOL_AT = 4, 12, 16 + 5
 _SO_ATTACH_FILTER = 26
 _WORD, _HALF, _BYTE = 0x20, 0x28, 0x30
@@ -33,12 +34,12 @@ _EQUAL, _RETURN = 0x15, 0x06
 _INSTRUCTION = struct.Struct("=HBBI")
 _ALL = 0xFFFFFFFF
 PAUSE = 10
-"""Times as long as a look took, until the next one: however much is changed, looks take a tenth of the time."""
+"""Pause after a check as a multiple of its duration, so checks take at most a tenth of the time."""
 
 
 class Watch:
     def __init__(self, sender: int) -> None:
-        """`sender` is the port of the socket by which ours are changed (netlink(7), nl_pid). Raises OSError."""
+        """`sender` is the port id of the socket for own changes (netlink(7), nl_pid). Raises OSError."""
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_NETLINK, kind, ROUTE)
         _let_pass(self._socket, _filter(sender))
@@ -50,12 +51,12 @@ class Watch:
         self._socket.close()
 
     def is_due(self) -> bool:
-        """Whether something was changed since the last look."""
+        """Whether something was changed since the last check, and the pause is over."""
         self._is_stirred |= self._hear()
         return self._is_stirred and time.monotonic() >= self._quiet_until
 
     def looked(self, seconds: float) -> None:
-        """For so long. What was changed meanwhile asks for another look."""
+        """Record a check of this duration. Changes during it trigger another check."""
         self._is_stirred = False
         self._quiet_until = time.monotonic() + PAUSE * seconds
 
@@ -66,13 +67,13 @@ class Watch:
                 self._socket.recv(1)
             except BlockingIOError:
                 return heard
-            except OSError:  # ENOBUFS: more than there was room for
+            except OSError:  # ENOBUFS: messages were lost
                 pass
             heard = True
 
 
 def _filter(sender: int) -> bytes:
-    """BPF, as the kernel has had it from the first (linux/filter.h). It reads numbers as the network has them."""
+    """Return a classic BPF program (linux/filter.h), which reads numbers in network byte order."""
     ours = [(_WORD, 0, 0, _SENDER_AT), (_EQUAL, len(_KINDS) + 4, 0, _swapped("=I", sender)), (_HALF, 0, 0, _KIND_AT)]
     taken = [(_EQUAL, len(_KINDS) + 3 - place, 0, _swapped("=H", kind)) for place, kind in enumerate(_KINDS)]
     route = [(_EQUAL, 0, 2, _swapped("=H", _DELETE_ROUTE)), (_BYTE, 0, 0, _ROUTE_PROTOCOL_AT)]

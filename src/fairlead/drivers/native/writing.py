@@ -1,4 +1,4 @@
-"""What a change of rows is in the kernel: elements in one transaction, and routes and addresses around it."""
+"""Application of row changes to the kernel: elements in one transaction, and routes and addresses around it."""
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -30,10 +30,10 @@ _Change = tuple[Owner, NativeRow | None, NativeRow | None]
 
 
 class Writing:
-    """Of some owners at once."""
+    """Changes of some owners, written together."""
 
     def __init__(self, found: Found, diffs: Mapping[Owner, Diff]) -> None:
-        """Raises DriverError, of which MissingReference is one. `found` is changed when all was written."""
+        """Raises DriverError, including MissingReference. `found` is updated after everything is written."""
         self._found = found
         self._rows = {owner: _after(found.owners.get(owner, {}), diff) for owner, diff in diffs.items()}
         self._changes = list(self._compare())
@@ -61,7 +61,7 @@ class Writing:
             yield from ((owner, before.get(key), row) for key, row in rows.items() if before.get(key) != row)
 
     def _check(self) -> None:
-        """What is referred to is there, by then or already, and nobody has what is another's."""
+        """Check that referenced rows exist, and that no row belongs to another owner."""
         hosts = {row.host for _, _, row in self._changes if isinstance(row, Way)} | self._found.ways.keys()
         takers = dict[Key, Owner]()
         for owner, _, row in self._changes:
@@ -84,11 +84,11 @@ class Writing:
                 return self._found.vips.get(row.address)
             case Way():
                 return self._found.ways.get(row.host)
-            case Own():  # a host has two at most, which change when an operator says so
+            case Own():  # a host has at most two, and they change rarely
                 return next((owner for owner, rows in self._found.owners.items() if row.key in rows), None)
 
     def write(self, ground: Ground) -> None:
-        """Raises DriverError, after which what was done is known, and Unavailable or OSError, after which it is not."""
+        """Write the changes. Raises DriverError with a known result, and Unavailable or OSError with an unknown one."""
         changes = self._elements(ground.table)
         had = {row.address: owner for owner, row, _ in self._changes if isinstance(row, Vip) and row.held}
         has = {row.address: owner for owner, _, row in self._changes if isinstance(row, Vip) and row.held}
@@ -97,7 +97,7 @@ class Writing:
         ways = {row.host: row.address for _, _, row in self._changes if isinstance(row, Way)}
         for host, address in ways.items():
             ground.routing.add_way(host, address)
-        ground.routing.take(sorted(taken, key=str))  # first: connections go on
+        ground.routing.take(sorted(taken, key=str))  # first, so that connections continue
         ground.routing.leave([each for each in had if each not in has])
         ground.transact(changes)
         for _, before, row in self._changes:
@@ -166,7 +166,7 @@ class Writing:
 
 
 def _served(row: Service, known: dict[int, tuple[bytes, ...]]) -> Served | None:
-    """`known` are the values of targets that rows have in common: those of a pool are one object."""
+    """Encode targets. `known` caches them by identity, because the rows of a pool share one object."""
     if not row.targets:
         return None
     values = known.get(id(row.targets))
@@ -189,24 +189,24 @@ def _services(changes: list[_Change]) -> Iterator[tuple[Key, Service | None, Ser
 
 
 def _staying(after: Service | None) -> Staying:
-    """With those that others have. A packet of TCP says itself whether it is the first."""
+    """Return the slots that stay with other hosts. Not needed for TCP, where a packet shows whether it is the first."""
     if after is None or after.transport is Transport.TCP:
         return Staying(False, frozenset())
     return Staying(after.by_source, frozenset(_theirs(after).union(slot for slot, _ in after.before)))
 
 
 def _theirs(row: Service) -> set[int]:
-    """Slots of other hosts."""
+    """Return the slots of other hosts."""
     there = {place for place, target in enumerate(row.targets) if isinstance(target, There)}
     return {slot for slot, place in enumerate(row.slots) if place in there}
 
 
 def _ends_asking(before: Service | None, after: Service | None) -> bool:
-    """Whether slots of other hosts become this one's, or it is no service any more; or who had some before this host is
-    asked no more."""
+    """Whether queries about connections end: the service is deleted, slots of other hosts become this host's, or
+    previous owners are not queried any more."""
     if before is None or after is None:
         return after is None
     theirs = _theirs(before) | ({slot for slot, _ in before.before} - {slot for slot, _ in after.before})
-    if not after.slots:  # nobody's in between: who asked then is not found by the next change
+    if not after.slots:  # no members in between: the next change could not find the earlier queries
         return bool(theirs)
     return not theirs <= _theirs(after)
