@@ -96,8 +96,7 @@ def is_local(listen: str) -> bool:
 
 
 def check_secrets(configuration: Configuration) -> None:
-    """Check that secret files are not world-accessible, nor the key directory world-writable. Raises
-    BadConfiguration."""
+    """Reject world-accessible secret files and a world-writable key directory. Raises BadConfiguration."""
     for name, path in _secret_files(configuration):
         if path and (mode := _mode(path)) & OTHERS:
             raise BadConfiguration(

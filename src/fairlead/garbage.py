@@ -5,8 +5,7 @@ import gc
 from collections.abc import Iterator
 
 SMALL_PARTS = (700, 10, 1)
-"""Thresholds for gc.set_threshold. Each middle collection is followed by a full one (Python: every tenth), which so has
-less to traverse."""
+"""Thresholds for gc.set_threshold: each middle collection is followed by a full one (Python: every tenth)."""
 
 
 @contextlib.contextmanager

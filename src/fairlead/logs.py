@@ -64,8 +64,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Format a record as JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, the record's fields, and
-    `exception` if present."""
+    """Format a record as JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, fields, `exception` if present."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {
@@ -81,8 +80,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class Allowance:
-    """Token bucket with a rate and burst of `a_minute` per minute, so that unauthenticated clients cannot fill the
-    disk."""
+    """Token bucket: `a_minute` per minute, and as burst, so that unauthenticated clients cannot fill the disk."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.left_out = 0
@@ -104,8 +102,7 @@ class Allowance:
 
 
 class RateLimit(logging.Filter):
-    """Log filter with a rate limit. The next record that passes has the number of suppressed ones. Errors always
-    pass."""
+    """Log filter with a rate limit; the next record that passes has the suppressed number. Errors always pass."""
 
     def __init__(self, a_minute: int) -> None:
         super().__init__()

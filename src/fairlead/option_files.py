@@ -60,8 +60,7 @@ def _option_file(section: str, options: Any, metadata: Mapping[str, Any], name: 
 
 
 def check_files(configuration: Configuration, sections: Iterable[str], now: datetime) -> None:
-    """Check each file. Raises BadConfiguration for the first unusable one, also for a certificate that is not valid
-    now."""
+    """Check each file. Raises BadConfiguration for unusable files and for certificates that are not valid now."""
     for file in option_files(configuration, sections):
         check_file(file)
         if why := invalid_now(file, now):

@@ -460,8 +460,7 @@ class KeyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """Options of `fairlead agent` on a node, which counts for statistics and announces Local IPs. Servers ignore
-    them."""
+    """Options of `fairlead agent`, which counts for statistics and announces Local IPs. Servers ignore them."""
 
     servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
     user: str = _option(

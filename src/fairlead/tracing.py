@@ -46,8 +46,7 @@ class Names:
 
 
 def find_names(answer: Answer, port: int, protocol: str, server: Server | None) -> Names:
-    """Find names. The row's mark has the load balancer's id, and an ACL's also its listener's; the server has the
-    names."""
+    """Find names. The row's mark has the ids of the load balancer and of an ACL's listener; the server has names."""
     kind, _, balancer = answer.row.get("fairlead:owner", "").partition("/")
     if kind == "local-ip":
         return Names(local_ip_id=balancer)

@@ -140,8 +140,7 @@ class Names:
 
 
 def without_proxies(names: Names) -> Names:
-    """Names for a deployment without proxies: providers that would use them have only the abilities of packet
-    filters."""
+    """Names for a deployment without proxies: providers that use them have only the abilities of packet filters."""
     alone = {name: each.alone for name, each in names.providers.items() if each.alone is not None}
     return replace(names, providers=ChainMap(alone, names.providers))  # type: ignore[arg-type]
 

@@ -17,8 +17,7 @@ from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.secrets import Role, Secret
 
 METRICS = "metrics"
-"""Backend for metrics requests: the node's agent. Pool backends cannot have this name, because theirs contain the
-listener's name."""
+"""Backend for metrics requests: the node's agent. No pool's backend has this name, because those contain ids."""
 EXPORTER = "exporter"
 """Frontend with the process's metrics for the agent."""
 LISTS = "lists"
@@ -78,7 +77,7 @@ class HostProcess:
 
     network: str
     port: str
-    """Name that the agent reports for the process. On a chassis that is the proxy port's id; a plain host has no
+    """Name that the agent reports for the process. On a chassis that is the proxy port's id; a host has no such
     port."""
     connections: int
     threads: int

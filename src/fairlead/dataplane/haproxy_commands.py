@@ -39,8 +39,8 @@ class _Reload(Exception):
 
 
 def commands(diff: Diff) -> Commands | None:
-    """Return the commands for a change; None if it needs a reload. Creates precede deletes, so that a backend always
-    has a server."""
+    """Return the commands for a change; None if it needs a reload. Creates come first, so a backend always has a
+    server."""
     try:
         return (
             *(command for row in diff.creates.values() for command in _create(row)),

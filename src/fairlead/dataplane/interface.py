@@ -46,8 +46,7 @@ class Led:
     listener_id: str
     slot: int
     member: tuple[IPAddress, int] | None
-    """Address and port of the member, or of the proxy that selects one. None: rejected, because no member is
-    available."""
+    """Address and port of the member, or of the proxy that selects one. None: rejected, no member is available."""
     is_proxy: bool = False
     """Whether a proxy selects the member."""
     chassis: str = ""
@@ -57,8 +56,7 @@ class Led:
     is_admitted: bool = True
     """Whether the listener's allowed CIDRs include the client. Other clients get no answer."""
     unheard: tuple[str, ...] = ()
-    """Chassis that the flow passes, or may pass, and that have an unresponsive agent. Their rows may be outdated.
-    Sorted."""
+    """Chassis that the flow passes, or may pass, with unresponsive agents and perhaps outdated rows. Sorted."""
 
 
 Explain: TypeAlias = Callable[[Snapshot, Flow], Steps[Led | None]]

@@ -144,8 +144,7 @@ class GatewayChassis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nat:
-    """NAT entry. `snat` translates a network's outgoing traffic; `dnat_and_snat` maps two addresses in both
-    directions."""
+    """NAT entry. `snat` translates a network's outgoing traffic; `dnat_and_snat` maps two addresses both ways."""
 
     name: str
     router: str
@@ -321,8 +320,7 @@ class PortAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchPortAddress:
-    """Element of Logical_Switch_Port:addresses: a MAC and an address that OVN answers ARP and ND for, on every
-    chassis."""
+    """Element of Logical_Switch_Port:addresses: a MAC and an address that every chassis answers ARP and ND for."""
 
     port: str
     address: str

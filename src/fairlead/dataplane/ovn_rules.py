@@ -62,7 +62,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """Rate limit of matching packets on a switch. Of several matching rows only the one with the highest priority
+    """Rate limit of matching packets on a switch. Of several matching rows the one with the highest priority
     applies."""
 
     name: str

@@ -309,8 +309,8 @@ SHARED_AT: Mapping[tuple[str, str], Shared] = {(shared.table, shared.column): sh
 SHARED_TEXTS: Mapping[str, Shared] = {
     shared.table: shared for shared in SHARED if shared.target is None and not shared.value
 }
-"""Table -> column of texts with the row's own values, from a field of the same name, and elements of other owners, each
-with a mark."""
+"""Table -> column of texts with the row's own (a field of the same name) and those of other owners, each with a
+mark."""
 _CHILDREN = [(table.holder.table, table.holder.column) for table in TABLES.values() if table.holder is not None]
 CHILDREN = frozenset(_CHILDREN)
 """(table, column) pairs that hold child rows."""
@@ -322,8 +322,7 @@ HELD: Mapping[str, tuple[str, ...]] = {
     )
     for name in TABLES
 }
-"""Columns with elements of several owners: rows, or references to rows. A change of one element is not drift of the
-others."""
+"""Columns with elements of several owners: rows, or references to rows. Changes of other elements are no drift."""
 
 
 def references(row: OvnRow) -> tuple[Key, ...]:

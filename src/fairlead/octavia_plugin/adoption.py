@@ -1,7 +1,7 @@
 """Takeover of a load balancer from Octavia's stock provider, step by step.
 
-1. Lock Octavia's row and create the load balancer in Fairlead as prepared, without rows. Fairlead rejects what it does
-not support, and places where it would leave clients that the stock provider serves. Octavia then commits the new
+1. Lock Octavia's row and create the load balancer in Fairlead as prepared, without rows. Fairlead rejects load
+balancers that it does not support, or with clients that only the stock provider reaches. Octavia then commits the new
 provider.
 
 2. Change the VIP's port to one that Octavia deletes.

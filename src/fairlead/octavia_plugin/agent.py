@@ -34,8 +34,7 @@ driver's may answer, and receive the change slightly later."""
 PAUSE = 5.0
 """Seconds before an uncertain load balancer is checked again."""
 REFUSALS = (400, 404, 413, 501)
-"""Statuses with which Fairlead rejects a load balancer permanently (413: too large, or over quota). A conflict (409)
-may disappear."""
+"""HTTP statuses of permanent rejections (413: too large, or over quota). A conflict (409) may disappear."""
 AWAY = 1.0
 """Seconds before any request is sent again after no server has answered."""
 AT_ONCE = 100

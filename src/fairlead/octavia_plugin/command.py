@@ -104,7 +104,7 @@ def read_octavia(arguments: argparse.Namespace) -> Any:
     try:
         config.init(files)
         section = read(cfg.CONF)
-        cfg.CONF.fairlead.servers  # noqa: B018 - what is wrong is told when it is read
+        cfg.CONF.fairlead.servers  # noqa: B018 - reading validates it
     except cfg.Error as error:
         raise Failure(str(error)) from None
     return section

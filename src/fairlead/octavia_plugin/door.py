@@ -22,8 +22,7 @@ class News(NamedTuple):
 
 class Comparison(NamedTuple):
     differences: Sequence[Body]
-    """One entry per part: `kind`, `id`, whether it is `missing`, and `attributes` with their `said` and `stored`
-    values."""
+    """Differing parts: `kind`, `id`, whether it is `missing`, and `attributes` with `said` and `stored` values."""
     revision: int
 
 
@@ -93,8 +92,7 @@ class Door:
         return News(told["cursor"], told["changed"], told["whole"])
 
     def probed_on(self, network_id: str) -> Sequence[str] | None:
-        """Return the IPv4 subnets (CIDRs) of a Neutron network that need an address for the probe port; None if no port
-        is needed."""
+        """Return the IPv4 subnets (CIDRs) of a Neutron network that need a probe address; None if no port is needed."""
         found = self._ask("GET", f"/probed-networks/{_part(network_id)}")["network"]
         cidrs: Sequence[str] = found["cidrs"]
         return cidrs if found["is_probed"] else None

@@ -10,8 +10,7 @@ from fairlead.octavia_plugin.neutron import answered, neutron
 from fairlead.octavia_plugin.orphans import VipPort
 
 _DEVICE = re.compile("lb-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-"""`device_id` of a VIP port (octavia.network.drivers.neutron, `allocate_vip`). Ports of amphorae have another
-format."""
+"""`device_id` of a VIP port (octavia.network.drivers.neutron, `allocate_vip`). Amphora ports have another format."""
 
 
 class OctaviaPorts:

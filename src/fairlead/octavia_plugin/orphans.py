@@ -60,8 +60,7 @@ class Orphans:
         return frozenset(each.id for each in self._without_balancer(self.ports.made()))
 
     def find(self, suspects: frozenset[str]) -> Sequence[VipPort]:
-        """Return the suspects that still have no load balancer, neither in Octavia nor in Fairlead, ordered by load
-        balancer."""
+        """Return the suspects that still have no load balancer in Octavia or Fairlead, ordered by load balancer."""
         still = [each for each in self._without_balancer(self.ports.made()) if each.id in suspects]
         return sorted((each for each in still if not self.in_fairlead(each.balancer)), key=lambda each: each.balancer)
 
@@ -84,7 +83,6 @@ class Orphans:
             )
 
     def _without_balancer(self, made: Sequence[VipPort]) -> Sequence[VipPort]:
-        """Return the ports without a load balancer. The ports are read first, so each committed request has a row by
-        then."""
+        """Return the ports without a load balancer. Reads the ports first, so each committed request has a row."""
         known = self.octavia.having({each.balancer for each in made})
         return [each for each in made if each.balancer not in known]

@@ -24,8 +24,8 @@ class ProxyPorts:
             return {each.network_id for each in neutron().ports(device_owner=OWNER) if _is_ours(each)}
 
     def settle(self, network_id: str, wanted: Sequence[Mapping[str, Any]]) -> None:
-        """Create and delete ports as listed; all ports of unlisted projects are deleted. A failed creation does not
-        stop others."""
+        """Create and delete ports as listed; ports of unlisted projects are deleted. Failed creations do not stop
+        others."""
         with answered():
             there = [each for each in neutron().ports(network_id=network_id, device_owner=OWNER) if _is_ours(each)]
             goes = {each["project_id"]: each["go"] for each in wanted}

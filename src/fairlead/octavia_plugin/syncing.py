@@ -1,5 +1,4 @@
-"""One run of the agent's checks, for all or some load balancers, repeated until each is settled; and a check for orphan
-ports in Neutron."""
+"""One run of the agent's checks for all or some load balancers, until each is settled; and a check for orphan ports."""
 
 import os
 import time

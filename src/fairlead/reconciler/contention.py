@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fairlead.model.owner import Owner
 
 FREE_REPAIRS = 3
-"""Consecutive repairs of one owner without a pause: one accidental change, even if repeated, is repaired
-immediately."""
+"""Consecutive repairs of one owner without a pause: a single accidental change is repaired immediately, even twice."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 60.0
 """Seconds. One write a minute is no load, and it still appears in the log regularly."""

@@ -99,8 +99,7 @@ class Dataplanes:
         return combine(self.known(owner), snapshot.generations.get(owner, snapshot.revision))
 
     async def _news(self, owner: Owner, generation: int) -> None:
-        """Wait until this generation of the owner has an outcome in all dataplanes, or one of their attempts has
-        ended."""
+        """Wait until this generation of the owner has an outcome in all dataplanes, or one of their attempts ended."""
         for each in self.central:
             await each.reconciler.news(owner, generation)
 

@@ -57,8 +57,7 @@ class Looking:
         self._kinds, self._compile, self._clock, self._logger = kinds, compile_owner, clock, logger
 
     async def compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[Compared]:
-        """Yield each owner of the model or the dataplane, in slices. An owner that cannot be compiled is left
-        unchanged."""
+        """Yield each owner of the model or the dataplane, in slices. Owners that cannot be compiled stay unchanged."""
         await asyncio.sleep(0)  # building each of the lists below is a slice of its own
         owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
         await asyncio.sleep(0)

@@ -84,8 +84,7 @@ class Reconciler:
         self.stood_by = self._outcomes.stood_by
         """Set whenever an owner waits for the leader, another server."""
         self.tried = asyncio.Event()
-        """Set while every owner that the last resync marked has been tried. Owners still queued have failed or are
-        newer."""
+        """Set while every owner that the last resync marked has been tried. Queued owners have failed or are newer."""
         self._has_looked = False
         """Whether the last resync has marked all owners that differ."""
         self._wake = asyncio.Event()
@@ -102,8 +101,7 @@ class Reconciler:
         self._outcomes.followers.append(follower)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """Mark owners dirty: their model, or something it depends on, has changed. Kinds without rows here are
-        skipped."""
+        """Mark owners dirty: their model, or something it depends on, has changed. Skips kinds without rows here."""
         cause, wanted = CAUSE.get(), [owner for owner in owners if owner.kind in self._kinds]
         self._queue.add(wanted, self._clock())
         for owner in wanted:
@@ -174,8 +172,7 @@ class Reconciler:
         await self._outcomes.news(owner, generation)
 
     def outcome(self, owner: Owner, generation: int) -> Applied | None:
-        """Return the outcome of this generation (`Outcomes.outcome`). An owner without rows here always counts as
-        applied."""
+        """Return the outcome of this generation (`Outcomes.outcome`). An owner without rows here counts as applied."""
         if owner.kind not in self._kinds:
             return Applied(generation=generation)
         return self._outcomes.outcome(owner, generation)
@@ -266,8 +263,7 @@ class Reconciler:
         return len(wrong) + len(gone)
 
     async def step(self) -> bool:
-        """Process the next ready owner, or a batch if the driver takes batches. Returns False when no owner is
-        ready."""
+        """Process the next ready owner, or a batch if the driver takes batches. Returns False if none is ready."""
         async with self._busy:
             owner = self._queue.pop(self._clock())
             if owner is None:
@@ -291,7 +287,7 @@ class Reconciler:
             return
         try:
             await self._attain_all(some, driver)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+        except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
             self._outcomes.failed_together(some, error)
 
     async def _want_some(self, first: Owner) -> list[Wanted]:
@@ -318,7 +314,7 @@ class Reconciler:
         self._memory.doubted.discard(owner)
         try:
             desired = await self._compile(snapshot, owner)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+        except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
             self._outcomes.failed(owner, error, awaited_since)
             return None
         return Wanted(
@@ -339,7 +335,7 @@ class Reconciler:
             if change or owner in self._memory.postponed:
                 await self._apply(owner, change, wanted.applied.generation)
             at_once(self._outcomes.succeeded([(wanted, change)], self._clock() - began))
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+        except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
             self._outcomes.failed(owner, error, wanted.awaited_since)
 
     async def _attain_all(self, some: Sequence[Wanted], driver: BulkDriver) -> None:
@@ -371,7 +367,7 @@ class Reconciler:
         """Process owners until cancelled."""
         while True:
             self._wake.clear()
-            while await self.step():  # noqa: ASYNC110 - the sleep lets the doors answer between two owners
+            while await self.step():  # noqa: ASYNC110 - yields to request handlers between two owners
                 await asyncio.sleep(0)
             if self._has_looked and not self._looking.locked():
                 self.tried.set()

@@ -16,8 +16,7 @@ class Statistics:
     refused: int = 0
     resyncs: int = 0
     resync_changes: int = 0
-    """Owners that a resync found different. It must stay 0 in production; any other value means a missing
-    dependency."""
+    """Owners that a resync found different. It must stay 0 in production; other values mean a missing dependency."""
     meddled: int = 0
     """Drift: changes of managed rows by other writers. It should stay 0."""
 

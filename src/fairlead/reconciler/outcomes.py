@@ -43,7 +43,7 @@ class Outcomes:
             await self._next_news(owner)
 
     async def _next_news(self, owner: Owner) -> None:
-        """Wait for the owner's next outcome. A cancelled wait removes its entry, because a deleted owner has no next
+        """Wait for the owner's next outcome. A cancelled wait removes its entry: a deleted owner has no next
         outcome."""
         news = asyncio.get_running_loop().create_future()
         waiting = self._news.setdefault(owner, set())
@@ -77,8 +77,7 @@ class Outcomes:
             follower(owner)
 
     def succeeded(self, some: Sequence[tuple[Wanted, Diff]], applying: float) -> Steps[None]:
-        """Record the applied rows and changes, one step per owner. `applying` is the seconds that all of them took
-        together."""
+        """Record the applied rows and changes, one step per owner. `applying` is the seconds for all of them."""
         told = list[Told]()
         for wanted, change in some:
             owner, generation = wanted.owner, wanted.applied.generation

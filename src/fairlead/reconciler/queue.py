@@ -17,8 +17,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from fairlead.model.owner import Owner
 
 MANY = 20
-"""Owners in one call of `add` above which they count as a batch: more than creating a load balancer, network or port
-affects."""
+"""Owners in one call of `add` above which they count as a batch: more than one new load balancer, network or port."""
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 5.0
 DOUBLINGS = 16

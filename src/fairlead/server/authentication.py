@@ -49,8 +49,7 @@ async def check_authentication(authenticate: Authenticate, configuration: Config
 
 
 def challenge(configuration: Configuration) -> str:
-    """Return the WWW-Authenticate header for unauthenticated callers, like Keystone's middleware (keystonemiddleware,
-    auth_token)."""
+    """Return the WWW-Authenticate header for 401 answers, as Keystone's middleware (keystonemiddleware) does."""
     if configuration.server.authentication != "keystone":
         return BASIC
     options = configuration.keystone

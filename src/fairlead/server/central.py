@@ -44,7 +44,7 @@ class CentralDriver(Driver, Writer, Protocol):
 
     async def close(self) -> None: ...
 
-    async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - what drivers have
+    async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in drivers
         """Wait until this server may write. Raises TimeoutError."""
 
 

@@ -30,8 +30,7 @@ def client_certificate(transport: Any) -> bytes | None:
 
 
 def vouched_certificate(transport: Any) -> bytes | None:
-    """Return the client certificate in DER if one of the configured CAs has signed it (`server.client_ca`); None
-    without one."""
+    """Return the client certificate in DER if a configured CA has signed it (`server.client_ca`); None otherwise."""
     found = transport.get_extra_info("ssl_object")
     return found.getpeercert(binary_form=True) if isinstance(found, ssl.SSLObject) else None
 
@@ -46,8 +45,7 @@ class _Context(ssl.SSLContext):
 
 
 def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.3 only, which all these clients support. Raises OSError for an invalid certificate or
-    key."""
+    """Return a context for TLS 1.3 only, which all these clients support. Raises OSError for invalid files."""
     inner = SSL.Context(SSL.TLS_SERVER_METHOD)
     inner.set_min_proto_version(SSL.TLS1_3_VERSION)
     try:

@@ -42,7 +42,7 @@ FILES_BESIDE = 100
 
 
 def host_names(options: ServerOptions) -> frozenset[str] | None:
-    """Return the allowed Host headers; None for any, on Unix sockets (unreachable for browsers) and with
+    """Return the allowed Host headers; None for any: on Unix sockets, which browsers cannot open, and with
     authentication."""
     if options.authentication != "none" or options.listen.startswith("unix:"):
         return None
@@ -58,8 +58,7 @@ class _Listener:
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     is_proxy: Callable[[str], bool] = lambda _: False
     of_agents: bool = False
-    """Whether connections are counted with those of agents, separately from all others, so neither exhausts the other's
-    limit."""
+    """Whether connections count as those of agents, which have a limit of their own."""
     certificate_of: Callable[[Any], bytes | None] = client_certificate
 
 
@@ -104,8 +103,8 @@ class _Server(uvicorn.Server):
         self._reading = asyncio.get_running_loop().create_task(self._read_again())
 
     async def _read_again(self) -> None:
-        """Re-read passwords and certificates and reopen the audit file. Unreadable files leave the previous ones in
-        effect."""
+        """Re-read passwords and certificates and reopen the audit file. An unreadable file leaves the previous
+        state."""
         try:
             reopen()
         except OSError as error:
@@ -249,7 +248,7 @@ def _settings(app: ASGIApp, **more: Any) -> uvicorn.Config:
 
 
 def _lxd_listeners(app: ASGIApp, lxd: LxdServer, stack: contextlib.ExitStack) -> Iterator[_Listener]:
-    """Yield the listeners for LXD clients. Proxy headers are ignored, because a proxy cannot present its client's
+    """Yield the listeners for LXD clients. Proxy headers are ignored: a proxy cannot present its client's
     certificate."""
     settings = _settings(
         app,

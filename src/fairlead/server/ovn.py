@@ -58,7 +58,7 @@ class OvnControl:
         self._model = model
         self.driver = OvnDriver(
             _northbound(options),
-            on_foreign_change=lambda owner, what: self.central.reconciler.note_foreign_change(owner, what),  # noqa: PLW0108 - made after
+            on_foreign_change=lambda owner, what: self.central.reconciler.note_foreign_change(owner, what),  # noqa: PLW0108 - assigned later
             on_abilities=model.equip,
             on_connected=lambda: self.central.look_again(),  # noqa: PLW0108
             on_ready=lambda: self.central.look_again(),  # noqa: PLW0108
@@ -96,14 +96,12 @@ class OvnControl:
         )
 
     def ports_on(self, chassis: str) -> frozenset[str] | None:
-        """Return the ports bound to a chassis; None if it does not exist. Raises Unreachable while OVN is
-        disconnected."""
+        """Return the ports bound to a chassis; None if it does not exist. Raises Unreachable while disconnected."""
         self.southbound.check_connected()
         return ports_on(self._model.snapshot, chassis)
 
     def check_told(self) -> None:
-        """Raise Unreachable until all observed state was received once, because a partial state would be taken as
-        complete.
+        """Raise Unreachable until all observed state was received once: a partial state would be taken as complete.
 
         Later states may be outdated, and are still used.
         """
@@ -155,8 +153,7 @@ class OvnControl:
         return 0.0, ""
 
     async def _ask_chassis(self) -> None:
-        """Check the liveness of chassis while any monitor needs it. Only the leader does so, unless another client of
-        OVN has."""
+        """Check the liveness of chassis while any monitor needs it. Only the leader does, unless another client has."""
         while self._probe_interval:
             await asyncio.sleep(self._probe_interval)
             asked = time.monotonic() - self.southbound.counted_at < self._probe_interval / 2
@@ -207,8 +204,10 @@ class OvnControl:
                     await self._hear_agents()
 
     async def _hear_agents(self) -> None:
-        """Wait until each node with probed members has reported their state, because members that are down would be
-        used otherwise; and its proxies' state, because they would not be used otherwise."""
+        """Wait until each node with probed members has reported them, and its proxies.
+
+        Without the reports members that are down would be used, and proxies would not be used.
+        """
         while not self.southbound.has_told_all or _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
             await asyncio.sleep(AGENTS_LOOK)
         await asyncio.sleep(AGENTS_LOOK)  # time for the rest of the last agent's first report

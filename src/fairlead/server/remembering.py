@@ -37,8 +37,7 @@ class Remembered:
         self._news = asyncio.Event()
 
     async def recall(self) -> None:
-        """Load the file, after the model and before agents connect. Results that no monitor needs any more are
-        dropped."""
+        """Load the file, after the model and before agents connect. Drops results that no monitor needs any more."""
         found = read_sightings(self._path)
         for node in self._model.snapshot.silent_nodes.values():  # these nodes do not resend their results
             found.update(
@@ -82,8 +81,7 @@ class Remembered:
 
 
 def _matters(endpoint: Endpoint, health: Health) -> bool:
-    """Whether the result differs from the default: members without a port are down until a probe succeeds, others are
-    up."""
+    """Whether the result differs from the default: members without a port are down, others up."""
     return health is (Health.ERROR if endpoint.port_id else Health.ONLINE)
 
 

@@ -34,8 +34,7 @@ LOOK = 1.0
 OTHERS = 30.0
 """Seconds that a standby waits, because the leader is expected to do it."""
 AT_ONCE = 20
-"""Maximum nodes per check. If more fail together (a rack without power), the rest wait, so that other writes
-proceed."""
+"""Maximum nodes per check. If more fail together (a rack without power), the rest wait for other writes."""
 
 
 class Silences:

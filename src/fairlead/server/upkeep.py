@@ -26,7 +26,7 @@ FORGET_INTERVAL = 10.0
 
 
 async def provide_covers(model: Model) -> None:
-    """Allocate addresses for delegated probing where monitors from before that feature lack them, then sleep until
+    """Allocate missing addresses for delegated probing, for monitors older than that feature; then sleep until
     cancelled."""
     for owner in list(all_probing(model.snapshot)):
         probing = find_probing(model.snapshot, owner)

@@ -61,8 +61,7 @@ def decode(owner: Owner, document: bytes) -> Aggregate:
 
 
 def decode_stored(key: str, document: bytes) -> Aggregate:
-    """Decode the document stored under a key. Raises BadDocument, and NewerDocument also for kinds unknown to this
-    version."""
+    """Decode the document stored under a key. Raises BadDocument, and NewerDocument also for unknown kinds."""
     owner = owner_stored(key)
     if owner is None:
         raise NewerDocument(key, "it is of a sort that this version does not know")

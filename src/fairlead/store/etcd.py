@@ -71,8 +71,7 @@ FULL = (
     " defrag) or raised --quota-backend-bytes, and then: etcdctl alarm disarm"
 )
 PRECEDENCE = 1.0
-"""Seconds that other servers yield to a server that lost a write conflict. The limit exists because that server may
-have been killed."""
+"""Maximum seconds that other servers yield to one that lost a write conflict; that server may have been killed."""
 WAITING = 4
 """Number of lost races that gives the back-off between two polls of a waiting server."""
 SESSIONS = 1000
@@ -447,8 +446,7 @@ class EtcdStore:
         return None
 
     async def _settle_earlier(self) -> None:
-        """Settle the previous transaction with unknown outcome before the next write; its caller got OutcomeUnknown
-        already."""
+        """Settle the previous transaction with unknown outcome before the next write. Its caller got OutcomeUnknown."""
         try:
             await self._settle()
         except OutcomeUnknown as error:

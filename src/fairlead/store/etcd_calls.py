@@ -183,7 +183,7 @@ class Members:
             await asyncio.sleep(PAUSE)
 
     async def ask_once(self, method: Method, request: Any) -> Any:
-        """Send a request to one member; after a failure the next call uses the next member. Raises Refused and
+        """Send a request to one member; a failure makes the next call use the next one. Raises Refused and
         Unreached."""
         way = await self._let_in()
         try:

@@ -120,8 +120,7 @@ class Feed:
         return list(newest)
 
     async def up_to(self, after: int, head: int) -> list[Batch] | None:
-        """Return the transactions after a revision, at least up to `head`; None if they do not arrive in `IN_TIME`
-        seconds."""
+        """Return the transactions after a revision, at least up to `head`; None if they need more than `IN_TIME`."""
         if self._task is None or (self._began is not None and after < self._began):
             return None
         try:

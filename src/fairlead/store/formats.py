@@ -20,8 +20,7 @@ NAME = "format"
 
 
 class NewerDocument(StoreUnavailable):
-    """A newer version of Fairlead wrote the document, so this version cannot interpret it. The message names the
-    owner."""
+    """A newer version of Fairlead wrote the document; this version cannot interpret it. The message names the owner."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: a newer version of Fairlead wrote it: {why}")
@@ -34,8 +33,7 @@ class Step:
 
     up: Mapping[Kind, Callable[[Json], Json]] = field(default_factory=dict)
     down: Mapping[Kind, Callable[[Json], Json | None]] | None = field(default_factory=dict)
-    """Downgrade functions, which return None for a document that would lose something. None: this step is never
-    undone."""
+    """Downgrade functions, which return None for a document that would lose something. None: a step without undo."""
 
 
 def _action(policy: Json) -> Json:
@@ -73,8 +71,7 @@ def current() -> int:
 
 
 def upgraded(key: str, kind: Kind, document: Any) -> Any:
-    """Upgrade a document to the current format. Raises NewerDocument, and any error of a step for an invalid
-    document."""
+    """Upgrade a document to the current format. Raises NewerDocument, and any error of a step for invalid ones."""
     number = document.get(NAME, 0) if isinstance(document, dict) else 0
     if type(number) is not int or number < 0:
         raise ValueError(f"its format is no number: {number!r}"[:100])

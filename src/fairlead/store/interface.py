@@ -64,8 +64,7 @@ class Batch:
 
 class Store(Protocol):
     async def head(self) -> int:
-        """Return the revision of the newest transaction, at least as new as any transaction acknowledged before this
-        call.
+        """Return the newest revision, at least as new as any transaction acknowledged before this call.
 
         Cheap, and never blocked by writers. Raises StoreUnavailable.
         """

@@ -85,8 +85,7 @@ class Looks:
                 await self.newest()
 
     async def _after(self, before: asyncio.Task[None] | None) -> None:
-        """Poll after the previous poll has ended. A reader that arrives after the start of this poll shares the next
-        one."""
+        """Poll after the previous poll has ended. A reader that arrives after its start shares the next one."""
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None

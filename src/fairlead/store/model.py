@@ -126,8 +126,7 @@ class Model:
         self._watchers: list[Watcher] = []
         self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
         self._storing = asyncio.Lock()
-        """Held while an own transaction is committed and published, so that changes of other servers are not applied in
-        between."""
+        """Held while an own transaction is committed and published, so that no other change is applied in between."""
         self.looks = Looks(self._look)
         """Read barrier."""
         self.newer: NewerDocument | None = None
@@ -151,8 +150,8 @@ class Model:
         self._subscribers.append(subscriber)
 
     def watch(self, watcher: Watcher) -> None:
-        """Register a callback after every change of documents or facts, including changes without affected rows. It
-        must not block."""
+        """Register a callback after every change of documents or facts, also without affected rows. It must not
+        block."""
         self._watchers.append(watcher)
 
     def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:
@@ -313,8 +312,8 @@ class Model:
         )
 
     async def _publish_own(self, changes: Changes, revision: int) -> Snapshot:
-        """Publish a committed transaction. The change is durable, so later errors must not be reported as its
-        failure."""
+        """Publish a committed transaction. The change is durable, so later errors must not be reported to the
+        caller."""
         if revision == self.snapshot.revision + 1:
             self._publish(changes, revision)
             return self.snapshot

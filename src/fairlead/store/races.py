@@ -11,4 +11,4 @@ LONGEST_PAUSE = 0.05
 
 def pause(lost: int) -> float:
     """Return the seconds to wait after this many lost races."""
-    return random.uniform(0, min(0.001 * 2 ** min(lost, 10), LONGEST_PAUSE))  # noqa: S311 - nobody gains by guessing it
+    return random.uniform(0, min(0.001 * 2 ** min(lost, 10), LONGEST_PAUSE))  # noqa: S311 - jitter needs no secrecy

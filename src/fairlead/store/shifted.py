@@ -70,8 +70,7 @@ class Shifted:
         await self._store.close()
 
     def _own(self, revision: int) -> int:
-        """Map to the store's own revision. One from before the copy maps to a revision that no document has, nor
-        `ABSENT`."""
+        """Map to the store's own revision. One from before the copy maps to a revision that matches no document."""
         if revision == ABSENT:
             return ABSENT
         return revision - self._more if revision > self._more else NOBODYS

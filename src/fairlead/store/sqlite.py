@@ -158,8 +158,7 @@ class SqliteStore:
             raise StoreUnavailable(f"{self._path}: {error}{self._explain()}") from error
 
     def _explain(self) -> str:
-        """Return a hint if the disk is full, because SQLite then reports "disk I/O error" or "unable to open" for its
-        files."""
+        """Return a hint if the disk is full; SQLite only reports "disk I/O error" or "unable to open" then."""
         try:
             return " (disk is full)" if shutil.disk_usage(self._path.parent).free < NO_ROOM else ""
         except OSError:
@@ -282,7 +281,7 @@ class SqliteStore:
         out = [each for each, bytes_then in oldest if each <= revision - FEED or bytes_then <= total - FEED_BYTES]
         if out:
             for table in ("change", "weight"):
-                self._sql.execute(f"DELETE FROM {table} WHERE revision <= ?", (out[-1],))  # noqa: S608 - ours
+                self._sql.execute(f"DELETE FROM {table} WHERE revision <= ?", (out[-1],))  # noqa: S608 - constant names
         self._sql.execute("DELETE FROM gone WHERE revision <= ?", (revision - FEED,))
 
     def _deleted(self) -> set[str]:

@@ -51,7 +51,7 @@ class SqliteWhole(SqliteStore):
         def clear() -> None:
             self._expect(seal)
             for table in ("document", "change", "weight", "gone"):
-                self._sql.execute(f"DELETE FROM {table}")  # noqa: S608 - ours
+                self._sql.execute(f"DELETE FROM {table}")  # noqa: S608 - constant names
             self._sql.executemany("INSERT INTO gone VALUES (?, ?)", [(revision, key) for key in gone])
 
         await self._run(lambda: self._do(clear))
@@ -125,8 +125,7 @@ class SqliteWhole(SqliteStore):
         self._open()
 
     def _open(self) -> None:
-        """Open the file. A file created by root is given to the owner of its directory, the user that servers run
-        as."""
+        """Open the file. A file created by root is given to the owner of its directory, the user of the servers."""
         is_new = not self._path.exists()
         super()._open()
         if is_new and os.geteuid() == 0:

@@ -52,8 +52,7 @@ class Whole(Protocol):
         """Return the store's state. Raises StoreUnavailable."""
 
     def picture(self) -> AbstractAsyncContextManager[Picture]:
-        """Open a snapshot. Raises StoreUnavailable, and Compacted if etcd compacts the snapshot's revision during the
-        read."""
+        """Open a snapshot. Raises StoreUnavailable, and Compacted if etcd compacts its revision during the read."""
 
     async def seal(self, seal: Seal | None, before: Seal | None, head: int | None = None) -> None:
         """Replace the seal `before` by `seal`; with `head`, only if the store is still at this revision.
@@ -69,7 +68,6 @@ class Whole(Protocol):
         """Write documents under this seal. Raises Conflict and StoreUnavailable."""
 
     async def finish(self, seal: Seal, revision: int) -> None:
-        """Remove the seal: the store is complete, at this revision or a newer one. Raises Conflict and
-        StoreUnavailable."""
+        """Remove the seal: the store is complete, at this revision or later. Raises Conflict and StoreUnavailable."""
 
     async def close(self) -> None: ...

@@ -18,8 +18,7 @@ from fairlead.model.steps import Steps
 
 
 def explain(snapshot: Snapshot, flow: Flow) -> Steps[Led | None]:
-    """Return the destination; None if no load balancer has the address, or none listens on the port. One step per
-    port."""
+    """Return the destination; None if no load balancer has the address and port. One step per port."""
     for network_id in snapshot.announced:
         port_id = snapshot.addresses.get((network_id, flow.to[0]), "")
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id, ""))

@@ -8,10 +8,10 @@ _R = TypeVar("_R")
 
 
 class Once(Generic[_A, _R]):
-    """Memoized function, keyed by the identity of objects, because comparing 256 slots takes as long as the work
-    itself.
+    """Memoized function, keyed by the identity of objects.
 
-    Equal inputs that are the same object also give the same result object.
+    Comparing 256 slots by value would take as long as the work itself. Equal inputs that are the same object also give
+    the same result object.
     """
 
     def __init__(self, work: Callable[[_A], _R]) -> None:

@@ -22,8 +22,7 @@ from fairlead.model.addresses import IPAddress, IPNetwork, all_but
 from fairlead.model.port_ranges import Ports
 
 DROP_PRIORITY = 32_000
-"""Near the maximum of ovn-nb(5), so that rules of other users cannot permit what a listener's `allowed_cidrs`
-forbid."""
+"""Near the maximum of ovn-nb(5), so that rules of other users cannot override a listener's `allowed_cidrs`."""
 ALLOW_PRIORITY = DROP_PRIORITY + 1
 
 

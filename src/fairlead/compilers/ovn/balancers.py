@@ -59,8 +59,7 @@ OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 
 
 def balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
-    """Yield a load balancer's rows: none while its takeover from the stock provider is pending, but Unsupported is
-    raised."""
+    """Yield the rows. During a pending takeover from the stock provider there are none, but Unsupported is raised."""
     if lb.is_taken_over(balancer):
         yield _displacing(balancer)
     for row in _balancer_rows(snapshot, balancer):
@@ -114,7 +113,7 @@ def _answers(vips: Iterable[lb.Vip], network: Network) -> Iterator[PortAddress]:
     """
     for vip in vips:
         subnet = subnet_with(network, vip.address)
-        assert subnet is not None, f"{vip.address} is in no subnet of {network.id}"  # noqa: S101 - the doors keep this true
+        assert subnet is not None, f"{vip.address} is in no subnet of {network.id}"  # noqa: S101 - ensured by the API
         answering = render_interface(vip.address, subnet.cidr)
         yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=answering)
 
@@ -191,8 +190,7 @@ def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tup
 
 
 def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints) -> Iterator[OvnRow]:
-    """Yield the rows of a load balancer with proxies as members (`led_by_proxies`). `endpoints` are those of each
-    pool."""
+    """Yield the rows of a load balancer with proxies as members (`led_by_proxies`). `endpoints` are by pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables = Tables(place.out)
     near = NearServices.of(snapshot, balancer, place.near, place.suffix, tables)
@@ -278,8 +276,7 @@ def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, table
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
-    """Return the floating IPs of a VIP, each needed as a VIP of its own, because OVN translates a packet once per
-    router."""
+    """Return the floating IPs of a VIP, each needed as a VIP too, because OVN translates once per router."""
     return [floating_ip.address for floating_ip in floating_ips_of(snapshot, vip)]
 
 

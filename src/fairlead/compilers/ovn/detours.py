@@ -23,8 +23,7 @@ from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
 
 HIGHEST_PRIORITY = 32_000
-"""Priority of the oldest replica's policy; later ones have lower ones, so that a new replica changes no other
-policy."""
+"""Priority of the oldest replica's policy; newer ones have lower priorities, so adding one changes no other policy."""
 
 
 def detour_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouterPolicy]:

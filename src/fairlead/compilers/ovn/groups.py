@@ -23,8 +23,8 @@ class Groups:
     inside: str
     """Port group with a port of every switch, because ACLs of a VIP apply on the switch of every client."""
     outside: str | None = None
-    """Port group with the routers' gateway ports. External switches are shared, so ACLs there match only packets to
-    these."""
+    """Port group with the routers' gateway ports. External switches are shared, so ACLs there match only these
+    ports."""
 
 
 def domain_groups(where: VipNetwork) -> Groups:
@@ -85,6 +85,5 @@ def _suffix(where: VipNetwork) -> str:
 
 
 def port_group_word(identity: str) -> str:
-    """Escape an id for a port group's name, which also names address sets: letters, digits and underscores
-    (ovn-nb(5))."""
+    """Escape an id for a port group's name, also an address set's: letters, digits and underscores (ovn-nb(5))."""
     return identity.replace("-", "_")

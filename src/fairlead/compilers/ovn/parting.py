@@ -51,8 +51,10 @@ def parting_rows(
 
 
 def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
-    """Return IP version -> unique address and port for a load balancer, because northd would generate conflicting flows
-    for two load balancers with the same VIP."""
+    """Return IP version -> unique address and port for a load balancer.
+
+    For two load balancers with the same VIP northd would generate conflicting flows.
+    """
     number = int.from_bytes(blake2s(balancer_id.encode(), digest_size=8).digest())
     place, port = number // 65535, 1 + number % 65535
     return {

@@ -101,7 +101,7 @@ def router_port_name(port_id: str) -> str:
 
 def interface(network: Network, fixed: FixedIP) -> str:
     subnet = find_subnet(network, fixed.subnet_id)
-    assert subnet is not None, f"{fixed} names no subnet of {network.id}"  # noqa: S101 - the doors keep this true
+    assert subnet is not None, f"{fixed} names no subnet of {network.id}"  # noqa: S101 - ensured by the API
     return render_interface(fixed.address, subnet.cidr)
 
 
@@ -157,8 +157,7 @@ def _ways_out(network: Network, router: Router, port: Port) -> Iterator[StaticRo
 
 
 def _translations(snapshot: Snapshot, router: Router, gateway: Port, version: int) -> Iterator[Nat]:
-    """Yield SNAT entries for the router's networks, to the first gateway address. IPv6 only on request; Neutron never
-    translates IPv6."""
+    """Yield SNAT entries for the router's networks, to the first gateway address; IPv6 only on request."""
     external = next((fixed.address for fixed in gateway.fixed_ips if fixed.address.version == version), None)
     if external is None:
         return

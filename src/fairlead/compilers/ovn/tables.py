@@ -1,5 +1,4 @@
-"""Slot tables of pools as backends of OVN VIPs, per IP version, because a switch does not translate between
-versions."""
+"""Slot tables of pools as backends of OVN VIPs, per IP version: a switch does not translate between versions."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field

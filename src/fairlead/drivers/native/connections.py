@@ -34,8 +34,7 @@ class Staying(NamedTuple):
 
 
 def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Staying]) -> set[bytes]:
-    """Delete connections to these services that other hosts were queried about, and this host's own ones to other
-    hosts.
+    """Delete connections to these services that other hosts were queried about, and own ones to other hosts.
 
     Connections that are translated here stay, even if another program has set the same mark bits. Returns the services
     with connections that were kept. The kernel scans all tracked connections. Raises OSError.

@@ -162,8 +162,7 @@ def read_elements(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, byt
 
 
 def read_shape(netlink: Netlink, table: str, shape: Shape) -> Shape | None:
-    """Return the sizes of keys and values in the kernel's set with this name; None if it does not exist. Raises
-    OSError."""
+    """Return the sizes of keys and values in the kernel's set; None if it does not exist. Raises OSError."""
     found: Mapping[int, bytes] = {}
     with absent():
         found = attributes(netlink.find(nftables(_GET_SET, text(_TABLE, table), text(_SET, shape.name)))[4:])

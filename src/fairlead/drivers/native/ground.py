@@ -95,8 +95,11 @@ class Ground:
         self.transact(changes)
 
     def forget_asked(self, family: Family, ending: Mapping[bytes, Staying]) -> None:
-        """Delete connections to these services that other hosts were queried about, so that this host translates them
-        if it owns their slots now. Skips the scan if no host was queried. Raises DriverError and OSError."""
+        """Delete connections to these services that other hosts were queried about.
+
+        This host translates their next packets if it owns their slots now. Skips the scan if no host was queried.
+        Raises DriverError and OSError.
+        """
         noted = steadily(partial(read_elements, self.netlink, self.table, family.asked)).keys()
         due = ending if len(noted) >= MOST_COUNTED else {key: ending[key] for key in ending.keys() & noted}
         if not due:
@@ -107,10 +110,9 @@ class Ground:
         self.transact(changes)
 
     def forget_translated(self, version: int, ending: Mapping[bytes, Set[tuple[bytes, int]]]) -> int:
-        """Delete connections to these services that are translated here to one of these members, and return their
-        number.
+        """Delete connections to these services that are translated here to one of these members.
 
-        Raises OSError.
+        Returns their number. Raises OSError.
         """
         return forget_translated(self.netlink, socket.AF_INET if version == 4 else socket.AF_INET6, ending)
 

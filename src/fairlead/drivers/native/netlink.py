@@ -202,8 +202,7 @@ class Netlink:
         self._socket.send(data)
 
     def _answers(self, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yield answers until the message with this number is acknowledged. An earlier error aborts the transaction and
-        is raised."""
+        """Yield answers until this message is acknowledged. An earlier error aborts the transaction and is raised."""
         interrupted = False
         while True:
             data = self._socket.recv(_ROOM)

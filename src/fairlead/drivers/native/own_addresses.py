@@ -25,8 +25,10 @@ def read_addresses() -> frozenset[IPAddress]:
 
 
 def _dumped(netlink: Netlink) -> Iterator[IPAddress]:
-    """Yield the addresses, including subnet-router anycast addresses of IPv6 (RFC 4291, 2.6.1), because the host's
-    sockets receive datagrams to them too. Raises Interrupted."""
+    """Yield the addresses, including subnet-router anycast addresses of IPv6 (RFC 4291, 2.6.1).
+
+    The host's sockets receive datagrams to those too. Raises Interrupted.
+    """
     asked = [(_GETADDR, socket.AF_INET)]
     if Path("/proc/sys/net/ipv6").exists():
         asked += [(_GETADDR, socket.AF_INET6), (_GETANYCAST, socket.AF_INET6)]

@@ -33,8 +33,7 @@ def beside(table: str) -> str:
 
 
 def renew(netlink: Netlink, table: str) -> None:
-    """Create or upgrade the table. After an interruption the next call continues. Raises DriverError, Interrupted and
-    OSError."""
+    """Create or upgrade the table; continues an interrupted upgrade. Raises DriverError, Interrupted and OSError."""
     if _is_awake(netlink, beside(table)):
         _move(netlink, beside(table), table)
         return

@@ -81,8 +81,7 @@ class Rule:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the rule is managed, by preference and action. Those of older releases have the managed protocol
-        number."""
+        """Whether the rule is managed, by preference and action; in older releases by protocol number."""
         if self.preference == LAST:
             is_such = self.action == _NOP or self.table == _LOCAL
         elif self.preference in (FIRST, MARKED_ONLY):
@@ -167,8 +166,7 @@ class Routing:
                 self._delete_rule(each)
 
     def _renew_rules(self, family: int) -> None:
-        """Replace rules of an older release. Of two rules with one preference the kernel uses the first matching
-        one."""
+        """Replace rules of an older release. Of two rules with one preference the first matching one applies."""
         had = set(self.rules(family))
         for each in had:
             if each.is_ours and each.renewed != each:
@@ -332,8 +330,7 @@ class Routing:
         return [each for each in held if known.get(each) != sources[each.version]]
 
     def _source(self, version: int, vips: Container[IPAddress]) -> IPAddress | None:
-        """Return the source address of the default route, or any address of the host without one; None if it has only
-        VIPs."""
+        """Return the source address of the default route, or any address of the host; None if it has only VIPs."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         anywhere = _ANYWHERE[family]
         asked = _ROUTE.pack(family, anywhere.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(1, anywhere.packed)
@@ -377,8 +374,7 @@ class Routing:
         )
 
     def _ask_all(self, messages: Sequence[Message], addresses: Iterable[IPAddress], *is_so: int) -> set[IPAddress]:
-        """Send one message per address, and return the addresses with one of these errors, which mean that it is done
-        already."""
+        """Send one message per address. Returns the addresses with one of these errors: they are done already."""
         found = set()
         for address, number in zip(addresses, self._netlink.ask_all(messages), strict=True):
             if number in is_so:
@@ -405,8 +401,7 @@ class Routing:
         self._ask_all([Message(_DELROUTE, self._taken(each, _NOWHERE)) for each in addresses], addresses, errno.ESRCH)
 
     def _taken(self, vip: IPAddress, scope: int) -> bytes:
-        """Local route, in the table that the kernel checks sources against, beside its own route for an address on
-        `lo`."""
+        """Local route in the table for source checks, beside the kernel's own route of an address on `lo`."""
         family, bits = _family(vip)
         head = _ROUTE.pack(family, bits, 0, 0, _LOCAL, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
         return head + u32(6, OURS) + attribute(1, vip.packed)

@@ -133,8 +133,7 @@ SINCE = Shape(name="since", key=4, commented=True)
 MOST_COUNTED = 65_536
 """Maximum elements of one set. Services without an element in a full set are not counted."""
 CLOSED = Shape(name="closed", key=8)
-"""Tunnel ports that this host rejects, as a host without tunnels would: all of them in a new table, until the rows are
-applied."""
+"""Tunnel ports that this host rejects, as if it had no tunnels: all of them in a new table, until rows are applied."""
 NOTED = tuple(family.asked for family in FAMILIES.values())
 SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
 

@@ -58,8 +58,7 @@ class Shared(Generic[T]):
         self._use(user, number)
 
     def plan(self, wanted: Mapping[Key, T | None]) -> Plan[T]:
-        """Plan the changes. If all users of a number get the same new value, its value is replaced, which writes
-        least."""
+        """Plan the changes. If all users of a number get the same new value, the value is replaced in place."""
         joining: dict[T, list[Key]] = {}
         leaving = defaultdict[int, set[Key]](set)
         for key, content in wanted.items():

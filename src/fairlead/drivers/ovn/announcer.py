@@ -24,8 +24,7 @@ FEW = 8
 """Maximum addresses queried one by one; for more, all answering flows are read."""
 _ANSWER = re.compile(r"(?:arp_tpa|nd_target)=(?P<address>[0-9a-f.:]+)(?:,\S*)? actions=(?P<actions>.*)")
 _MACS = re.compile(r"set_field:([0-9a-f:]{17})->eth_src|00\.19\.00\.10\.80\.00\.08\.06\.([0-9a-f.]{17})")
-"""Actions that set the sender's MAC: as text, and as OpenFlow octets in a userdata of ovn-controller (ovn-sb(5), action
-nd_na)."""
+"""Actions that set the sender's MAC: as text, and as OpenFlow octets in a userdata (ovn-sb(5), action nd_na)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

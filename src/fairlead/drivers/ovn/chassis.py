@@ -192,8 +192,7 @@ class Bindings:
 
 
 class Nodes:
-    """Liveness of chassis. `clock` is the reader's clock in seconds; `patience` the maximum lag behind other
-    chassis."""
+    """Liveness of chassis. `clock` is in seconds; `patience` is the maximum lag behind other chassis."""
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
         self.dead: frozenset[str] = frozenset()

@@ -46,8 +46,8 @@ REGISTERED = "0xffffff"
 PROTOCOLS = {6: Transport.TCP, 17: Transport.UDP, 132: Transport.SCTP}
 """Protocol numbers (IANA)."""
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
-"""TCP states of established connections, as printed for both directions together. Entries of other protocols count
-until they expire."""
+"""TCP states of established connections, for both directions together. Entries of other protocols count until
+expiry."""
 _FLOW = re.compile(
     r"cookie=(?P<cookie>0x[0-9a-f]+), duration=(?P<age>[0-9.]+)s, table=\d+, "
     r"n_packets=(?P<packets>\d+), n_bytes=(?P<bytes>\d+), .*?priority=\d+,(?P<match>\S+) actions=(?P<actions>.*)"

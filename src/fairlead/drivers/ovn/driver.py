@@ -204,8 +204,7 @@ class OvnDriver:
             raise DriverError(str(error)) from error
 
     async def stock_places(self, balancer_id: str) -> Places:
-        """Return the switches and routers with rows of Octavia's stock provider for a load balancer. Raises
-        DriverError."""
+        """Return where Octavia's stock provider has rows of a load balancer. Raises DriverError."""
         self._require_connection()
         try:
             with _translated():
@@ -253,8 +252,7 @@ class OvnDriver:
             yield
 
     def _take(self, tables: Tables) -> Steps[None]:
-        """Apply changes. An own change is one transaction and processed as a whole; a larger one is another
-        writer's."""
+        """Apply changes. An own change is one transaction and processed whole; a larger one is another writer's."""
         for part in in_parts(tables, PART) if not self._expected else [tables]:
             found = self._replica.change(part, self._expected)
             for owner in sorted(found, key=creation_order):
@@ -313,8 +311,7 @@ def _outcome(diff: Diff) -> dict[Key, OvnRow | None]:
 
 
 def _translate(error: TransactionError, transaction: Transaction) -> DriverError:
-    """Convert an error. `timed out` means that a wait condition did not hold. Other errors keep the server's
-    message."""
+    """Convert an error. `timed out` means a failed wait condition. Other errors keep the server's message."""
     match error.error:
         case "not owner":
             return Standby("another server has the lock of the OVN Northbound database")

@@ -39,8 +39,7 @@ def _lacks(row: Row, key: Key) -> DriverError:
 
 
 def _packed(operation: Json) -> msgspec.Raw:
-    """Pre-encode an operation, because the garbage collector would traverse every container of ten thousand
-    operations."""
+    """Pre-encode an operation; otherwise the garbage collector traverses containers of ten thousand operations."""
     return msgspec.Raw(msgspec.json.encode(operation))
 
 
@@ -75,8 +74,7 @@ class Encoder:
         return at_once(self.encode_in_steps(change))
 
     def encode_in_steps(self, change: Diff) -> Steps[Transaction]:
-        """Encode, yielding between variables, because a pool may have different values on each of a thousand
-        chassis."""
+        """Encode, yielding between variables: a pool may have different values on each of a thousand chassis."""
         transaction = Transaction()
         transaction.add(assert_lock(self.lock))
         change = yield from self._encode_variables(transaction, change)

@@ -131,8 +131,7 @@ def network_document(identity: Identity, switch: Switch, evidence: Evidence, opt
 
 
 def _only_project(evidence: Evidence) -> str:
-    """Return the network's project: the owner of Neutron's metadata port, or the common project of all its ports, or
-    ""."""
+    """Return the network's project: that of Neutron's metadata port, or the common one of all its ports, or ""."""
     owners = {trace.project_id for trace in evidence.all_of(Owned)} or {
         trace.project_id for trace in evidence.all_of(Used)
     }
@@ -191,8 +190,7 @@ def _by_id(traces: Iterable[Called | Presumed]) -> list[Called | Presumed]:
 def _gateways(
     evidence: Evidence, served: Mapping[IPNetwork, Dhcp], ids: Mapping[IPNetwork, str]
 ) -> dict[IPNetwork, IPAddress]:
-    """Return the gateways: from DHCP options, else the next hop of a router's default route, else the lowest address of
-    a router."""
+    """Return the gateways, from DHCP options, a router's default route, or the lowest address of a router."""
     found = dict[IPNetwork, IPAddress]()
     for interface in sorted(evidence.all_of(Interface), key=lambda each: int(each.address), reverse=True):
         found[interface.cidr] = interface.address

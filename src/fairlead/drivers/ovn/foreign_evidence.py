@@ -139,8 +139,7 @@ def is_gateway(port: RouterPort) -> bool:
 
 
 def traces_of_port(row: SwitchPort, end: End | None) -> tuple[Trace, ...]:
-    """Return the traces of a port. A malformed one contributes only its project, so that a shared network is
-    recognised."""
+    """Return the traces of a port. A malformed one contributes its project, so shared networks are recognised."""
     whose = tuple(_whose(row))
     try:
         return (*_traces(row, end), *whose)

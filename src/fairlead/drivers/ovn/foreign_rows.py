@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, decode_set, decode_uuids
 
 LONGEST_TEXT = 1000
-"""Maximum characters of a kept text. A longer one is truncated with its digest appended, so different texts stay
-different."""
+"""Maximum characters of a kept text. Longer ones are truncated with a digest appended, so different texts differ."""
 _LISTENS = re.compile(r"(?:lxd|incus)-net[0-9]{1,20}-lb-([0-9a-f.:]{2,39})-(?:tcp|udp)")
 _Read: TypeAlias = Callable[[Json, Any], Iterator[tuple[str, Any]]]
 """Converts a column value (a difference for sets and maps) and the previous row to field values."""

@@ -78,8 +78,7 @@ class _Placed:
 
 
 class ForeignTables:
-    """Unmanaged tables. Call `take` with changes, then `settle`; then `registry` has the documents and the changed
-    ones."""
+    """Unmanaged tables. Call `take` with changes, then `settle`, which updates the documents in `registry`."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -391,8 +390,7 @@ class GivenAddresses:
 
 
 def _given(row: Row | None) -> tuple[IPAddress, ...]:
-    """Return the external addresses of a row: a router's gateway, NAT, or load balancers and forwards of LXD and
-    Incus."""
+    """Return a row's external addresses: of a router's gateway, NAT, LXD or Incus load balancers and forwards."""
     texts: tuple[str, ...]
     match row:
         case Balancer(listen=listen) if listen:

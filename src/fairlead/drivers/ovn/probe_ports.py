@@ -48,8 +48,7 @@ class _Found:
 
 class ProbePorts:
     def __init__(self, bridge: str, namespace: str, tools: Tools) -> None:
-        """`namespace` is the name of the network namespace (ip-netns(8)) for the interfaces; it is created if
-        missing."""
+        """`namespace` is the network namespace (ip-netns(8)) of the interfaces; it is created if missing."""
         self._bridge = bridge
         self._namespace = namespace
         self._tools = tools
@@ -71,8 +70,10 @@ class ProbePorts:
         return made
 
     async def installed(self) -> frozenset[str]:
-        """Return the interfaces with flows installed by OVN (ovn-controller(8), `ovn-installed`), which only ordinary
-        ports report. Raises SwitchError."""
+        """Return the interfaces with flows installed by OVN (ovn-controller(8), `ovn-installed`).
+
+        Only ordinary ports report it, and no localports. Raises SwitchError.
+        """
         ports = await self._interfaces()
         return frozenset(name for name, ids in ports.items() if MARK in ids and ids.get("ovn-installed") == "true")
 

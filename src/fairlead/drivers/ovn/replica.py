@@ -79,8 +79,7 @@ class Replica:
         return lambda key: orphan[1] if key == orphan[0] else self._mark.uuid(key)
 
     def check(self, owner: Owner, diff: Diff) -> None:
-        """Check conditions that the server does not: unique owners of addresses, weak references. Raises
-        DriverError."""
+        """Check what the server does not: unique owners of addresses, and weak references. Raises DriverError."""
         for row in diff.creates.values():
             place = self._place_of_text(cast(OvnRow, row))
             other, _ = self._placed.get(place, (owner, ())) if place else (owner, ())

@@ -143,8 +143,7 @@ class SouthboundReader(Reader):
         self._complain("Service_Monitor", self._tables.reasons)
 
     def _judge(self) -> Iterable[Endpoint]:
-        """Judge liveness with a pause in between, because a thousand nodes confirm a count one by one, and each check
-        covers all of them."""
+        """Judge liveness with pauses, because a thousand nodes confirm a count one by one, and a check covers all."""
         loop = asyncio.get_running_loop()
         if self._judging is not None:
             return ()

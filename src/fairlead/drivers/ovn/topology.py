@@ -53,8 +53,7 @@ class TopologySettings:
 
 
 class TopologyReader(Reader):
-    """Reader of unmanaged networks. Use `start` and `close`. `observe` receives the facts `FOREIGN` and
-    `GIVEN_ELSEWHERE`."""
+    """Reader of unmanaged networks. Use `start` and `close`. Reports the facts `FOREIGN` and `GIVEN_ELSEWHERE`."""
 
     def __init__(self, settings: TopologySettings, observe: Observe) -> None:
         super().__init__(

@@ -136,10 +136,9 @@ def _sender(binding: Mapping[str, Any], question: Question) -> Sender:
 
 
 async def _check_traceable(southbound: Client, northbound: Client, port: str, destination: IPAddress) -> None:
-    """Reject addresses that depend on the chassis, because ovn-trace(8) has no template variables and treats every port
-    as resident, so its result would be wrong.
+    """Reject addresses that depend on the chassis. Raises Untraceable.
 
-    Raises Untraceable.
+    ovn-trace(8) has no template variables and treats every port as resident, so its result would be wrong.
     """
     for policy in await _select(northbound, "Logical_Router_Policy", ("match",)):
         if f"dst == {destination} && is_chassis_resident(" in policy["match"]:

@@ -111,8 +111,7 @@ class Tracked:
                 await asyncio.sleep((time.monotonic() - began) * (1 / SHARE - 1))
 
     async def settled(self) -> None:
-        """Wait until no cached datapath flow of old OpenFlow flows is left: all revalidators have checked every
-        flow."""
+        """Wait until the datapath has no flows of old OpenFlow flows: all revalidators have checked every flow."""
         async with Control(self._run_dir) as control:
             await control.ask("revalidator/wait")
 

@@ -129,8 +129,7 @@ class LockAcquired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockLost:
-    """The lock was stolen, or lost with the connection. The event may be late; only `assert_lock` in a transaction is
-    proof."""
+    """The lock was stolen or lost with the connection. The event may be late; only `assert_lock` is proof."""
 
     name: str
 

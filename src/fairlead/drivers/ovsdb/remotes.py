@@ -42,8 +42,7 @@ def _bracket(host: str) -> str:
 
 
 def parse_remotes(text: str) -> tuple[Remote, ...]:
-    """Parse a comma-separated list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection
-    Methods)."""
+    """Parse a comma-separated list of unix:PATH, tcp:HOST:PORT and ssl:HOST:PORT (ovsdb(7), Connection Methods)."""
     return tuple(_parse_remote(part.strip()) for part in text.split(","))
 
 
@@ -58,8 +57,7 @@ def _parse_remote(text: str) -> Remote:
 
 
 class Rotation:
-    """Next remote and pause: a round tries each remote without a pause between; pauses after a round double up to
-    `cap`."""
+    """Next remote and pause. A round tries each remote without a pause; pauses between rounds double up to `cap`."""
 
     def __init__(self, remotes: Sequence[Remote], first: float, cap: float) -> None:
         if not remotes:
