@@ -81,8 +81,8 @@ class Bench:
             "FAIRLEAD_STORE_PATH": str(self.folder / "fairlead.db"),
             "FAIRLEAD_OVN_NORTHBOUND": self.remote("nb"),
             "FAIRLEAD_OVN_SOUTHBOUND": self.remote("sb"),
-            "FAIRLEAD_PROBES_PER_SECOND": "-1",
-            "FAIRLEAD_PROBES_PER_SECOND_OF_PORT": "-1",
+            "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND": "-1",
+            "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND_PER_PORT": "-1",
         }
         make_holds(self.told)
         program = [sys.executable, str(Path(__file__).parent / "held.py")]

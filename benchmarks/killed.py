@@ -100,7 +100,7 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
 def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
     """One server on SQLite, with rows that bear another mark."""
     store = f"sqlite://{place.folder}/alone.db"
-    place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_MARK="alone")
+    place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_OWNER_TAG="alone")
     place.wait("server", 0)
     town = Town(subnet(), "alone", (0,))
     with clients(town, options.seed):

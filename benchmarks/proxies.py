@@ -43,7 +43,7 @@ from fairlead.lab.databases import until
 from harness.lab.site import Site, open_site
 
 LAB = "benchproxies"
-OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
+OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
 PORT, CLIENT = 8100, "client"
 MEMBERS = {"here": "chassis1", "there": "chassis2", "more": "chassis2"}
 OTHERS = {"here2": "chassis1", "there2": "chassis2", "more2": "chassis2"}

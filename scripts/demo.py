@@ -94,7 +94,7 @@ def bring_up() -> tuple[Lab, serving.Service]:
         print(f"{DIM}  an earlier demo was removed{END}")
     lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
     service = serving.start(
-        lab.layout, LISTEN, {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(keys(lab))}
+        lab.layout, LISTEN, {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(keys(lab))}
     )
     agents.start(lab.layout, service.url)
     print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts, probes, and runs proxies{END}")

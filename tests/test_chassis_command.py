@@ -88,7 +88,7 @@ def test_a_node_is_enrolled_by_its_own_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     own = tmp_path / "own" / "identity.pem"
-    monkeypatch.setenv("FAIRLEAD_AGENT_IDENTITY", str(own))
+    monkeypatch.setenv("FAIRLEAD_AGENT_IDENTITY_FILE", str(own))
 
     async def story(stage: Deployed) -> None:
         (tmp_path / "token").write_text(await stage.token("one") + "\n")

@@ -57,12 +57,12 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    assert "[ovn]" in run(capsys, "config")[1]
-    assert run(capsys, "server", "--check")[:2] == (0, "the configuration is right\n")
-    assert run(capsys, "agent", "--check")[:2] == (0, "the configuration is right\n")
+    assert "[ovn]" in run(capsys, "config", "template")[1]
+    assert run(capsys, "server", "--check")[:2] == (0, "the configuration is valid\n")
+    assert run(capsys, "agent", "--check")[:2] == (0, "the configuration is valid\n")
     monkeypatch.setenv("FAIRLEAD_SERVER_LISTEN", "0.0.0.0:1")
     code, out, err = run(capsys, "server", "--check")
-    assert (code, out, "can be reached from elsewhere" in err) == (2, "", True)
+    assert (code, out, "is reachable from other hosts" in err) == (2, "", True)
 
 
 def test_a_password_file_is_checked_too(
@@ -86,7 +86,7 @@ def test_no_password_file_is_due_beside_a_keystone(
     monkeypatch.setenv("FAIRLEAD_SERVER_AUTHENTICATION", "keystone")
     monkeypatch.setenv("FAIRLEAD_KEYSTONE_URL", "http://127.0.0.1:5000")
     monkeypatch.setenv("FAIRLEAD_KEYSTONE_PASSWORD_FILE", str(tmp_path / "password"))
-    assert run(capsys, "server", "--check") == (0, "the configuration is right\n", "")
+    assert run(capsys, "server", "--check") == (0, "the configuration is valid\n", "")
 
 
 @pytest.mark.parametrize("argv", [("plan",), ("show", "web"), ("resync",)])
@@ -220,7 +220,7 @@ def test_an_agent_that_was_told_nothing_says_so(
     code, _, err = run(capsys, "agent", "--plan")
     assert (code, "agent.host is not set" in err) == (1, True)
     monkeypatch.setenv("FAIRLEAD_AGENT_HOST", "h1")
-    monkeypatch.setenv("FAIRLEAD_AGENT_STATE", str(tmp_path / "agent.json"))
+    monkeypatch.setenv("FAIRLEAD_AGENT_STATE_FILE", str(tmp_path / "agent.json"))
     code, _, err = run(capsys, "agent", "--plan")
     assert (code, err.splitlines()[-1].startswith("fairlead: no server has told h1 anything")) == (1, True)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fairlead.cli import main
-from fairlead.config import BadConfiguration
-from fairlead.option_files import OF_AGENTS, OF_SERVERS, check_files, option_files
-from fairlead.options import SECTIONS, Configuration, PathKind
+from fairlead.config.load import BadConfiguration
+from fairlead.config.option_files import OF_AGENTS, OF_SERVERS, check_files, option_files
+from fairlead.config.options import SECTIONS, Configuration, PathKind
 from harness.certificates import Authority, key_pem, new_key
 
 ANNOUNCED = {
@@ -74,7 +74,7 @@ def program_of(option: str) -> str:
 
 
 def test_options_that_sound_like_files_are_declared_as_such():
-    sounding = re.compile(r"\b(file|folder|pem)\b|\bPATH: a", re.IGNORECASE)
+    sounding = re.compile(r"^(file with|file that|folder)\b|\bPATH: a|\(PEM\)", re.IGNORECASE)
     names = re.compile(r"(_|^)(file|key|ca|certificate|authority|identity|path|dir|directory)$")
     found = {
         f"{section}.{option.name}"
@@ -82,7 +82,7 @@ def test_options_that_sound_like_files_are_declared_as_such():
         for option in fields(options)
         if names.search(option.name)
         or str(option.default).startswith("/")
-        or sounding.search(option.metadata["meaning"].partition(":")[0])
+        or sounding.search(option.metadata["description"].partition(".")[0])
     }
     assert found - PATHS.keys() == set()
 
@@ -91,8 +91,8 @@ def test_files_that_can_be_used_are_right(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     give(monkeypatch, {**make_files(tmp_path), **ANNOUNCED})
-    assert check(capsys) == (0, "the configuration is right\n")
-    assert check(capsys, "agent") == (0, "the configuration is right\n")
+    assert check(capsys) == (0, "the configuration is valid\n")
+    assert check(capsys, "agent") == (0, "the configuration is valid\n")
     assert {each.option for each in option_files(Configuration(), (*OF_SERVERS, *OF_AGENTS))} <= PATHS.keys()
 
 
@@ -101,7 +101,7 @@ def test_each_file_is_opened(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
 ):
     files = {**make_files(tmp_path), **ANNOUNCED}
-    nowhere = f"{files['agent.state']}/below"
+    nowhere = f"{files['agent.state_file']}/below"
     files[option] = f"sqlite://{nowhere}" if PATHS[option] is PathKind.STORE else nowhere
     if PATHS[option] is PathKind.STORE:
         files = {each: value for each, value in files.items() if not each.startswith("store.") or each == option}
@@ -189,8 +189,8 @@ def test_files_that_a_program_makes_may_be_absent(
         if option.metadata.get("may_be_absent") and option.metadata["kind"] is not PathKind.STORE
     }
     give(monkeypatch, made)
-    assert check(capsys) == (0, "the configuration is right\n")
-    assert check(capsys, "agent") == (0, "the configuration is right\n")
+    assert check(capsys) == (0, "the configuration is valid\n")
+    assert check(capsys, "agent") == (0, "the configuration is valid\n")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("FAIRLEAD_STORE_URL", f"sqlite://{tmp_path}/later/fairlead.db")
-    assert check(capsys) == (0, "the configuration is right\n")
+    assert check(capsys) == (0, "the configuration is valid\n")

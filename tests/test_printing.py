@@ -99,7 +99,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = {
 }
 """Command -> how it is typed."""
 NO_TENANT = {
-    *("server", "agent", "config", "octavia"),
+    *("server", "agent", "octavia", *(f"config {name}" for name in ("template", "show", "check", "migrate"))),
     *(f"store {name}" for name in ("copy", "verify", "backup", "restore", "reopen")),
 }
 """Commands that print no tenants' words, or are in the tests below."""

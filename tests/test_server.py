@@ -15,12 +15,12 @@ from fairlead.api.acceptor import Acceptor, ClientConnections
 from fairlead.api.wire import BoundedHttp
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names, without_proxies
-from fairlead.config import BadConfiguration
+from fairlead.config.load import BadConfiguration
+from fairlead.config.options import Configuration, OvnOptions
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import UNLIMITED
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
-from fairlead.options import Configuration, OvnOptions
 from fairlead.server.central import CentralDataplane
 from fairlead.server.listening import open_socket
 from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
@@ -77,7 +77,7 @@ def test_what_leads_to_proxies_needs_agents_that_run_them():
     snapshot = Snapshot(load_balancers=Map({led.id: led}))
     names = parse_names("fairlead=fairlead", "fairlead")
     refuse_strangers(snapshot, names)
-    with pytest.raises(BadConfiguration, match=r"1 load balancers lead to proxies, which agents run: set probes\.by"):
+    with pytest.raises(BadConfiguration, match=r"1 load balancers need proxies, which agents run: set health\.prober"):
         refuse_strangers(snapshot, without_proxies(names))
 
 
@@ -107,14 +107,14 @@ async def test_silence_counts_while_somebody_waits_for_what_is_observed(
     await store.close()
 
 
-@pytest.mark.parametrize(("follow", "what"), [("yes", NETWORKS_UNHEARD), ("no", "")])
-async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: str, what: str):
+@pytest.mark.parametrize(("follow", "what"), [(True, NETWORKS_UNHEARD), (False, "")])
+async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: bool, what: str):
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
     whole = some_balancer("0", "p")
     balancer = replace(whole, pools=(), listeners=())
     await model.write(lambda _: Changes(puts=(balancer,)))
-    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", follow=follow))
+    options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", import_networks=follow))
     now = OvnControl(OVN, model, options).condition()
     assert (now.unheard > 0, now.unheard_of, now.follows) == (bool(what), what, False)
     await store.close()

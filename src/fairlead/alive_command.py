@@ -12,8 +12,8 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
-from fairlead.config import read_configuration, split_listen
-from fairlead.options import ServerOptions
+from fairlead.config.load import read_configuration, split_listen
+from fairlead.config.options import ServerOptions
 from fairlead.terminal import complain, say
 
 PATIENCE = 5.0

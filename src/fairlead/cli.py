@@ -20,7 +20,7 @@ from fairlead.rows_command import DIFFERENT, print_plan
 from fairlead.terminal import complain, say, say_json
 
 if TYPE_CHECKING:  # Octavia's environment lacks some of its dependencies
-    from fairlead.options import Configuration
+    from fairlead.config.options import Configuration
 
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
@@ -38,7 +38,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead octavia adopt web   take over a load balancer of Octavia's stock provider
   fairlead lxd token laptop  let a client of LXD's or Incus' API in
   fairlead store copy        the store into another one; also `backup`, `restore`
-  fairlead config            every option, as a file
+  fairlead config template   every option, as a file; also show, check, migrate
   fairlead lab up            several OVN compute nodes on this machine
 """
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in _LANGUAGES:
         return _LANGUAGES[words[0]](words[1:])
-    from fairlead.config import BadConfiguration
+    from fairlead.config.load import BadConfiguration
 
     parser = _make_parser()
     arguments = parser.parse_args(words)
@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     from fairlead.alive_command import add_parser as add_alive
     from fairlead.chassis_command import add_parser as add_chassis
+    from fairlead.config_command import add_config
     from fairlead.lab.command import add_parser as add_lab
     from fairlead.lxd_command import add_parser as add_lxd
     from fairlead.rows_command import add_parsers as add_rows
@@ -96,8 +97,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add_store(commands)
     add_tenants(commands)
     commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
-    config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
-    config.set_defaults(run=_config)
+    add_config(commands, _add_configuration_file)
     add_lab(commands)
     return parser
 
@@ -152,7 +152,8 @@ def _add_configuration_file(command: Any) -> None:
         type=Path,
         default=os.environ.get("FAIRLEAD_CONFIG"),
         metavar="FILE",
-        help="TOML; `fairlead config` prints all options (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
+        help="TOML; `fairlead config template` prints all options (environment FAIRLEAD_CONFIG; default"
+        " /etc/fairlead/fairlead.toml)",
     )
 
 
@@ -211,14 +212,14 @@ Or where a flow to a VIP goes that plain hosts announce: a server says whose slo
 
 
 def _server(arguments: argparse.Namespace) -> int:
-    from fairlead.config import check_secrets, read_configuration
-    from fairlead.option_files import OF_SERVERS, check_files
+    from fairlead.config.load import check_secrets, read_configuration
+    from fairlead.config.option_files import OF_SERVERS, check_files
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
         check_secrets(configuration)
         check_files(configuration, OF_SERVERS, datetime.now(UTC))
-        say("the configuration is right")
+        say("the configuration is valid")
         return 0
     return run_server(configuration)
 
@@ -232,7 +233,7 @@ def run_server(configuration: "Configuration") -> int:
     from fairlead.store.interface import StoreError
 
     try:
-        start_logging(configuration.log.level, configuration.log.format, configuration.log.audit)
+        start_logging(configuration.log.level, configuration.log.format, configuration.log.audit_file)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(configuration))
     except (BadPasswordFile, StoreError, OSError) as error:
@@ -241,24 +242,24 @@ def run_server(configuration: "Configuration") -> int:
 
 
 def _agent(arguments: argparse.Namespace) -> int:
-    from fairlead.config import check_secrets, read_configuration
+    from fairlead.config.load import check_secrets, read_configuration
+    from fairlead.config.option_files import OF_AGENTS, check_files
     from fairlead.drivers.interface import DriverError
     from fairlead.drivers.ovn.vswitch import SwitchError
     from fairlead.logs import start_logging
     from fairlead.node import process
     from fairlead.node.identity import NoIdentity
     from fairlead.node.planning import Untold, plan_host
-    from fairlead.option_files import OF_AGENTS, check_files
 
     configuration = read_configuration(arguments.config, os.environ)
     check_secrets(configuration)
     if arguments.check:
         check_files(configuration, OF_AGENTS, datetime.now(UTC))
-        say("the configuration is right")
+        say("the configuration is valid")
         return 0
     options = configuration.agent
     if arguments.enroll:
-        return _enroll(arguments.enroll, Path(options.identity))
+        return _enroll(arguments.enroll, Path(options.identity_file))
     start_logging(configuration.log.level, configuration.log.format)
     try:
         if arguments.remove:
@@ -303,13 +304,6 @@ def _octavia(words: Sequence[str]) -> int:
 
 _LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network, "octavia": _octavia}
 """Commands that parse their own arguments."""
-
-
-def _config(_: argparse.Namespace) -> int:
-    from fairlead.config import render_template
-
-    say(*render_template().split("\n"))
-    return 0
 
 
 def _resync(arguments: argparse.Namespace) -> int:
@@ -359,7 +353,7 @@ def _trace_flow(arguments: argparse.Namespace) -> int:
 
 def _trace_packet(arguments: argparse.Namespace) -> int:
     from fairlead import tracing
-    from fairlead.config import BadConfiguration, read_configuration
+    from fairlead.config.load import BadConfiguration, read_configuration
     from fairlead.dataplane.ovn_trace import Echo, Untraceable
     from fairlead.drivers.ovn import tracer
     from fairlead.drivers.ovsdb.client import Tls

@@ -19,7 +19,7 @@ from fairlead import __version__
 from fairlead.terminal import complain, say, say_json, say_progress
 
 if TYPE_CHECKING:
-    from fairlead.options import StoreOptions
+    from fairlead.config.options import StoreOptions
     from fairlead.store.copying import Compared, Move, Tell
     from fairlead.store.etcd_access import Access
     from fairlead.store.whole import State as Found
@@ -128,7 +128,7 @@ Act: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, tuple[Answer
 
 
 def _run(arguments: argparse.Namespace, act: Act) -> int:
-    from fairlead.config import BadConfiguration
+    from fairlead.config.load import BadConfiguration
     from fairlead.store.copying import Differs
     from fairlead.store.interface import StoreError
 
@@ -304,7 +304,7 @@ async def _there(url: str, access: "Access") -> AsyncIterator["Whole | None"]:
 
 
 def _configuration(file: Path | None) -> "StoreOptions":
-    from fairlead.config import read_configuration
+    from fairlead.config.load import read_configuration
 
     return read_configuration(file, os.environ).store
 

@@ -31,7 +31,7 @@ WEB = CA.issue("web.example")
 BUNDLE = WEB.bundle
 SHOP = "shop"
 LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
-WITH_PROXIES = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead"}
+WITH_PROXIES = {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead"}
 REFUSED = "Could not retrieve certificate"
 LOCKED = WEB.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")).decode()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.ovn import OVN, compile_owner
+from fairlead.config.options import Configuration, OvnOptions
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn import topology
 from fairlead.drivers.ovsdb.client import Client, Settings
@@ -20,7 +21,6 @@ from fairlead.model.loadbalancer import LoadBalancer, Vip
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
-from fairlead.options import Configuration, OvnOptions
 from fairlead.server import ovn
 from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_UNTOLD, OvnControl
 from fairlead.store.model import Model
@@ -83,7 +83,7 @@ class Cloud:
         remotes = parse_remotes(server.remote)
         self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
         self.configuration = Configuration(
-            ovn=OvnOptions(northbound=server.remote, southbound=f"unix:{folder}/nothing.sock", mark="test")
+            ovn=OvnOptions(northbound=server.remote, southbound=f"unix:{folder}/nothing.sock", owner_tag="test")
         )
         self.folder = folder
 

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.api import lxd as door
 from fairlead.api.app import make_app
 from fairlead.api.auth import anybody
-from fairlead.options import Configuration, LxdOptions, ServerOptions, StoreOptions
+from fairlead.config.options import Configuration, LxdOptions, ServerOptions, StoreOptions
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer

@@ -18,6 +18,7 @@ from fairlead.api.door import Services
 from fairlead.api.enrolment import read_token
 from fairlead.api.network import make_door
 from fairlead.api.node_identity import issue
+from fairlead.config.options import Configuration, NodesOptions, ServerOptions, StoreOptions
 from fairlead.model.chassis import Chassis
 from fairlead.model.facts import CHASSIS, PLUGGED
 from fairlead.model.snapshot import Snapshot
@@ -25,7 +26,6 @@ from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NodeIdentity, enrol
-from fairlead.options import Configuration, NodesOptions, ServerOptions, StoreOptions
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
@@ -77,11 +77,11 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
     configuration = Configuration(
         server=ServerOptions(listen=f"unix:{folder}/main.socket"),
         store=StoreOptions(path=str(folder / "store.db")),
-        nodes=NodesOptions(listen=where, socket=f"unix:{folder}/agent.socket", socket_chassis="one"),
+        nodes=NodesOptions(listen=where, socket=f"unix:{folder}/agent.socket", socket_chassis=("one",)),
     )
     nodes, lxd = NodesServer(configuration), LxdServer(configuration)
     async with inside(make_door, folder, "/network", lambda snapshot, owner: {}) as place:
-        own = {"enrolment": nodes.enrolment, "socket_chassis": nodes.options.of_socket}
+        own = {"enrolment": nodes.enrolment, "socket_chassis": nodes.options.socket_chassis}
         services = replace(place.services, now=lambda: datetime.now(UTC), **own)
         apps = make_app(services, kept_by(place.reconciler), anybody)
         secrets = Secrets(authenticate=anybody, lxd=lxd, nodes=nodes, renew_store=place.store.renew)

@@ -22,7 +22,7 @@ QUICK = {"type": "TCP", "delay": 1, "delay_ms": 100, "timeout": 1, "max_retries"
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("pine", "10.0.0.0/24", "fd00:a::/64")
     site.network("larch", "10.0.1.0/24", "fd00:b::/64")
     site.router("probed", "pine-v4", "pine-v6", "larch-v4", "larch-v6")
@@ -122,7 +122,7 @@ def test_agents_and_servers_that_end_or_freeze_cost_no_connection(site: Site, no
                 pause(3)
             site.service.process.kill()
             site.service.process.wait()
-            again = start(layout, listen, {"FAIRLEAD_PROBES_BY": "agents"})
+            again = start(layout, listen, {"FAIRLEAD_HEALTH_PROBER": "agents"})
             wait_members(site, ONLINE=2, ERROR=1)
             site.lab.wait_synced()
             broken = running.stop().broken

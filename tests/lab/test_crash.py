@@ -25,7 +25,7 @@ OVN_KILLS = 15
 BETWEEN_WRITES = 0.005
 """Seconds: some 100 changes a second."""
 CIDR = {"cidr": "10.0.0.0/16", "ip_version": 4, "allocation_pools": upper_half("10.0.0.0/16")}
-MARK = {"FAIRLEAD_OVN_MARK": "crash"}
+MARK = {"FAIRLEAD_OVN_OWNER_TAG": "crash"}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
-MARK = {"FAIRLEAD_OVN_MARK": "disk"}
+MARK = {"FAIRLEAD_OVN_OWNER_TAG": "disk"}
 SIZE = 8 * 2**20
 """Bytes: twice the log of 1,000 pages that SQLite keeps beside the database, so that a deletion has room."""
 WRITERS = 4

@@ -27,7 +27,7 @@ TENANTS = ("acacia", "juniper")
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     for tenant in TENANTS:
         site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
         names = {f"{tenant}-1": "chassis2", f"{tenant}-2": "chassis1"}

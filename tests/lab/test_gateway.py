@@ -26,7 +26,7 @@ OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
     """Members and shore on bay, hill on creek; one router between them and the host outside, which knows the way in."""
-    site = open_site(lab, FAIRLEAD_OVN_COUNT_ANSWERS="yes")
+    site = open_site(lab, FAIRLEAD_OVN_COUNT_REPLY_BYTES="yes")
     public = site.outside()
     site.network("bay", "10.0.0.0/24", "fd00:a::/64")
     site.network("creek", "10.0.1.0/24", "fd00:b::/64")

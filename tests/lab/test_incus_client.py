@@ -103,7 +103,7 @@ def town(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     options = {
         "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
         "FAIRLEAD_OVN_GATEWAY_CHASSIS": "chassis1,chassis2",
-        "FAIRLEAD_OVN_MARK": "town",
+        "FAIRLEAD_OVN_OWNER_TAG": "town",
         "FAIRLEAD_LXD_SOCKET": f"unix:{socket}",
         "FAIRLEAD_LXD_LISTEN": https,
     }

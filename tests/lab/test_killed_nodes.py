@@ -30,7 +30,7 @@ SECONDS = float(os.environ.get("KILLED_SECONDS", "20"))
 SEED = int(os.environ.get("KILLED_SEED", "0")) or random.randrange(1, 10_000)
 LIVE, DEAD = ("k1", "k2", "k3"), "k4"
 CLIENTS = {"near": "chassis1", "far": "chassis2"}
-BY_AGENTS = {"FAIRLEAD_PROBES_BY": "agents"}
+BY_AGENTS = {"FAIRLEAD_HEALTH_PROBER": "agents"}
 LONGEST_FREEZE = 4.0
 """Seconds."""
 

@@ -29,7 +29,7 @@ NODE_PORTS = (30080, 30081)
 HEALTH_CHECK = 32100
 CA = Authority()
 SHOP = CA.issue("shop.example")
-OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROBES_LEAST_DELAY": "1"}
+OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_HEALTH_MIN_DELAY": "1"}
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ ACTED: list[dict[str, object]] = [
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("hazel", "10.0.0.0/24", "fd00:a::/64")
     site.machines("hazel", MEMBERS, serve=[ANSWERS])
     site.machines("hazel", CLIENTS)

@@ -304,7 +304,7 @@ def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Se
         served.agents[host].stop()
         served.agents[host] = agents.start_one(served.lab.layout, served.service.url, host, {**AGENT, **more})
 
-    nowhere = {"FAIRLEAD_AGENT_HAPROXY": "/nonexistent/haproxy"}
+    nowhere = {"FAIRLEAD_AGENT_HAPROXY_BINARY": "/nonexistent/haproxy"}
     for host in ("host1", "host2"):
         begin(host, **nowhere)
     try:

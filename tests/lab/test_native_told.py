@@ -126,7 +126,7 @@ def counted(served: Served, host: str, made: Any) -> Counter[Protocol]:
 def planned(served: Served, host: str) -> tuple[int, Any]:
     """What `fairlead agent --plan` says there, and its exit code."""
     state = served.lab.layout.directory / "fairlead" / f"agent-{host}.json"
-    variables = f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_STATE={state}"
+    variables = f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_STATE_FILE={state}"
     command = served.lab.command(host, ("env", "-i", *variables, *FAIRLEAD, "agent", "--plan", "--json"))
     done = subprocess.run(command.argv, env=command.full_environment(), capture_output=True, text=True, check=False)
     return done.returncode, json.loads(done.stdout or "null")

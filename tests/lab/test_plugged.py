@@ -30,7 +30,7 @@ def server(lab: Lab, folder: Path) -> Iterator[Server]:
         "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
         "FAIRLEAD_SERVER_PASSWORD_FILE": str(folder / "users"),
         "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
-        "FAIRLEAD_OVN_MARK": "plugged",
+        "FAIRLEAD_OVN_OWNER_TAG": "plugged",
     }
     with serving(lab, folder, **options) as started:
         started.client.auth = ("root", "secret")

@@ -26,7 +26,7 @@ done
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("rowan", "10.0.0.0/24", "fd00:a::/64")
     site.machines("rowan", MEMBERS, serve=[PORT])
     site.machines("rowan", CLIENTS)

@@ -31,7 +31,7 @@ RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The machines `ill` and `well`, of two networks."""
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents", FAIRLEAD_PROBES_PER_SECOND_OF_PORT="-1")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents", FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND_PER_PORT="-1")
     certificate = make_certificate(tmp_path_factory.mktemp("tls"))
     with ExitStack() as stack:
         stack.callback(site.close)

@@ -32,7 +32,7 @@ CALM = Rhythm(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=2)
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     yield site
     site.close()
 

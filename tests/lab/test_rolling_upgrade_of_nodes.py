@@ -90,7 +90,7 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
         environment = {
             "FAIRLEAD_STORE_URL": f"{etcd.url}/rolling",
             "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
-            "FAIRLEAD_PROBES_BY": "agents",
+            "FAIRLEAD_HEALTH_PROBER": "agents",
         }
         places = [_place(lab, tmp_path / str(number), environment) for number in range(2)]
         later = _place(lab, tmp_path / "2", environment, places[0].port)  # another host, which has nothing of its own

@@ -106,7 +106,7 @@ def test_somebody_elses_change_of_our_row_is_undone(own_lab: Lab, tmp_path: Path
 
 
 def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can_be_read(own_lab: Lab, tmp_path: Path):
-    with serving(own_lab, tmp_path, FAIRLEAD_OVN_PARTING="2") as server:
+    with serving(own_lab, tmp_path, FAIRLEAD_OVN_DRAIN_TIMEOUT="2") as server:
         identity = build(server, "parting")
         pool = {"name": "pool", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}
         listener = {"loadbalancer_id": identity, "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
@@ -341,7 +341,7 @@ def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
                 "FAIRLEAD_AGENT_USER": user,
                 "FAIRLEAD_AGENT_PASSWORD_FILE": str(tmp_path / "password"),
                 "FAIRLEAD_AGENT_INTERVAL": "1",
-                "FAIRLEAD_AGENT_STATE": str(tmp_path / f"{user}.json"),
+                "FAIRLEAD_AGENT_STATE_FILE": str(tmp_path / f"{user}.json"),
                 "FAIRLEAD_AGENT_RUN_DIR": str(own_lab.layout.node_directory("chassis1")),
             }
             log = tmp_path / user

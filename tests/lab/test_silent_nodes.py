@@ -34,7 +34,7 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     for tenant in ("cedar", "yew"):
         site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
         at = {f"{tenant}{each}": (f"10.0.0.1{each}", f"fd00:a::1{each}") for each in (1, 2, 3)}

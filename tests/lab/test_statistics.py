@@ -14,7 +14,7 @@ from harness.waiting import wait_equal, wait_until
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
-COUNTED = {"FAIRLEAD_OVN_COUNT_ANSWERS": "yes"}
+COUNTED = {"FAIRLEAD_OVN_COUNT_REPLY_BYTES": "yes"}
 FIELDS = ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections")
 
 

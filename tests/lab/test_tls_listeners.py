@@ -26,9 +26,9 @@ FRIEND, GONE = CA.issue("friend"), CA.issue("gone")
 SECURE = 8443
 """The port at which a member ends TLS itself."""
 OPTIONS = {
-    "FAIRLEAD_PROBES_BY": "agents",
+    "FAIRLEAD_HEALTH_PROBER": "agents",
     "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn",
-    "FAIRLEAD_PROVIDERS_PROXIES": "1",  # so there is a node that needs no keys
+    "FAIRLEAD_PROVIDERS_MAX_PROXIES_PER_NETWORK": "1",  # so there is a node that needs no keys
 }
 
 

@@ -54,7 +54,7 @@ class Home:
     def start(self, port: int = 0, **options: str) -> Server:
         """End the one that runs, if it still does, and start another."""
         self.stack.close()
-        serve = serving(self.lab, self.folder, port=port or self.port, FAIRLEAD_OVN_MARK="traffic", **options)
+        serve = serving(self.lab, self.folder, port=port or self.port, FAIRLEAD_OVN_OWNER_TAG="traffic", **options)
         self.server = self.stack.enter_context(serve)
         return self.server
 
@@ -95,7 +95,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
     folder, port = tmp_path_factory.mktemp("traffic"), free_port()
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
-        server = first.enter_context(serving(lab, folder, port=port, FAIRLEAD_OVN_MARK="traffic"))
+        server = first.enter_context(serving(lab, folder, port=port, FAIRLEAD_OVN_OWNER_TAG="traffic"))
         home = Home(lab=lab, folder=folder, port=port, stack=first, server=server)
         site = Site(lab=lab, service=Service(url=server.url, folder=folder), cloud=connect(server.url), url=server.url)
         stack.callback(site.cloud.close)

@@ -56,7 +56,7 @@ def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, mo
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("unit", "10.0.0.0/24", "fd00:a::/64")
     site.machines("unit", dict.fromkeys((*MEMBERS, "asks"), NODE), serve=[PORT])
     yield site
@@ -112,7 +112,7 @@ def open_to_nobody(*paths: Path) -> Iterator[None]:
 
 def serve_again(site: Site) -> None:
     listen = site.url.removeprefix("http://")
-    RESTARTED.append(start(site.lab.layout, listen, {"FAIRLEAD_PROBES_BY": "agents"}))
+    RESTARTED.append(start(site.lab.layout, listen, {"FAIRLEAD_HEALTH_PROBER": "agents"}))
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
             "FAIRLEAD_STORE_PATH": f"{state}/fairlead.db",
             "FAIRLEAD_NODES_LISTEN": agents_listen,
             "FAIRLEAD_LXD_LISTEN": f"127.0.0.1:{free_port()}",
-            "FAIRLEAD_PROBES_BY": "agents",
+            "FAIRLEAD_HEALTH_PROBER": "agents",
             "FAIRLEAD_OVN_NORTHBOUND": lab.layout.northbound,
             "FAIRLEAD_OVN_SOUTHBOUND": lab.layout.southbound,
         }
@@ -155,13 +155,13 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
         options = {
             "PATH": lab.layout.search_path,
             "FAIRLEAD_AGENT_SERVERS": f"https://{agents_listen}",
-            "FAIRLEAD_AGENT_IDENTITY": f"{own}/identity.pem",
-            "FAIRLEAD_AGENT_STATE": f"{own}/agent.json",
+            "FAIRLEAD_AGENT_IDENTITY_FILE": f"{own}/identity.pem",
+            "FAIRLEAD_AGENT_STATE_FILE": f"{own}/agent.json",
             "FAIRLEAD_AGENT_INTERVAL": "1",
             "FAIRLEAD_AGENT_RUN_DIR": str(switch),
             "FAIRLEAD_AGENT_PROBE_NAMESPACE": probes,
-            "FAIRLEAD_AGENT_PROXIES": f"{folder}/proxies",
-            "FAIRLEAD_AGENT_PROXY_NAMESPACES": lab.layout.namespace("proxy-unit"),
+            "FAIRLEAD_AGENT_PROXY_DIRECTORY": f"{folder}/proxies",
+            "FAIRLEAD_AGENT_PROXY_NAMESPACE_PREFIX": lab.layout.namespace("proxy-unit"),
         }
         agent = through(lab, agents, own, switch)
         enrolling = [*agent, sys.executable, "-m", "fairlead.cli", "agent", "--enroll", str(token)]

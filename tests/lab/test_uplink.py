@@ -46,7 +46,7 @@ print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
 def site(lab: Lab) -> Iterator[Site]:
     """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire. Others of
     the same project may be there from other tests: no other one reaches the members, for they have other addresses."""
-    site = open_site(lab, FAIRLEAD_OVN_COUNT_ANSWERS="yes")
+    site = open_site(lab, FAIRLEAD_OVN_COUNT_REPLY_BYTES="yes")
     public = site.outside()
     routed = [
         site.cloud.network.create_subnet(

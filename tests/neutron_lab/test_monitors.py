@@ -71,7 +71,7 @@ def watched(
     monkeypatch.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
     with ExitStack() as running:
         running.callback(town.serve_again)
-        town.serve_again(FAIRLEAD_PROBES_BY="agents")
+        town.serve_again(FAIRLEAD_HEALTH_PROBER="agents")
         for agent in agents.start(town.lab.layout, town.server.url):
             running.callback(agent.stop)
         yield town

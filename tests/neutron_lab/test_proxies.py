@@ -53,7 +53,7 @@ def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clo
         environment.setenv("FAIRLEAD_AGENT_USER", USER)
         environment.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
         running.callback(stack.serve_again)
-        stack.serve_again(FAIRLEAD_PROBES_BY="agents")
+        stack.serve_again(FAIRLEAD_HEALTH_PROBER="agents")
         for agent in agents.start(stack.lab.layout, stack.server.url):
             running.callback(agent.stop)
         yield stack

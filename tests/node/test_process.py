@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fairlead.client import ServerError
+from fairlead.config.options import AgentOptions
 from fairlead.model.readings import Readings
 from fairlead.model.statistics import Datapath
 from fairlead.node.process import Agent
 from fairlead.node.protocol import Servers
-from fairlead.options import AgentOptions
 from harness.counting import WEB, counted
 
 
@@ -46,7 +46,7 @@ async def chassis() -> str:
 
 
 def agent_of(folder: Path, servers: list[Recorded], *readings: Readings) -> Agent:
-    options = AgentOptions(state=str(folder / "agent.json"))
+    options = AgentOptions(state_file=str(folder / "agent.json"))
     return Agent(options, Servers(servers), Switched(list(readings)), chassis, "boot")  # type: ignore[arg-type]
 
 

@@ -109,7 +109,7 @@ def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str
     def is_alive() -> bool:
         return subprocess.run([fairlead, "alive"], env=environment, capture_output=True, check=False).returncode == 0
 
-    assert done([fairlead, "server", "--check"], env=environment) == "the configuration is right\n"
+    assert done([fairlead, "server", "--check"], env=environment) == "the configuration is valid\n"
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([fairlead, "server"], env=environment, stderr=log)
     try:

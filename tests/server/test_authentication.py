@@ -11,8 +11,8 @@ import pytest
 from fairlead.api.auth import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
 from fairlead.api.callers import BASIC
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config import BadConfiguration
-from fairlead.options import Configuration, KeystoneOptions, ServerOptions
+from fairlead.config.load import BadConfiguration
+from fairlead.config.options import Configuration, KeystoneOptions, ServerOptions
 from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
 from harness.front_ends.keystone_recorded import OF_SHOP, PASSWORD, Playing, playing, token
 from harness.tls_files import certificate

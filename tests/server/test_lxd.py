@@ -17,9 +17,9 @@ from cryptography import x509
 
 from fairlead.api.acceptor import HANDSHAKES
 from fairlead.api.pace import Pace
+from fairlead.config.options import Configuration, LxdOptions, StoreOptions
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
-from fairlead.options import Configuration, LxdOptions, StoreOptions
 from fairlead.server.lxd import OWN_FILE, LxdServer
 from harness.front_ends.lxd_keys import base64_of, make_certificate
 from harness.loops import LOOPS, run_on
@@ -217,7 +217,7 @@ def test_every_address_is_said_by_this_machines_name(tmp_path: Path):
     assert found is not None
     assert found.addresses
     assert all(each.endswith(":8443") and not each.startswith(("[::]", "127.")) for each in found.addresses)
-    named = LxdOptions(listen="[::]:8443", addresses="lb.example:443, [2001:db8::1]:8443")
+    named = LxdOptions(listen="[::]:8443", advertise_addresses=("lb.example:443", "[2001:db8::1]:8443"))
     found = LxdServer(Configuration(store=store, lxd=named)).reachable()
     assert found is not None
     assert found.addresses == ("lb.example:443", "[2001:db8::1]:8443")

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from fairlead.client import ServerError
+from fairlead.config.options import Configuration, OvnOptions, ServerOptions, StoreOptions
 from fairlead.node.connection import Connection, Remote
-from fairlead.options import Configuration, OvnOptions, ServerOptions, StoreOptions
 from fairlead.server import process
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -73,7 +73,7 @@ async def serving(folder: Path) -> AsyncIterator[Remote]:
     configuration = Configuration(
         server=ServerOptions(listen=f"unix:{folder}/socket"),
         store=StoreOptions(path=str(folder / "fairlead.db")),
-        ovn=OvnOptions(northbound="unix:/nonexistent/nb", southbound="unix:/nonexistent/sb", follow="no"),
+        ovn=OvnOptions(northbound="unix:/nonexistent/nb", southbound="unix:/nonexistent/sb", import_networks=False),
     )
     running = asyncio.create_task(process.serve(configuration))
     try:

@@ -17,7 +17,7 @@ from weakref import ref
 import httpx
 import pytest
 
-from fairlead.options import Configuration, ProviderOptions, ServerOptions, StoreOptions
+from fairlead.config.options import Configuration, ProviderOptions, ServerOptions, StoreOptions
 from fairlead.server import process, standby
 from fairlead.server.process import serve
 from fairlead.store.formats import NewerDocument
@@ -48,7 +48,7 @@ class Turns:
         return Configuration(
             server=ServerOptions(listen=f"unix:{self.folder}/api.sock"),
             store=StoreOptions(path=str(self.folder / "fairlead.db")),
-            providers=ProviderOptions(names="native=native", default="native"),
+            providers=ProviderOptions(names=("native=native",), default="native"),
         )
 
     @property

@@ -32,7 +32,7 @@ def test_passwords_are_read_again(tmp_path: Path):
     options = {
         "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
         "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
-        "FAIRLEAD_LOG_AUDIT": str(tmp_path / "audit"),
+        "FAIRLEAD_LOG_AUDIT_FILE": str(tmp_path / "audit"),
     }
     with machine(tmp_path, options) as server:
         assert status(server, "ann", "old") == 200
@@ -43,7 +43,7 @@ def test_passwords_are_read_again(tmp_path: Path):
                 users.write_text(user("ann", "new"))
                 users.chmod(0o644)
             server.process.send_signal(signal.SIGHUP)
-            words = "a line is user" if wrong else "everybody on this machine can open it"
+            words = "a line is user" if wrong else "accessible to other users"
             wait_until(server.log.read_text, words, is_enough=lambda log, words=words: words in log)
             assert status(server, "ann", "old") == 200
         users.chmod(0o600)

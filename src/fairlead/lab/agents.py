@@ -50,7 +50,7 @@ def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RE
     return {
         "FAIRLEAD_AGENT_INTERVAL": str(interval),
         "FAIRLEAD_AGENT_HEARTBEAT": str(heartbeat),
-        "FAIRLEAD_AGENT_RENEWAL": str(renewal),
+        "FAIRLEAD_AGENT_SECRET_REFRESH_INTERVAL": str(renewal),
     }
 
 
@@ -67,11 +67,11 @@ def start_one(
         MARK: str(layout.directory),
         "PATH": layout.search_path,
         "FAIRLEAD_AGENT_SERVERS": url,
-        "FAIRLEAD_AGENT_STATE": str(_file(layout, chassis, "json")),
+        "FAIRLEAD_AGENT_STATE_FILE": str(_file(layout, chassis, "json")),
         "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
         "FAIRLEAD_AGENT_PROBE_NAMESPACE": layout.namespace(f"probes-{chassis}"),
-        "FAIRLEAD_AGENT_PROXY_NAMESPACES": layout.namespace(f"proxy-{chassis}"),
-        "FAIRLEAD_AGENT_PROXIES": str(_proxies(layout, chassis)),
+        "FAIRLEAD_AGENT_PROXY_NAMESPACE_PREFIX": layout.namespace(f"proxy-{chassis}"),
+        "FAIRLEAD_AGENT_PROXY_DIRECTORY": str(_proxies(layout, chassis)),
         **settings(),
         **more,
     }

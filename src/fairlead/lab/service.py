@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.05
 NATIVE = {
     "FAIRLEAD_PROVIDERS_NAMES": "native=native",
     "FAIRLEAD_PROVIDERS_DEFAULT": "native",
-    "FAIRLEAD_PROBES_BY": "agents",
+    "FAIRLEAD_HEALTH_PROBER": "agents",
 }
 """A server of plain hosts alone: it knows of no OVN."""
 

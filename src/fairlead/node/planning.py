@@ -6,13 +6,13 @@ from pathlib import Path
 from fairlead.api.operator_rows import plans
 from fairlead.compilers.native import NATIVE
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.config.options import AgentOptions
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.native.driver import Native
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import owners_with_rows
 from fairlead.node.channel import Slice, slice_path
-from fairlead.options import AgentOptions
 from fairlead.resting import in_steps
 
 
@@ -26,7 +26,7 @@ async def plan_host(options: AgentOptions) -> Mapping[str, object]:
     differences. Raises Untold, DriverError."""
     if not options.host:
         raise Untold("agent.host is not set, and what is in Open vSwitch is not this agent's: ask a server")
-    path = slice_path(Path(options.state))
+    path = slice_path(Path(options.state_file))
     given = Slice(options.host, path)
     if not given.ready.is_set():
         raise Untold(f"no server has told {options.host} anything: there is nothing in {path}")

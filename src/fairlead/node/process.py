@@ -16,6 +16,7 @@ from typing import Protocol
 from fairlead import __version__
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
+from fairlead.config.options import AgentOptions
 from fairlead.drivers.haproxy import HAProxy, Nowhere, Places
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.process import Program
@@ -52,7 +53,6 @@ from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.remembering import KeptReports, sightings_path
 from fairlead.node.resetting import Resetter
 from fairlead.node.state import neighbours_path, read_boot, read_state, write_state
-from fairlead.options import AgentOptions
 from fairlead.supervision import READY, STOPPING, keep_alive, tell_supervisor
 
 LOG = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Agent:
         boot: str,
     ) -> None:
         """`chassis` returns the node's name and raises SwitchError."""
-        self._path = Path(options.state)
+        self._path = Path(options.state_file)
         self._interval = options.interval
         self._servers = servers
         self._switch = switch
@@ -145,7 +145,7 @@ async def _serve_present(options: AgentOptions) -> None:
     counted = HostCounting(heard.slice, make_host_counters(options), servers)
     counting = Agent(options, counted, counted, counted.name, read_boot())
     proxying = _proxying(options, heard, Nowhere(), counting.tally)
-    proxies = HostProxying(heard.slice, heard.reports, proxying, options.haproxy)
+    proxies = HostProxying(heard.slice, heard.reports, proxying, options.haproxy_binary)
     LOG.info("serving what hosts announce, as host %s", options.host)
     own = OwnAddresses(heard.slice, heard.reports)
     parts = (*heard.listening, own.run, proxies.tell, probing.run, host.run, cutting.run, proxies.run, counting.run)
@@ -162,7 +162,7 @@ async def remove(options: AgentOptions) -> None:
     await driver.close()
     if not options.host:
         return
-    proxies = HAProxy(Path(options.proxies), Nowhere(), lambda *_: None)
+    proxies = HAProxy(Path(options.proxy_directory), Nowhere(), lambda *_: None)
     await proxies.remove()
     await proxies.close()
 
@@ -172,7 +172,7 @@ async def _serve_node(options: AgentOptions) -> None:
     servers = read_servers(options, max(5.0, float(options.interval)))
     counting = Agent(options, servers, make_switch(options, tools), tools.chassis, read_boot())
     announcing = Announcing(
-        neighbours_path(Path(options.state)),
+        neighbours_path(Path(options.state_file)),
         tools.chassis,
         read_servers(options, WAIT + ANSWER_PATIENCE),
         Announcer(options.bridge, tools),
@@ -210,9 +210,11 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     namespace = Path("/run/netns") / options.probe_namespace
     probing = Probing(slice_, reports, ports, namespace, Resetter(namespace))
     asked = read_servers(options, ANSWER_PATIENCE)
-    tracked = Tracked(options.bridge, Tools(run_dir), run_dir, options.most_connections)
+    tracked = Tracked(options.bridge, Tools(run_dir), run_dir, options.max_tracked_connections)
     cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
-    proxying = _proxying(options, heard, ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir)), tally)
+    proxying = _proxying(
+        options, heard, ProxyPlaces(options.bridge, options.proxy_namespace_prefix, Tools(run_dir)), tally
+    )
     parts = (*heard.listening, reports.run, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
 
@@ -221,9 +223,11 @@ def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tall
     """Make the reconciler of proxies. Raises OSError if the password cannot be read."""
     counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
-    program = Program(path=options.haproxy, memory=options.haproxy_memory)
-    driver = HAProxy(Path(options.proxies), places, heard.reports.serves, program, borrow, counters)
-    return Proxying(heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.renewal)))
+    program = Program(path=options.haproxy_binary, memory=options.haproxy_memory_limit)
+    driver = HAProxy(Path(options.proxy_directory), places, heard.reports.serves, program, borrow, counters)
+    return Proxying(
+        heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.secret_refresh_interval))
+    )
 
 
 class Heard:
@@ -234,8 +238,8 @@ class Heard:
         own = Own(options)
         since, host = datetime.now(UTC), socket.gethostname()
         agent = SeenAgent(name=name, version=__version__, host=host, since=since, heartbeat=float(options.heartbeat))
-        self.slice = Slice(name, slice_path(Path(options.state)))
-        seen = sightings_path(Path(options.state))
+        self.slice = Slice(name, slice_path(Path(options.state_file)))
+        seen = sightings_path(Path(options.state_file))
         self.reports = KeptReports(seen, lambda: agent, lambda: own.remotes, len(own.remotes))
         channel = Channel(self.slice, lambda: own.remotes)
         self.listening = (channel.run, own.keep_renewed)
@@ -247,13 +251,13 @@ class Own:
     def __init__(self, options: AgentOptions) -> None:
         """Read the identity. Raises NoIdentity, and OSError if the password cannot be read."""
         self._options = options
-        self._identity = read_identity(Path(options.identity))
+        self._identity = read_identity(Path(options.identity_file))
         self.remotes = read_remotes(options, self._identity)
 
     async def keep_renewed(self) -> None:
         """Renew the certificate until cancelled."""
         if self._identity is not None:
-            await keep_renewed(self._identity, self._options.server_urls, self._take)
+            await keep_renewed(self._identity, self._options.servers, self._take)
 
     def _take(self, identity: NodeIdentity) -> None:
         self.remotes = read_remotes(self._options, identity)
@@ -283,11 +287,11 @@ async def _read_readings(options: AgentOptions) -> Readings:
 
 
 def make_host_counters(options: AgentOptions) -> HostCounters:
-    return HostCounters(TABLE, read_boot(), options.most_connections)
+    return HostCounters(TABLE, read_boot(), options.max_tracked_connections)
 
 
 def make_switch(options: AgentOptions, tools: Tools) -> Switch:
-    settings = SwitchSettings(bridge=options.bridge, most_connections=options.most_connections)
+    settings = SwitchSettings(bridge=options.bridge, most_connections=options.max_tracked_connections)
     return Switch(settings, tools, time.monotonic)
 
 
@@ -295,18 +299,18 @@ def read_remotes(options: AgentOptions, identity: NodeIdentity | None = None) ->
     """Return the servers for persistent connections. Raises OSError if the password cannot be read."""
     password = Path(options.password_file).read_text().strip() if options.password_file else ""
     tls = identity.tls() if identity is not None else ssl.create_default_context(cafile=options.ca or None)
-    return [Remote(url=url, tls=tls, user=options.user, password=password) for url in options.server_urls]
+    return [Remote(url=url, tls=tls, user=options.user, password=password) for url in options.servers]
 
 
 def read_servers(options: AgentOptions, timeout: float) -> Servers:
     """Return the servers for single requests; `timeout` of a response in seconds. Raises OSError if the password cannot
     be read."""
     password = Path(options.password_file).read_text().strip() if options.password_file else ""
-    identity = read_identity(Path(options.identity))
+    identity = read_identity(Path(options.identity_file))
     own = {} if identity is None else {"identity": str(identity.path), "authority": identity.authority}
     return Servers(
         [
             Server(url=url, user=options.user, password=password, ca=options.ca, timeout=timeout, **own)
-            for url in options.server_urls
+            for url in options.servers
         ]
     )

@@ -11,9 +11,9 @@ from fairlead.api.callers import BASIC
 from fairlead.api.keystone.asking import Keystone, Misused, ServiceUser
 from fairlead.api.keystone.remembered import Memory
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config import BadConfiguration
-from fairlead.option_files import OptionFile, read_password
-from fairlead.options import Configuration, KeystoneOptions, PathKind
+from fairlead.config.load import BadConfiguration
+from fairlead.config.option_files import OptionFile, read_password
+from fairlead.config.options import Configuration, KeystoneOptions, PathKind
 from fairlead.questions import NoAnswer, NotTrusted, Place
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def make_authentication(configuration: Configuration) -> Authenticate:
     passwords = HttpBasic(read_password_file(Path(options.password_file))) if options.password_file else None
     if options.authentication == "keystone":
         keystone = configuration.keystone
-        memory = Memory(keystone.token_cache_seconds, keystone.outage_seconds)
+        memory = Memory(keystone.token_cache_ttl, keystone.stale_token_grace)
         return KeystoneTokens(Keystone(*read_keystone(keystone)), memory, passwords)
     assert passwords is not None  # noqa: S101 - the configuration is checked
     return passwords

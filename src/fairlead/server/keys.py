@@ -10,12 +10,12 @@ from fairlead.api.auth import Authenticate
 from fairlead.api.keys import Keys
 from fairlead.api.keystone.asking import Keystone, Misused, OwnToken
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config import BadConfiguration
+from fairlead.config.load import BadConfiguration
+from fairlead.config.options import Configuration, KeyOptions
 from fairlead.keystores.barbican import AWAY, Barbican, ByReference, Token
 from fairlead.keystores.directory import Directory
 from fairlead.keystores.interface import KeyStore, Silent
 from fairlead.logs import RateLimit
-from fairlead.options import Configuration, KeyOptions
 from fairlead.questions import NoAnswer, Place
 from fairlead.server.authentication import read_keystone
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany

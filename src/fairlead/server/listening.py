@@ -25,10 +25,10 @@ from fairlead.api.auth import Authenticate, BadPasswordFile
 from fairlead.api.callers import names_of
 from fairlead.api.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
-from fairlead.config import BadConfiguration, check_secrets, split_listen
+from fairlead.config.load import BadConfiguration, check_secrets, split_listen
+from fairlead.config.option_files import check_file, invalid_now, option_files
+from fairlead.config.options import Configuration, PathKind, ServerOptions
 from fairlead.logs import reopen
-from fairlead.option_files import check_file, invalid_now, option_files
-from fairlead.options import Configuration, PathKind, ServerOptions
 from fairlead.server.authentication import read_again
 from fairlead.server.client_certificates import client_certificate, vouched_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
@@ -46,7 +46,7 @@ def host_names(options: ServerOptions) -> frozenset[str] | None:
     authentication."""
     if options.authentication != "none" or options.listen.startswith("unix:"):
         return None
-    return names_of(options.listen, options.more_hosts, tls=bool(options.tls_certificate))
+    return names_of(options.listen, options.allowed_hosts, tls=bool(options.tls_certificate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +125,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start own acceptors instead of uvicorn's, to limit connections per address."""
-        own = self._options.connections
-        agents = self._secrets.nodes.options.connections if any(each.of_agents for each in self._listeners) else 0
+        own = self._options.max_connections
+        agents = self._secrets.nodes.options.max_connections if any(each.of_agents for each in self._listeners) else 0
         possible = _files_for(own + agents)
-        of_one = self._options.connections_per_address
+        of_one = self._options.max_connections_per_address
         clients = ClientConnections(most=min(own, possible), most_of_one=of_one)
         of_agents = ClientConnections(most=max(min(agents, possible - own), 1), most_of_one=of_one)
         counted = ((each, of_agents if each.of_agents else clients) for each in self._listeners)
@@ -169,7 +169,7 @@ def _files_for(connections: int) -> int:
     possible = connections if soft == resource.RLIM_INFINITY else max(soft - FILES_BESIDE, 1)
     if possible < connections:
         LOG.warning(
-            "this process may have %d files: of server.connections = %d it takes %d", soft, connections, possible
+            "this process may have %d files: of server.max_connections = %d it takes %d", soft, connections, possible
         )
     return possible
 

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from fairlead.api.door import Reachable
-from fairlead.config import split_listen
-from fairlead.options import Configuration, LxdOptions
+from fairlead.config.load import split_listen
+from fairlead.config.options import Configuration, LxdOptions
 from fairlead.server.client_certificates import make_context
 
 LOG = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _read(configuration: Configuration) -> ServerCertificate:
         addresses=_addresses(options),
         fingerprint=hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest(),
         certificate=pem,
-        token_seconds=options.token_seconds,
+        token_seconds=options.token_lifetime,
     )
     return ServerCertificate(context, reachable)
 
@@ -92,8 +92,8 @@ def store_folder(configuration: Configuration) -> Path:
 
 def _addresses(options: LxdOptions) -> tuple[str, ...]:
     """Return the addresses that clients connect to; the hostname if it resolves to no external address."""
-    if options.reached_at:
-        return options.reached_at
+    if options.advertise_addresses:
+        return options.advertise_addresses
     host, port = split_listen(options.listen, "lxd.listen")
     if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         return (options.listen,)

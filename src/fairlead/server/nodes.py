@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from fairlead.api.enrolment import Enrolment
-from fairlead.options import Configuration, NodesOptions
+from fairlead.config.options import Configuration, NodesOptions
 from fairlead.server.authority import OWN_FILE, Authority
 from fairlead.server.lxd import store_folder
 
@@ -25,10 +25,10 @@ class NodesServer:
             return
         own = self.options.authority
         path = Path(own) if own else store_folder(self._configuration) / OWN_FILE
-        authority = Authority(path, timedelta(days=self.options.certificate_days), make=not own)
+        authority = Authority(path, timedelta(days=self.options.certificate_lifetime_days), make=not own)
         self.context = authority.server_context()
         self._enrolment = Enrolment(
-            authority=authority, addresses=self.options.reached_at, token_seconds=self.options.token_seconds
+            authority=authority, addresses=self.options.urls, token_seconds=self.options.token_lifetime
         )
 
     def enrolment(self) -> Enrolment | None:

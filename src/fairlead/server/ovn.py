@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Self
 
+from fairlead.config.options import Configuration, OvnOptions
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import DriverError, Unreachable
 from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
@@ -21,7 +22,6 @@ from fairlead.model.plugged import waits_for_a_node
 from fairlead.model.probes import asks_for_probes
 from fairlead.model.proxies import rests_on_agents, untold_proxies
 from fairlead.model.snapshot import Snapshot
-from fairlead.options import Configuration, OvnOptions
 from fairlead.reconciler.dataplanes import Central, Condition
 from fairlead.server.central import CentralDataplane
 from fairlead.server.tasks import at_work
@@ -64,7 +64,7 @@ class OvnControl:
             on_ready=lambda: self.central.look_again(),  # noqa: PLW0108
         )
         self.southbound = SouthboundReader(_southbound(options), model.observe)
-        self.topology = TopologyReader(_topology(options), model.observe) if options.follows else None
+        self.topology = TopologyReader(_topology(options), model.observe) if options.import_networks else None
         self.central = CentralDataplane(
             dataplane, model, self.driver, first_hear=self._first_hear, hears=self._hears, unheard=self._unheard_for
         )
@@ -219,7 +219,7 @@ def _is_untold(snapshot: Snapshot) -> bool:
 
 def _northbound(options: OvnOptions) -> OvnSettings:
     return OvnSettings(
-        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark, timing=_timing(options)
+        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.owner_tag, timing=_timing(options)
     )
 
 
@@ -232,7 +232,7 @@ def _southbound(options: OvnOptions) -> SouthboundSettings:
 
 def _topology(options: OvnOptions) -> TopologySettings:
     return TopologySettings(
-        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark, timing=_timing(options)
+        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.owner_tag, timing=_timing(options)
     )
 
 

@@ -34,14 +34,14 @@ from fairlead.compilers.providers import (
     with_advice,
     without_proxies,
 )
-from fairlead.config import BadConfiguration, check_secrets, host_proxy_ports
+from fairlead.config.load import BadConfiguration, check_secrets, host_proxy_ports
+from fairlead.config.options import AGENTS, Configuration
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.garbage import frozen
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
 from fairlead.model.proxies import proxied_listeners, rests_on_agents
 from fairlead.model.quota import Limits
 from fairlead.model.snapshot import Snapshot
-from fairlead.options import AGENTS, Configuration
 from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.server.authentication import challenge, check_authentication, make_authentication
 from fairlead.server.central import Control
@@ -90,8 +90,8 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
     authenticate = make_authentication(configuration)
     await check_authentication(authenticate, configuration)
     keys = make_keys(configuration, authenticate)
-    providers = parse_names(configuration.providers.names, configuration.providers.default)
-    if configuration.probes.by != AGENTS:
+    providers = parse_names(",".join(configuration.providers.names), configuration.providers.default)
+    if configuration.health.prober != AGENTS:
         providers = without_proxies(providers)
     dataplanes = dataplanes_of(providers)
     gc.disable()  # until the model is loaded, because the collector would traverse the new documents repeatedly
@@ -107,9 +107,9 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
         await model.read()
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         refuse_strangers(model.snapshot, providers)
-        log_large_proxies(model.snapshot, configuration.providers.proxy_servers)
+        log_large_proxies(model.snapshot, configuration.providers.max_proxy_servers)
         remembered = Remembered(store_folder(configuration) / FILE, model)
-        if configuration.probes.by == AGENTS:
+        if configuration.health.prober == AGENTS:
             await remembered.recall()
         for control in controls:
             await control.__aenter__()
@@ -169,8 +169,8 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
     proxied = sum(bool(proxied_listeners(each)) for each in snapshot.load_balancers.values())
     if proxied and not proxied_names(providers):
         raise BadConfiguration(
-            f"{proxied} load balancers lead to proxies, which agents run: set probes.by = 'agents', and providers.names"
-            " to lead to 'fairlead'"
+            f"{proxied} load balancers need proxies, which agents run: set health.prober to agents, and map a name of"
+            " providers.names to the implementation fairlead"
         )
 
 
@@ -179,8 +179,8 @@ def log_large_proxies(snapshot: Snapshot, most: int) -> None:
     found = sorted(large_proxies(most, snapshot).items(), key=lambda each: (-each[1], each[0]))
     for place, servers in found[:MAX_LOGGED]:
         LOG.warning(
-            "the HAProxies of project %s at %s have %d servers, more than providers.proxy_servers = %d: they serve, and"
-            " cannot grow",
+            "the HAProxies of project %s at %s have %d servers, more than providers.max_proxy_servers = %d: they serve"
+            " and cannot grow",
             place.project_id,
             place.at,
             servers,
@@ -193,10 +193,10 @@ def log_large_proxies(snapshot: Snapshot, most: int) -> None:
 def _empty(configuration: Configuration, providers: Names) -> Snapshot:
     """Return the snapshot before any document is read, with the configured facts."""
     ports = host_proxy_ports(configuration)
-    empty = Snapshot(parting_seconds=configuration.ovn.parting, host_proxy_ports=ports)
+    empty = Snapshot(parting_seconds=configuration.ovn.drain_timeout, host_proxy_ports=ports)
     empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
-    empty = with_facts(empty, AGENTS_PROBE, configuration.probes.by == AGENTS)
-    empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_answers == "yes")
+    empty = with_facts(empty, AGENTS_PROBE, configuration.health.prober == AGENTS)
+    empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_reply_bytes)
     return with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
 
 
@@ -210,7 +210,10 @@ def _writes(dataplanes: Dataplanes) -> bool:
 
 
 def _bounds(configuration: Configuration) -> Bounds:
-    return Bounds(own=configuration.providers.proxies, guests=configuration.providers.guest_proxies)
+    return Bounds(
+        own=configuration.providers.max_proxies_per_network,
+        guests=configuration.providers.max_guest_proxies_per_network,
+    )
 
 
 def _services(
@@ -234,8 +237,8 @@ def _services(
         resync_owner=dataplanes.read_again,
         providers=providers,
         limits=Limits(**asdict(configuration.quota)),
-        probes=configuration.probes.limits,
-        proxy_servers=configuration.providers.proxy_servers,
+        probes=configuration.health.limits,
+        proxy_servers=configuration.providers.max_proxy_servers,
         keys=keys,
         news=dataplanes.news,
         outcome=dataplanes.outcome,
@@ -243,6 +246,6 @@ def _services(
         node_counts=NodeCounts(stored=lambda: model.snapshot.silent_nodes),
         reachable=lxd.reachable,
         enrolment=nodes.enrolment,
-        socket_chassis=nodes.options.of_socket,
+        socket_chassis=nodes.options.socket_chassis,
         **seen,
     )

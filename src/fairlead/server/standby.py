@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.app import Applications, in_format_of_door
 from fairlead.api.door import ApiError
-from fairlead.options import Configuration
+from fairlead.config.options import Configuration
 from fairlead.server.authentication import make_authentication
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer

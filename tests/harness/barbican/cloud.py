@@ -144,6 +144,6 @@ def octavia_options(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, 
         "FAIRLEAD_KEYSTONE_USER": "octavia",
         "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(own),
         "FAIRLEAD_KEYS_BARBICAN": secrets.url,
-        "FAIRLEAD_PROBES_BY": "agents",
+        "FAIRLEAD_HEALTH_PROBER": "agents",
         "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead",
     }

@@ -29,7 +29,7 @@ def options_of(lab: Lab, providers: str) -> dict[str, str]:
     """Of a server that writes this lab's OVN and whose agents run proxies."""
     return {
         "FAIRLEAD_PROVIDERS_NAMES": providers,
-        "FAIRLEAD_PROBES_BY": "agents",
+        "FAIRLEAD_HEALTH_PROBER": "agents",
         "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
         "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
     }

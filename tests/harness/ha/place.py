@@ -151,7 +151,7 @@ class Place:
             "FAIRLEAD_SERVER_LISTEN": f"{ADDRESSES[host]}:{PORT}",
             "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
             "FAIRLEAD_SERVER_PASSWORD_FILE": str(self.folder / "users"),
-            "FAIRLEAD_SERVER_PASSWORDS_IN_THE_CLEAR": "yes",
+            "FAIRLEAD_SERVER_ALLOW_INSECURE_AUTH": "yes",
             "FAIRLEAD_STORE_PATH": self._file("server", host),
             "FAIRLEAD_STORE_URL": f"etcd://{ETCD}/ha",
             "FAIRLEAD_OVN_NORTHBOUND": NORTHBOUND,

@@ -201,5 +201,5 @@ def options(cloud: Cloud, folder: Path) -> dict[str, str]:
         "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
         "FAIRLEAD_KEYSTONE_URL": cloud.url,
         "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(path),
-        "FAIRLEAD_KEYSTONE_TOKEN_CACHE_SECONDS": str(TOKEN_CACHE_SECONDS),
+        "FAIRLEAD_KEYSTONE_TOKEN_CACHE_TTL": str(TOKEN_CACHE_SECONDS),
     }

@@ -33,7 +33,7 @@ NUMBER = 31
 
 CLIENTS = {"far": "outside", "close": "host1"}
 
-OPTIONS = {"FAIRLEAD_OVN_PARTING": "60"}
+OPTIONS = {"FAIRLEAD_OVN_DRAIN_TIMEOUT": "60"}
 
 
 @dataclass(kw_only=True)
@@ -129,7 +129,7 @@ def announced(cloud: openstack.connection.Connection) -> Any:
 
 def remove(lab: NativeLab, host: str) -> None:
     proxies = lab.layout.directory / "fairlead" / f"agent-{host}.proxies"
-    options = (f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_PROXIES={proxies}")
+    options = (f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_PROXY_DIRECTORY={proxies}")
     lab.exec(host, ("env", "-i", *options, *FAIRLEAD, "agent", "--remove"))
 
 

@@ -2,7 +2,7 @@
 
 from harness.lab.site import Site
 
-OPTIONS = {"FAIRLEAD_PROBES_BY": "agents"}
+OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents"}
 
 
 def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple[str, str]:

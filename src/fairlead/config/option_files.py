@@ -15,8 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from fairlead.api.auth import BadPasswordFile, read_password_file
-from fairlead.config import BadConfiguration
-from fairlead.options import SECTIONS, Configuration, PathKind
+from fairlead.config.load import BadConfiguration
+from fairlead.config.options import SECTIONS, Configuration, PathKind
 
 OF_AGENTS = ("agent", "log")
 """Sections that an agent reads; a server reads all sections except `agent`."""

@@ -1,0 +1,1 @@
+"""Configuration of servers and agents: one TOML file and environment variables."""

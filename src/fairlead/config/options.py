@@ -1,0 +1,649 @@
+"""Every option of the configuration, declared once: section, name, type with range and unit, default, description.
+
+Readers, error texts, the template and the reference are derived from these declarations. The environment variable of an
+option is FAIRLEAD_<SECTION>_<OPTION>.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from fairlead.changes.proxy_places import MOST as MAX_PROXIES
+from fairlead.changes.proxy_places import MOST_OF_GUESTS as MAX_GUEST_PROXIES
+from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
+from fairlead.config.types import Choice, Flag, Names, Number, OptionType, Text, split_names
+from fairlead.logs import FORMATS
+from fairlead.model.agent import LONGEST_HEARTBEAT
+from fairlead.model.parting import LONGEST_PARTING as MAX_DRAIN_TIMEOUT
+from fairlead.model.port_ranges import HOST_PROXY_PORTS
+from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
+from fairlead.model.quota import LARGEST_QUOTA as MAX_QUOTA
+from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
+from fairlead.model.statistics import LONGEST_INTERVAL
+from fairlead.store.etcd_access import Access
+
+AGENTS = "agents"
+PROBERS = ("ovn", AGENTS)
+"""Values of health.prober."""
+AUTHENTICATIONS = ("none", "http_basic", "keystone")
+LEVELS = ("debug", "info", "warning", "error")
+HOUR, DAY = 3600, 86_400  # seconds
+MAX_CONNECTIONS = 100_000
+MAX_MTU, MIN_MTU = 65_535, 1280  # bytes; IPv6 needs 1280 (RFC 8200, section 5)
+MIN_HAPROXY_MEMORY, MAX_HAPROXY_MEMORY = 64, 65_536  # MB
+MAX_CHASSIS_TIMEOUT = HOUR
+MAX_CERTIFICATE_DAYS = 825
+MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME = 60, 90 * DAY  # seconds
+MAX_TRACKED_CONNECTIONS = 1_000_000_000
+
+
+def _option(default: Any, type_: OptionType, description: str, **more: Any) -> Any:
+    return field(default=default, metadata={"description": description, "type": type_, **more})
+
+
+def _text(default: str, description: str) -> Any:
+    return _option(default, Text(), description)
+
+
+def _choice(default: str, words: tuple[str, ...], description: str) -> Any:
+    return _option(default, Choice(words), description)
+
+
+def _flag(default: bool, description: str) -> Any:
+    return _option(default, Flag(), description)
+
+
+def _names(description: str, default: tuple[str, ...] = ()) -> Any:
+    return _option(default, Names(), description)
+
+
+def _number(default: int, minimum: int, maximum: int, description: str, *, unit: str = "") -> Any:
+    return _option(default, Number(minimum=minimum, maximum=maximum, unit=unit), description)
+
+
+def _limit(default: int, description: str) -> Any:
+    """A quota, or another limit that can be lifted."""
+    return _option(default, Number(minimum=0, maximum=MAX_QUOTA, may_be_unlimited=True), description)
+
+
+class PathKind(Enum):
+    """Content of the file or folder that an option names; `fairlead.config.option_files` opens each kind."""
+
+    CERTIFICATE = auto()
+    """PEM: a certificate and its chain; the option `key` of the same section names the private key."""
+    KEY = auto()
+    """PEM: the private key of a certificate."""
+    AUTHORITIES = auto()
+    """PEM: certificates of certificate authorities."""
+    IDENTITY = auto()
+    """PEM: a certificate and its private key in one file."""
+    USERS = auto()
+    """Lines of user:hash:project:roles."""
+    PASSWORD = auto()
+    """A password and nothing else."""
+    FILE = auto()
+    """Any content."""
+    FOLDER = auto()
+    STORE = auto()
+    """URL of a store; it may be the URL of a file."""
+
+
+SECRET_KINDS = frozenset({PathKind.KEY, PathKind.IDENTITY, PathKind.USERS, PathKind.PASSWORD})
+"""Files that only this program may read."""
+
+
+def _path(kind: PathKind, default: str, description: str, **more: Any) -> Any:
+    """A file or folder. `may_be_absent` is set where a program creates it or runs without it."""
+    return _option(default, Text(), description, kind=kind, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Listener of the APIs, authentication, and limits of connections."""
+
+    listen: str = _text(
+        "127.0.0.1:9876",
+        "Listen address: HOST:PORT, [IPv6]:PORT or unix:PATH. Addresses other than loopback need authentication.",
+    )
+    authentication: str = _choice(
+        "none",
+        AUTHENTICATIONS,
+        "none: every caller is administrator (loopback and unix sockets only). http_basic: users of password_file."
+        " keystone: tokens, see section keystone.",
+    )
+    password_file: str = _path(
+        PathKind.USERS,
+        "",
+        "Users for http_basic, and with keystone for agents and operators: lines of user:bcrypt hash:project:role,role."
+        " Roles are admin, member, reader and Octavia's own, for example load-balancer_observer. The line of an agent"
+        " ends in service:chassis,chassis.",
+    )
+    tls_certificate: str = _path(
+        PathKind.CERTIFICATE,
+        "",
+        "Certificate for HTTPS (PEM). Without it, passwords and tokens are sent in clear text.",
+        key="tls_key",
+    )
+    tls_key: str = _path(PathKind.KEY, "", "Private key of tls_certificate (PEM).")
+    client_ca: str = _path(
+        PathKind.AUTHORITIES,
+        "",
+        "Certificate authority of client certificates (PEM). The common name of a client certificate is the user; the"
+        " user's line in password_file has the word `certificate` instead of a hash. Callers without a certificate"
+        " authenticate by password.",
+    )
+    allow_insecure_auth: bool = _flag(
+        False, "Accept passwords and tokens, and send them to Keystone, without TLS over other hosts' networks."
+    )
+    allowed_hosts: tuple[str, ...] = _names(
+        "Additional values of the Host header, HOST:PORT, that are accepted without authentication, for example of a"
+        " forwarded port. A web page that is served under one of these names has administrator's rights."
+    )
+    max_connections: int = _number(
+        800,
+        1,
+        MAX_CONNECTIONS,
+        "Maximum concurrent connections. Above it, the connection that has been idle longest is closed.",
+    )
+    max_connections_per_address: int = _number(
+        200,
+        1,
+        MAX_CONNECTIONS,
+        "Maximum concurrent connections of one IPv4 address, one IPv6 /64 or, on a unix socket, one user. Trusted"
+        " proxies are exempt.",
+    )
+    trusted_proxies: tuple[str, ...] = _names(
+        "Addresses or networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are used; unix: every"
+        " client of the unix socket. The headers of other clients are ignored."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeystoneOptions:
+    """Keystone, with server.authentication = "keystone": validates callers' tokens."""
+
+    url: str = _text("", "URL of Keystone, http://HOST:PORT or https://HOST:PORT/identity, with or without /v3.")
+    ca: str = _path(
+        PathKind.AUTHORITIES,
+        "",
+        "Certificate authority of Keystone (PEM). Empty: the system's certificate authorities.",
+    )
+    public_url: str = _text("", "URL for callers without a token (WWW-Authenticate). Empty: url.")
+    user: str = _text("fairlead", "User that validates tokens; it needs the role service in any project.")
+    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+    project: str = _text("service", "Project of user, by name.")
+    user_domain: str = _text("Default", "Domain of user, by name.")
+    project_domain: str = _text("Default", "Domain of project, by name.")
+    token_cache_ttl: int = _number(
+        60, 0, HOUR, "Time for which a validated token is accepted without asking Keystone again.", unit="seconds"
+    )
+    stale_token_grace: int = _number(
+        300,
+        0,
+        DAY,
+        "Additional time for which a validated token is accepted while Keystone does not answer; never beyond the"
+        " token's expiry.",
+        unit="seconds",
+    )
+
+    @property
+    def root(self) -> str:
+        """URL of the Identity API v3 without a trailing slash."""
+        return f"{self.url.rstrip('/').removesuffix('/v3')}/v3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LxdOptions:
+    """The LXD and Incus front end, on listeners of its own. Both listeners are closed by default, because access to the
+    socket makes a user administrator."""
+
+    socket: str = _text(
+        "", "unix:PATH for INCUS_SOCKET and LXD_SOCKET. Users that can open it are administrators. Empty: none."
+    )
+    socket_group: str = _text("", "Group of the socket, by name. Empty: the server's own group.")
+    socket_mode: str = _text("0660", "File mode of the socket (octal). World access is rejected.")
+    listen: str = _text(
+        "",
+        "HTTPS listen address, HOST:PORT or [IPv6]:PORT; LXD's port is 8443. Clients authenticate by a certificate that"
+        " is added with a token (`fairlead lxd token`). Empty: none.",
+    )
+    certificate: str = _path(
+        PathKind.CERTIFICATE,
+        "",
+        "Certificate of listen (PEM). Empty: a self-signed one is made and kept beside the store.",
+        key="key",
+    )
+    key: str = _path(PathKind.KEY, "", "Private key of certificate (PEM).")
+    advertise_addresses: tuple[str, ...] = _names(
+        "Addresses of this server in tokens, HOST:PORT. Empty: listen, or this machine's addresses if listen is a"
+        " wildcard address."
+    )
+    token_lifetime: int = _number(
+        DAY, MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, "Lifetime of an unused token.", unit="seconds"
+    )
+
+    @property
+    def mode(self) -> int:
+        """socket_mode as a number. Raises ValueError."""
+        return int(self.socket_mode, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOptions:
+    """Listeners for agents, and the certificate authority of nodes (`fairlead chassis enroll`)."""
+
+    listen: str = _text("", "TLS listen address for agents, HOST:PORT or [IPv6]:PORT. Empty: none.")
+    advertise_addresses: tuple[str, ...] = _names(
+        "URLs of the servers in enrolment tokens, https://HOST:PORT. Empty: the address of listen."
+    )
+    authority: str = _path(
+        PathKind.IDENTITY,
+        "",
+        "Certificate and private key of the nodes' certificate authority (PEM, mode 0600); the same file on each server"
+        " of a deployment. Empty: one is made and kept beside the store.",
+    )
+    token_lifetime: int = _number(
+        HOUR, MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, "Lifetime of an unused enrolment token.", unit="seconds"
+    )
+    certificate_lifetime_days: int = _number(
+        90,
+        1,
+        MAX_CERTIFICATE_DAYS,
+        "Lifetime of an agent's certificate; agents renew it after two thirds of it.",
+        unit="days",
+    )
+    max_connections: int = _number(
+        4000, 1, MAX_CONNECTIONS, "Maximum concurrent connections of agents; each agent uses two."
+    )
+    socket: str = _text("", "unix:PATH for an agent on this machine. Empty: none.")
+    socket_chassis: tuple[str, ...] = _names("Chassis that users of the socket may report for.")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """URLs of the servers in enrolment tokens."""
+        return self.advertise_addresses or ((f"https://{self.listen}",) if self.listen else ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Storage of the model."""
+
+    url: str = _path(
+        PathKind.STORE,
+        "",
+        "sqlite:///PATH: a file, made if it is absent. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd"
+        " cluster, and the prefix of this deployment's keys. Empty: the file of path.",
+        may_be_absent=True,
+    )
+    path: str = _path(
+        PathKind.FILE, "/var/lib/fairlead/fairlead.db", "SQLite file if url is empty.", may_be_absent=True
+    )
+    ca: str = _path(
+        PathKind.AUTHORITIES, "", "Certificate authority of etcd's members (PEM). Empty: connections without TLS."
+    )
+    certificate: str = _path(
+        PathKind.CERTIFICATE,
+        "",
+        "Client certificate for etcd (PEM); etcd can map its common name to a user.",
+        key="key",
+    )
+    key: str = _path(PathKind.KEY, "", "Private key of certificate (PEM).")
+    user: str = _text("", "User of etcd with password authentication; access to PREFIX is sufficient.")
+    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+
+    @property
+    def access(self) -> Access:
+        """Credentials for etcd."""
+        return Access(
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+            user=self.user,
+            password_file=self.password_file,
+        )
+
+    @property
+    def where(self) -> str:
+        """URL of the store."""
+        return self.url or f"sqlite://{Path(self.path).absolute()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OvnOptions:
+    """OVN's databases: Fairlead writes the Northbound and reads the Southbound."""
+
+    northbound: str = _text(
+        "unix:/var/run/ovn/ovnnb_db.sock",
+        "OVN Northbound database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; the members of a cluster with commas.",
+    )
+    southbound: str = _text(
+        "unix:/var/run/ovn/ovnsb_db.sock",
+        "OVN Southbound database in the same form. Results of health monitors and bindings of ports are read from it.",
+    )
+    private_key: str = _path(PathKind.KEY, "", "Private key for ssl (PEM).")
+    certificate: str = _path(PathKind.CERTIFICATE, "", "Certificate for ssl (PEM).", key="private_key")
+    ca: str = _path(PathKind.AUTHORITIES, "", "Certificate authority of the databases for ssl (PEM).")
+    owner_tag: str = _text(
+        "fairlead",
+        "Tag in external_ids of every row that Fairlead owns. Two deployments on one OVN need different tags.",
+    )
+    gateway_chassis: tuple[str, ...] = _names(
+        "Chassis that host router gateways. Each needs ovn-bridge-mappings for the physical networks; failover needs"
+        " three. Without any, external gateways are refused."
+    )
+    drain_timeout: int = _number(
+        3600,
+        0,
+        MAX_DRAIN_TIMEOUT,
+        "Time for which OVN translates replies of a removed member to clients outside; connections that are left end"
+        " then. Plain hosts forward flows to the previous owner of a slot for the same time.",
+        unit="seconds",
+    )
+    probe_interval: int = _number(
+        60,
+        1,
+        HOUR,
+        "Inactivity after which a database gets a keepalive; after as much again the connection is replaced. A database"
+        " that compacts can be silent for many seconds.",
+        unit="seconds",
+    )
+    import_networks: bool = _flag(
+        True,
+        "Read the networks that Neutron (ML2/OVN), LXD and Incus write into the same OVN. Load balancers can be on"
+        " Neutron's networks; networks that LXD or Incus manage are refused. External addresses that these systems"
+        " allocated are not allocated again.",
+    )
+    chassis_probe_interval: int = _number(
+        15,
+        0,
+        HOUR,
+        "Interval at which chassis are checked by NB_Global:nb_cfg while a health monitor exists, unless another system"
+        " (Neutron) does so; each check costs ovn-northd a full recompute. At most half of chassis_timeout; 0: never.",
+        unit="seconds",
+    )
+    chassis_timeout: int = _number(
+        45,
+        1,
+        MAX_CHASSIS_TIMEOUT,
+        "A chassis that answers later than the others by this time is dead, and so are the monitored members on it.",
+        unit="seconds",
+    )
+    count_reply_bytes: bool = _flag(
+        False, "Add rows to OVN that count the bytes of listeners' replies (bytes_out of the statistics)."
+    )
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """gateway_chassis in order, each once."""
+        return tuple(sorted(set(self.gateway_chassis)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Defaults of new networks."""
+
+    mtu: int = _number(
+        1442, MIN_MTU, MAX_MTU, "MTU of tenant networks: 1500 less 58 for geneve over IPv4.", unit="bytes"
+    )
+    external_mtu: int = _number(
+        1500, MIN_MTU, MAX_MTU, "MTU of external networks: that of the physical networks behind them.", unit="bytes"
+    )
+
+
+def _quota(default: int, resource: str) -> Any:
+    return _limit(default, f"{resource} of a project that has no quota of its own.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaOptions:
+    """Default quotas of projects. Network quotas have Neutron's defaults."""
+
+    load_balancer: int = _quota(100, "Load balancers")
+    listener: int = _quota(500, "Listeners")
+    pool: int = _quota(500, "Pools")
+    member: int = _quota(5000, "Members")
+    health_monitor: int = _quota(500, "Health monitors")
+    l7policy: int = _quota(500, "L7 policies")
+    l7rule: int = _quota(1000, "L7 rules")
+    network: int = _quota(100, "Networks")
+    subnet: int = _quota(100, "Subnets")
+    port: int = _quota(500, "Ports, including those of VIPs, Local IPs and router interfaces,")
+    router: int = _quota(10, "Routers")
+    floatingip: int = _quota(50, "Floating IPs")
+    local_ip: int = _quota(100, "Local IPs")
+    local_ip_association: int = _quota(1000, "Replicas of Local IPs (associations with ports)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthOptions:
+    """Health monitors: one node probes each member once per delay, and limits on probes."""
+
+    prober: str = _choice(
+        "ovn",
+        PROBERS,
+        "ovn: ovn-controller probes whether a TCP or UDP port is open. agents: `fairlead agent` probes with every"
+        " monitor type; members on nodes without an agent are not probed.",
+    )
+    min_delay: int = _number(PROBE_LIMITS.least_delay, 1, HOUR, "Minimum delay of a health monitor.", unit="seconds")
+    max_probes_per_second: int = _limit(
+        PROBE_LIMITS.per_second, "Maximum probes per second of all members and Local IP replicas of a project."
+    )
+    max_probes_per_second_per_port: int = _limit(
+        PROBE_LIMITS.per_second_of_port, "Maximum probes per second towards one port, of all its services together."
+    )
+
+    @property
+    def limits(self) -> ProbeLimits:
+        return ProbeLimits(
+            least_delay=self.min_delay,
+            per_second=self.max_probes_per_second,
+            per_second_of_port=self.max_probes_per_second_per_port,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """Names of providers (`--provider`). Clients may enable features by the name, so there may be several."""
+
+    names: tuple[str, ...] = _names(
+        f"NAME=IMPLEMENTATION; implementations are {', '.join(IMPLEMENTATIONS)}. A name in use cannot be removed.",
+        default=split_names(DEFAULT_NAMES),
+    )
+    default: str = _text(DEFAULT_NAME, "Provider of load balancers that name none.")
+    max_proxies_per_network: int = _number(
+        MAX_PROXIES,
+        1,
+        1000,
+        "Maximum proxies of a project on each of its networks; each proxy is on a node of its own and has an address of"
+        " each IP version.",
+    )
+    max_guest_proxies_per_network: int = _number(
+        MAX_GUEST_PROXIES,
+        1,
+        1000,
+        "Maximum proxies of a project on each network that another project owns; they use addresses of that network."
+        " Clients on other nodes are sent to the nearest proxy.",
+    )
+    max_proxy_servers: int = _limit(
+        MAX_PROXY_SERVERS,
+        "Maximum servers of one HAProxy: members of all pools of its listeners, counted once for each combination of"
+        " settings (protocol, timeouts towards members). A load balancer above it keeps its servers and cannot grow.",
+    )
+    host_proxy_ports: str = _text(
+        str(HOST_PROXY_PORTS),
+        "FIRST-LAST: ports of HAProxy on plain hosts, one for each listener that needs a proxy. Other daemons of the"
+        " hosts must not use them on wildcard addresses. A listener keeps its port.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """Key stores: certificates and keys that load balancers refer to."""
+
+    directory: str = _path(
+        PathKind.FOLDER,
+        "",
+        "Folder with a folder for each project, named by its id. `--default-tls-container-ref` and the other references"
+        " name a file there: PEM, or PKCS#12 without a pass phrase, without access for others. Empty: listeners that"
+        " need keys are refused, unless barbican is set.",
+    )
+    barbican: str = _text(
+        "",
+        "URL of Barbican, http://HOST:PORT or https://HOST:PORT/key-manager, with or without /v1; references that are"
+        " URLs are read from it by the user of section keystone. Tenants grant that user access to their secrets;"
+        " inside Octavia it is Octavia's user.",
+    )
+    barbican_ca: str = _path(
+        PathKind.AUTHORITIES,
+        "",
+        "Certificate authority of Barbican (PEM). Empty: the system's certificate authorities.",
+    )
+
+    @property
+    def root(self) -> str:
+        """URL of Barbican without its version and a trailing slash."""
+        return self.barbican.rstrip("/").removesuffix("/v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """`fairlead agent` on a compute node or plain host. Servers do not read this section."""
+
+    servers: tuple[str, ...] = _names(
+        "URLs of the servers, http://HOST:PORT or https://HOST:PORT.", default=("http://127.0.0.1:9876",)
+    )
+    user: str = _text(
+        "",
+        "User at servers that authenticate by password; its role is service, for this node's chassis. Over http the"
+        " password is sent in clear text.",
+    )
+    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+    ca: str = _path(
+        PathKind.AUTHORITIES,
+        "",
+        "Certificate authority of the servers (PEM). Empty: the system's certificate authorities.",
+    )
+    identity_file: str = _path(
+        PathKind.IDENTITY,
+        "/var/lib/fairlead/agent-identity.pem",
+        "Certificate and private key of this node (mode 0600), written by `fairlead agent --enroll`. If the file"
+        " exists, user is not needed and the token's servers are used.",
+        may_be_absent=True,
+    )
+    heartbeat: int = _number(
+        5,
+        1,
+        LONGEST_HEARTBEAT // 1000,
+        "Heartbeat interval. An agent that misses three is stale: other nodes probe its members, except members that a"
+        " plain host routes.",
+        unit="seconds",
+    )
+    interval: int = _number(
+        10,
+        1,
+        LONGEST_INTERVAL,
+        "Interval at which counters are read. Traffic between a reading and a change of flows is not counted.",
+        unit="seconds",
+    )
+    state_file: str = _path(
+        PathKind.FILE,
+        "/var/lib/fairlead/agent.json",
+        "File that keeps counters over a restart. Announced addresses are kept in a file beside it.",
+        may_be_absent=True,
+    )
+    host: str = _text(
+        "",
+        "Name of this plain Linux host (`fairlead chassis host`), without Open vSwitch. It serves VIPs of announced"
+        " networks; of the options below, only those of HAProxy (proxy_directory, secret_refresh_interval,"
+        " haproxy_binary, haproxy_memory_limit) and max_tracked_connections apply.",
+    )
+    bridge: str = _text("br-int", "Integration bridge.")
+    run_dir: str = _path(
+        PathKind.FOLDER, "/var/run/openvswitch", "Folder of Open vSwitch's control sockets.", may_be_absent=True
+    )
+    probe_namespace: str = _text(
+        "fairlead-probes", "Network namespace (ip-netns) from which members are probed; the agent makes it."
+    )
+    proxy_namespace_prefix: str = _text(
+        "fairlead-proxy", "Prefix of the names of the network namespaces (ip-netns) of proxies."
+    )
+    proxy_directory: str = _path(
+        PathKind.FOLDER,
+        "/run/fairlead/proxies",
+        "Folder of HAProxy's files, on a tmpfs because they can contain private keys.",
+        may_be_absent=True,
+    )
+    secret_refresh_interval: int = _number(
+        60, 1, HOUR, "Interval at which renewed keys and certificates are looked up in the key store.", unit="seconds"
+    )
+    haproxy_binary: str = _path(
+        PathKind.FILE, "/usr/sbin/haproxy", "HAProxy 2.6 or newer; it runs as the user haproxy.", may_be_absent=True
+    )
+    haproxy_memory_limit: int = _number(
+        1024,
+        MIN_HAPROXY_MEMORY,
+        MAX_HAPROXY_MEMORY,
+        "Memory limit of each HAProxy; 10,000 connections, its maximum, fit into the default. An HAProxy at its limit"
+        " refuses connections, and the status of its load balancers gives the reason.",
+        unit="MB",
+    )
+    max_tracked_connections: int = _number(
+        200_000,
+        0,
+        MAX_TRACKED_CONNECTIONS,
+        "Open connections are not counted while the connection tracker has more entries, because listing them stops a"
+        " switch.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Log and audit log."""
+
+    level: str = _choice("info", LEVELS, "Lowest level that is logged.")
+    audit_file: str = _path(
+        PathKind.FILE,
+        "",
+        "File to which changes and failed log-ins are appended as JSON, one object a line: user, address, action,"
+        " result. They are in the log as well. The file is reopened after a rotation and on SIGHUP.",
+        may_be_absent=True,
+    )
+    format: str = _choice("text", tuple(FORMATS), "text: lines for people. json: one object a line.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """All sections."""
+
+    server: ServerOptions = ServerOptions()
+    keystone: KeystoneOptions = KeystoneOptions()
+    lxd: LxdOptions = LxdOptions()
+    nodes: NodesOptions = NodesOptions()
+    store: StoreOptions = StoreOptions()
+    ovn: OvnOptions = OvnOptions()
+    network: NetworkOptions = NetworkOptions()
+    quota: QuotaOptions = QuotaOptions()
+    health: HealthOptions = HealthOptions()
+    providers: ProviderOptions = ProviderOptions()
+    keys: KeyOptions = KeyOptions()
+    agent: AgentOptions = AgentOptions()
+    log: LogOptions = LogOptions()
+
+
+SECTIONS: Mapping[str, Any] = {
+    "server": ServerOptions,
+    "keystone": KeystoneOptions,
+    "lxd": LxdOptions,
+    "nodes": NodesOptions,
+    "store": StoreOptions,
+    "ovn": OvnOptions,
+    "network": NetworkOptions,
+    "quota": QuotaOptions,
+    "health": HealthOptions,
+    "providers": ProviderOptions,
+    "keys": KeyOptions,
+    "agent": AgentOptions,
+    "log": LogOptions,
+}
