@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client import Server, ServerError, is_url
+from fairlead.client import MAX_RETRY_AFTER, Server, ServerError, is_url
 
 
 @dataclass
@@ -20,6 +20,7 @@ class There:
     status: int = 200
     body: bytes = b'{"done": true}'
     came: list[Any] = field(default_factory=list)
+    retry_after: str = ""
 
 
 @pytest.fixture
@@ -30,6 +31,8 @@ def there() -> Iterator[There]:
             made.came.append((self.path, self.headers.get("authorization"), body))
             self.send_response(made.status)
             self.send_header("content-length", str(len(made.body)))
+            if made.retry_after:
+                self.send_header("retry-after", made.retry_after)
             self.end_headers()
             self.wfile.write(made.body)
 
@@ -69,6 +72,18 @@ def test_an_error_has_the_servers_own_words(there: There, status: int, body: byt
     there.status, there.body = status, body
     with pytest.raises(ServerError, match=words):
         Server(url=there.url).ask("POST", "/x")
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("3", 3), ("999999", MAX_RETRY_AFTER), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("9" * 5000, 0)],
+    ids=["seconds", "too long", "none", "date", "negative", "no end"],
+)
+def test_a_refusal_names_when_to_come_again(there: There, header: str, seconds: int):
+    there.status, there.body, there.retry_after = 429, b'{"error": "too many"}', header
+    with pytest.raises(ServerError) as refused:
+        Server(url=there.url).ask("POST", "/x")
+    assert (refused.value.status, refused.value.retry_after) == (429, seconds)
 
 
 def test_a_password_is_not_shown():

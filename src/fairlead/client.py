@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import socket
 import ssl
 import urllib.error
@@ -12,14 +13,20 @@ from typing import Any
 
 from fairlead.terminal import escaped
 
+MAX_RETRY_AFTER = 60
+"""Seconds for which a server may keep a caller waiting."""
+DIGITS = re.compile("[0-9]{1,9}")
+
 
 class ServerError(Exception):
     """The server rejected the request or did not answer; the message is the server's if it has one."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, retry_after: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status; None without an answer."""
+        """Of the answer; None where there was none."""
+        self.retry_after = retry_after
+        """Seconds after which the server wants to be asked again; 0 if it does not say."""
 
 
 class NotReached(ServerError):
@@ -67,7 +74,8 @@ class Server:
                 return answer.headers, json.loads(said) if said else None
         except urllib.error.HTTPError as error:
             body_text = error.read().decode(errors="replace")
-            raise ServerError(sentence_of(body_text) or f"{error.code} {error.reason}", error.code) from None
+            sentence = sentence_of(body_text) or f"{error.code} {error.reason}"
+            raise ServerError(sentence, error.code, _retry_after(error.headers.get("Retry-After", ""))) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ConnectionRefusedError | socket.gaierror):
                 raise NotReached(f"{self.url} does not answer: {error.reason}") from None
@@ -95,6 +103,12 @@ class Server:
             files = ", ".join(filter(None, (self.ca, self.identity, self.certificate, self.key)))
             raise ServerError(f"{files}: {error.strerror or error}") from None
         return context
+
+
+def _retry_after(header: str) -> int:
+    """In whole seconds, as Fairlead's servers write it. A date (RFC 9110, section 10.2.3) is another server's."""
+    text = header.strip()
+    return min(int(text), MAX_RETRY_AFTER) if DIGITS.fullmatch(text) else 0
 
 
 def is_url(text: str) -> bool:

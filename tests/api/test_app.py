@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, anybody
+from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
 from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
 from fairlead.api.octavia import make_door
@@ -261,6 +261,32 @@ async def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
                 return answer.status_code, answer.json()
 
     assert (await run()) == (503, {"error": "the store cannot be read: the disk is gone"})
+
+
+async def test_paced_requests_are_counted_by_front_end(tmp_path: Path):
+    """Not by tenant, and under no names of the callers' invention."""
+
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        if attempt.token is None:
+            raise TooManyChecks(7)
+        return ADMIN
+
+    async with inside(make_door, tmp_path, "") as place:
+        app = make_app(
+            _services(place), kept_by(place.reconciler, Condition(connected=True, writes=True)), authenticate
+        )
+        transport = httpx.ASGITransport(app=app.all)
+        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+            for path in ("/load-balancer/x", "/load-balancer/y", "/network/x", "/nothing/x"):
+                answer = await client.get(path)
+                assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+            text = (await client.get("/metrics", headers={"x-auth-token": "t"})).text
+    counted = [line for line in text.splitlines() if line.startswith("fairlead_api_paced_requests_total")]
+    assert counted == [
+        'fairlead_api_paced_requests_total{api="load-balancer",outcome="refused"} 2.0',
+        'fairlead_api_paced_requests_total{api="network",outcome="refused"} 1.0',
+        'fairlead_api_paced_requests_total{api="other",outcome="refused"} 1.0',
+    ]
 
 
 async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):

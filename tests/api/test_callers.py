@@ -72,8 +72,10 @@ class Place:
             Route("/healthz", lambda _: Response("well")),
         ]
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
+        self.delayed: list[str] = []
         reception = AccessControl(
-            app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.observe, Turns()
+            *(app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.observe),
+            Turns(self.delayed.append),
         )
         transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
@@ -155,6 +157,7 @@ async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + WAITING + 10)]
         await turns()
         assert place.busy == AT_ONCE
+        assert place.delayed == ["/it"] * (WAITING + 10)
         other = asyncio.create_task(place.client.get("/it", headers={"authorization": "eve"}))
         writes = asyncio.create_task(place.client.post("/it", json={}))
         await eventually(lambda: place.busy >= AT_ONCE + 2)
@@ -165,6 +168,7 @@ async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         assert refused.headers["retry-after"] == "1"
         assert "Too many requests of this project" in refused.json()["error"]
         assert ((await other).status_code, (await writes).status_code) == (200, 200)
+        assert len(place.delayed) == WAITING + 10
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read():

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.client import NotReached, Server
-from fairlead.octavia_plugin.door import Door
+from fairlead.client import NotReached, Server, ServerError
+from fairlead.octavia_plugin.door import PACED_PATIENCE, Door
 
 
 def place(project: str, come: list[str], go: list[str]) -> dict[str, Any]:
@@ -31,3 +31,47 @@ def test_what_servers_say_is_added_up(monkeypatch: pytest.MonkeyPatch):
     said.update(one=None, two=None)
     with pytest.raises(NotReached):
         door.proxied_on("net")
+
+
+@pytest.mark.parametrize(
+    ("paced", "waits", "works"),
+    [
+        ([1], [1], True),
+        ([2, 3], [2, 3], True),
+        ([4, 4, 4], [4, 4], False),
+        ([PACED_PATIENCE + 1], [], False),
+        ([0], [], False),
+    ],
+    ids=str,
+)
+def test_who_is_paced_comes_again_when_the_server_says(
+    monkeypatch: pytest.MonkeyPatch, paced: list[int], waits: list[int], works: bool
+):
+    waited = list[float]()
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        if paced:
+            raise ServerError("too many requests", 429, paced.pop(0))
+        return {"network": {"is_probed": False, "cidrs": []}}
+
+    monkeypatch.setattr(Server, "ask", ask)
+    door = Door((Server(url="one"),), waited.append)
+    if works:
+        assert door.probed_on("net") is None
+    else:
+        with pytest.raises(ServerError):
+            door.probed_on("net")
+    assert waited == waits
+
+
+def test_another_refusal_is_not_asked_again(monkeypatch: pytest.MonkeyPatch):
+    """Of a 503 nobody knows whether the change was stored."""
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        raise ServerError("look again before you repeat the change", 503, 1)
+
+    monkeypatch.setattr(Server, "ask", ask)
+    waited = list[float]()
+    with pytest.raises(ServerError):
+        Door((Server(url="one"),), waited.append).put("/x", "x", {})
+    assert waited == []

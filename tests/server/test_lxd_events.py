@@ -121,7 +121,10 @@ async def test_so_many_listen_and_no_more(place: Served, monkeypatch: pytest.Mon
     monkeypatch.setattr(events, "MOST_OF_ONE", 2)
 
     async with listen(place), listen(place):
-        assert (await refused(listen(place)))[0] == 429
+        with pytest.raises(InvalidStatus) as full:
+            async with listen(place):
+                pass
+        assert (full.value.response.status_code, full.value.response.headers["retry-after"]) == (429, "5")
 
     async def is_let_in() -> bool:
         async with listen(place):

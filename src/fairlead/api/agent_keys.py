@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.agent_messages import Message, object_of
-from fairlead.api.door import ApiError, Services, json_response
+from fairlead.api.door import ApiError, Services, json_response, too_often
 from fairlead.api.fields import Field, Parser, Schema, array_schema, list_of, object_schema, or_null, text, word_of
 from fairlead.api.openapi import TEXT, read_body
 from fairlead.api.pace import Pace
@@ -81,8 +81,8 @@ class Lending:
         chassis = request.path_params["chassis"]
         self._check(request, chassis)
         _check_private(request)
-        if self._pace.wait(chassis) > 0:
-            raise ApiError(429, f"chassis {chassis} asks for keys too often; try again in a second")
+        if (wait := self._pace.wait(chassis)) > 0:
+            raise too_often(f"chassis {chassis} asks for keys too often", wait)
         self._pace.add(chassis)
         asked: Sequence[Mapping[str, Any]] = (await read_body(request))["secrets"]
         snapshot = self._services.model.snapshot

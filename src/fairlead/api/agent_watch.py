@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api.agent_channel import Channel
 from fairlead.api.agent_listener import MOST_BEHIND, Watch
-from fairlead.api.door import ApiError
+from fairlead.api.door import too_often
 from fairlead.api.loop_turns import LoopTurns
 from fairlead.api.openapi import in_turn
 from fairlead.api.pace import Pace
@@ -39,8 +39,8 @@ class Watching:
         chassis, cursor = request.path_params["chassis"], request.query_params.get("after", "")[:LONGEST_CURSOR]
         self._check(request, chassis)
         self._check_told()
-        if self._pace.wait(chassis) > 0:
-            raise ApiError(429, f"chassis {chassis} comes to listen too often; try again in a second")
+        if (wait := self._pace.wait(chassis)) > 0:
+            raise too_often(f"chassis {chassis} comes to listen too often", wait)
         self._pace.add(chassis)
         async with in_turn(request.scope):
             return _Stream(self._channel, self._turns, chassis, cursor)

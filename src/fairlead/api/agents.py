@@ -31,7 +31,7 @@ from fairlead.api.agent_reports import LARGEST_REPORT, read_report
 from fairlead.api.agent_reports import REPORT as AGENT_REPORT
 from fairlead.api.agent_watch import Watching
 from fairlead.api.building import SENTENCE, Door, sentence
-from fairlead.api.door import ApiError, Services, identity, json_response
+from fairlead.api.door import ApiError, Services, identity, json_response, too_often
 from fairlead.api.fields import Field, Parser, array_schema, object_schema, or_null, reads, text
 from fairlead.api.nodes import Nodes
 from fairlead.api.openapi import IDENTITY, TEXT, Newest, Operation, read_body
@@ -165,8 +165,8 @@ class _Hearing:
         given to probe is named, with the reason, and changes nothing."""
         chassis = request.path_params["chassis"]
         _check_speaks(request, chassis)
-        if self._pace.wait(chassis) > 0:
-            raise ApiError(429, f"chassis {chassis} reports too often; try again in a second")
+        if (wait := self._pace.wait(chassis)) > 0:
+            raise too_often(f"chassis {chassis} reports too often", wait)
         self._pace.add(chassis)
         report = read_report(chassis, await read_body(request))
         agents, seen = self._nodes.agents, request.scope["extensions"]

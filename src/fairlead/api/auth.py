@@ -32,7 +32,7 @@ import bcrypt
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.pace import Pace
+from fairlead.api.pace import Pace, retry_after
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
 from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
 
@@ -208,7 +208,7 @@ class HttpBasic:
         """Raise TooManyChecks if this address has failed too often."""
         wait = self.failures.wait(address)
         if wait > 0:
-            raise TooManyChecks(int(wait) + 1)
+            raise TooManyChecks(retry_after(wait))
 
     async def _check(self, name: str, password: bytes, digest: bytes, address: str) -> Identity | None:
         user, right_ones = self._users.get(name), self._right

@@ -18,7 +18,9 @@ from starlette.routing import BaseRoute
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 from fairlead.api.openapi import DOCUMENT, Newest, operations, with_document
+from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
 from fairlead.store.interface import OutcomeUnknown, Overtaken, StoreError, TooLarge
 from fairlead.store.looks import NotKnown
 
@@ -121,6 +123,10 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
     """Return the headers of an error response, and log errors that the caller did not cause."""
     where = f"{request.method} {request.url.path}"
     match error:
+        case ApiError(retry_after=int(seconds)):
+            return {"retry-after": str(seconds)}
+        case Refused(why=OnItsWay()):  # it has waited for the dataplane, and does so again (`Services.patience`)
+            return {"retry-after": RETRY_SECONDS}
         case Overtaken():
             LOG.warning("%s: %s", where, error)
             return {"retry-after": RETRY_SECONDS}

@@ -12,6 +12,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from time import perf_counter
@@ -153,7 +154,9 @@ class WayIn:
 class Turns:
     """Concurrency limits per project, shared by all listening sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, delayed: Callable[[str], None] = lambda _: None) -> None:
+        """`delayed` is called with the path of each request that has to wait for its turn."""
+        self._delayed = delayed
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
@@ -163,6 +166,13 @@ class Turns:
         if scope["path"].startswith("/agent/"):
             return self._nodes
         return self._reads if scope["method"] in READS else self._writes
+
+    def take(self, scope: Scope, line: str) -> AbstractAsyncContextManager[None]:
+        """A turn among the requests of this line. Raises what `FairSemaphore.turn` does."""
+        turns = self.of(scope)
+        if not turns.has_room(line):
+            self._delayed(scope["path"])
+        return turns.turn(line, LINE_PATIENCE, _gone(scope))
 
     def of_bodies(self) -> FairSemaphore:
         """Return the semaphore for receiving bodies, keyed by user, so that a slow body delays only its sender."""
@@ -269,7 +279,7 @@ class AccessControl:
         if caller is not STRANGER:
             line = _line(caller, record.address)
             own = f"{line}\0{caller.user}\0{_node(scope)}"
-            admitted["turn"] = lambda: self._turns.of(scope).turn(line, LINE_PATIENCE, _gone(scope))
+            admitted["turn"] = lambda: self._turns.take(scope, line)
             admitted["own_turn"] = lambda: self._turns.of_bodies().turn(own, LINE_PATIENCE, _gone(scope))
         return admitted
 

@@ -20,6 +20,7 @@ from fairlead.api.enrolment import Enrolment
 from fairlead.api.keys import Keys, NotTried, Trial
 from fairlead.api.node_counts import NodeCounts
 from fairlead.api.nodes import Nodes
+from fairlead.api.pace import retry_after
 from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
 from fairlead.changes.probe_limits import check_probes
@@ -252,11 +253,19 @@ class NotApplied(Exception):
 class ApiError(Exception):
     """Error for the caller. `kind` is the error type in formats that have one."""
 
-    def __init__(self, status: int, message: str, kind: str = "") -> None:
+    def __init__(self, status: int, message: str, kind: str = "", *, retry_after: int | None = None) -> None:
+        """`retry_after` is the value of that header, in seconds."""
         super().__init__(message)
         self.status = status
         self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
         self.kind = kind
+        self.retry_after = retry_after
+
+
+def too_often(what: str, seconds: float, kind: str = "") -> ApiError:
+    """The answer to a caller that is paced. `seconds` is the time until the next request is served."""
+    wait = retry_after(seconds)
+    return ApiError(429, f"{what}; try again in {wait} s", kind, retry_after=wait)
 
 
 def _bounded(changes: Changes) -> Changes:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import Counter as EventCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -68,6 +69,12 @@ class Metrics:
             buckets=BUCKETS,
             registry=self._registry,
         )
+        self._paced = EventCounter(
+            "fairlead_api_paced_requests",
+            "Requests that were paced: refused (429, with Retry-After), or delayed until others of their project end.",
+            ["api", "outcome"],
+            registry=self._registry,
+        )
         self._compiling = self._timing("fairlead_compile_seconds", "Time to compile one owner.")
         self._applying = self._timing(
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
@@ -80,10 +87,19 @@ class Metrics:
             self._registry.register(TokenCollector(tokens))
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
+        door = self._door(path)
+        self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
+        if code == 429:
+            self._paced.labels(door, "refused").inc()
+
+    def delayed(self, path: str) -> None:
+        """A request has to wait until others of its project end."""
+        self._paced.labels(self._door(path), "delayed").inc()
+
+    def _door(self, path: str) -> str:
         """Under names of ours only: each that a stranger could invent would be kept for ever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        door = first if first in self._doors else "other"
-        self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
+        return first if first in self._doors else "other"
 
     def _timing(self, name: str, meaning: str) -> Histogram:
         return Histogram(

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from fairlead.api.acceptor import UNIX, counted_as
 from fairlead.api.auth import Authenticate, LoginAttempt, NotValidNow, common_name
-from fairlead.api.door import ApiError, Services, identity, json_response
+from fairlead.api.door import ApiError, Services, identity, json_response, too_often
 from fairlead.api.enrolment import REMEDY, BadRequest, Enrolment, Signed, digest, write_token
 from fairlead.api.fields import object_schema
 from fairlead.api.openapi import TEXT, Newest, Operation, read_body
@@ -120,8 +120,8 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
     async def enrol(request: Request) -> Response:
         """A certificate for the key of the request, in exchange for a token, which is spent."""
         address = counted_as(request.client.host if request.client else "")
-        if pace.wait(address) > 0:
-            raise ApiError(429, "too many wrong tokens; try again in some seconds")
+        if (wait := pace.wait(address)) > 0:
+            raise too_often(f"address {address} has brought too many wrong tokens", wait)
         asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
         secret = digest(asked["token"])
         await services.model.refresh()  # another server may have issued it

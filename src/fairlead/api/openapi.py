@@ -30,6 +30,7 @@ from fairlead.api.door import (
     json_response,
     read_json,
     too_large,
+    too_often,
 )
 from fairlead.api.fields import Parser, Schema, object_schema
 from fairlead.changes.identity import Identity
@@ -51,6 +52,8 @@ _UNAUTHORIZED = object_schema(
     {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
     ("error",),
 )
+LINE_RETRY_SECONDS = 1.0
+"""After which a request may come again that found the line of its project full: eight of these are answered at once."""
 LIMITS = (
     f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"
     f" {LONGEST_QUERY} bytes."
@@ -210,8 +213,8 @@ async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, w
         if turn in scope:
             await held.enter_async_context(scope[turn]())
     except (TooMany, TimeoutError):
-        text = f"Too many requests of this {whose} are waiting; send fewer at once, and try again in a second."
-        raise ApiError(429, text, "OverLimit") from None
+        text = f"Too many requests of this {whose} are waiting, so send fewer at once"
+        raise too_often(text, LINE_RETRY_SECONDS, "OverLimit") from None
     except Gone:
         raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
 

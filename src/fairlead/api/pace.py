@@ -1,10 +1,18 @@
 """How often each address may do something that costs us: so many at once, and each comes back after a while."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 REMEMBERED_ADDRESSES = 10_000
+MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1, 60
+"""Seconds. A caller that comes again after the longest one may be paced again, and no caller stays away for longer."""
+
+
+def retry_after(seconds: float) -> int:
+    """The value of Retry-After (RFC 9110, section 10.2.3: whole seconds) for a wait of so many seconds."""
+    return max(MIN_RETRY_AFTER, math.ceil(min(seconds, MAX_RETRY_AFTER)))
 
 
 class Pace:

@@ -1,15 +1,19 @@
 """Client of Fairlead's plug-in API. It uses the first reachable server."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fairlead.client import NotReached, Server, ServerError
 
 PATH = "/plugin"
+_PACED = 429
 LONGEST_REASON = 1_000
-"""Maximum characters that a server accepts."""
+"""Characters that a server takes."""
+PACED_PATIENCE = 10
+"""Seconds for which a request that is paced waits and comes again, in all: a request of a tenant's waits for it."""
 Body = Mapping[str, Any]
 
 
@@ -31,6 +35,8 @@ class Door:
     """API client. All methods raise ServerError."""
 
     servers: tuple[Server, ...]
+    wait: Callable[[float], None] = field(default=time.sleep, repr=False)
+    """Returns after so many seconds."""
 
     def post(self, path: str, root: str, body: Body) -> None:
         self._ask("POST", path, {root: body})
@@ -134,6 +140,18 @@ class Door:
         return found
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
+        """A server that paces us (429) has done nothing, so it is asked again after the time that it names."""
+        left = PACED_PATIENCE
+        while True:
+            try:
+                return self._ask_once(method, path, body)
+            except ServerError as error:
+                if error.status != _PACED or not 0 < error.retry_after <= left:
+                    raise
+                left -= error.retry_after
+                self.wait(error.retry_after)
+
+    def _ask_once(self, method: str, path: str, body: object) -> Any:
         *others, last = self.servers
         for server in others:
             try:

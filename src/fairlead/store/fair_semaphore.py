@@ -43,12 +43,9 @@ class FairSemaphore:
         gone: asyncio.Event | None = None,
         counted: float | None = None,
     ) -> AsyncIterator[None]:
-        """Wait for a turn and hold it during the context.
-
-        After `counted` seconds the turn no longer counts, and another caller may start. Raises TooMany, TimeoutError
-        after `patience` seconds of waiting, and Gone as soon as `gone` is set.
-        """
-        if self._lines or not self._has_room(key):
+        """A turn that takes longer than `counted` seconds goes on, and somebody else has one as well. Raises TooMany,
+        TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
+        if self._lines or not self.has_room(key):
             await self._stand(key, patience, gone)
         else:
             self._taken[key] += 1
@@ -83,7 +80,8 @@ class FairSemaphore:
         if not line:
             del self._lines[key]
 
-    def _has_room(self, key: str) -> bool:
+    def has_room(self, key: str) -> bool:
+        """Whether a caller with this key gets a turn without waiting."""
         return self._taken[key] < self._of_one and self._taken.total() < self._at_once
 
     def _give_back(self, key: str) -> None:
@@ -96,7 +94,7 @@ class FairSemaphore:
         for key in list(self._lines):
             if self._taken.total() >= self._at_once:
                 return
-            if self._has_room(key):
+            if self.has_room(key):
                 line = self._lines[key]
                 line.popleft().set_result(None)
                 self._taken[key] += 1

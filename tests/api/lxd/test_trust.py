@@ -118,7 +118,9 @@ def test_guessing_ends_soon(open_door: Door):
     told = [open_door.bad("POST", "/1.0/certificates", guess, by="stranger")[0] for _ in range(FAILURES + 1)]
     assert told == [403] * FAILURES + [429]
     token = issue(open_door)
-    assert open_door.bad("POST", "/1.0/certificates", {"trust_token": written(token)}, by="stranger")[0] == 429
+    refused = open_door.send("POST", "/1.0/certificates", {"trust_token": written(token)}, by="stranger")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+    assert "wrong; try again in 2 s" in refused.json()["error"]
     open_door.come_by(make_certificate()[0], address="192.0.2.8")
     open_door.good("POST", "/1.0/certificates", {"trust_token": written(token)}, by="stranger")
 

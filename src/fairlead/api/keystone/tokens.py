@@ -16,7 +16,7 @@ from fairlead.api.auth import Authenticate, LoginAttempt, NobodyToAsk, SpeaksFor
 from fairlead.api.keystone.asking import AWAY_SECONDS, TOKEN, Keystone, OddAnswer
 from fairlead.api.keystone.figures import Asked, Known, TokenFigures
 from fairlead.api.keystone.remembered import Memory, Remembered
-from fairlead.api.pace import Pace
+from fairlead.api.pace import Pace, retry_after
 from fairlead.changes.identity import Identity
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany, unless_gone
 
@@ -141,7 +141,7 @@ class KeystoneTokens:
         """Raise TooManyChecks if too many tokens of this address were rejected."""
         wait = self.failures.wait(address)
         if wait > 0:
-            raise TooManyChecks(int(wait) + 1)
+            raise TooManyChecks(retry_after(wait))
 
 
 def _line() -> FairSemaphore:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from fairlead.api.acceptor import counted_as
 from fairlead.api.auth import Failures
-from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.door import ApiError, JsonObject, Services, identity, too_often
 from fairlead.api.fields import Field, Schema, Values, list_of, object_schema, text
 from fairlead.api.lxd.bodies import flag, struct
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, begun, check_match, created, etag, gives, sync
@@ -153,7 +153,7 @@ class _Views:
         address = counted_as(_address(request))
         wait = self._failures.wait(address)
         if wait > 0:
-            raise ApiError(429, "Too many tokens of this address were wrong. Try again later")
+            raise too_often("Too many tokens of this address were wrong", wait)
         secret = read_secret(text)
         if secret is None:
             self._failures.add(address)

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from fairlead.api.acceptor import UNIX
 from fairlead.api.auth import ROLES
-from fairlead.api.door import ApiError, JsonObject, Services
+from fairlead.api.door import ApiError, JsonObject, Services, too_often
 from fairlead.api.lxd.caller import caller_of, check_trusted, in_project, named_project, requestor, sees, services_of
 from fairlead.api.lxd.envelope import fault
 from fairlead.api.lxd.filters import PROJECT_QUERY
@@ -31,8 +31,10 @@ LONGEST_QUEUE = 256
 MOST_LISTENERS, MOST_OF_ONE = 512, 32
 """Maximum concurrent listeners: in total, and of one user."""
 MOST_OF_PROJECT, KEPT = 64, 128
-"""Maximum concurrent listeners of all restricted users of a project, which may have any number of certificates; and the
-part of the total reserved for administrators."""
+"""At once, of all who are restricted to a project, which may have any number of certificates; and of all places those
+that only administrators get."""
+RETRY_SECONDS = 5.0
+"""After which a client may come again that found all places taken: one is free when another client hangs up."""
 TYPES = frozenset({"lifecycle", "logging", "operation", "network-acl"})
 """Event types that clients may request. Only `lifecycle` events occur, because requests complete before their
 response."""
@@ -85,7 +87,7 @@ class Events:
     def listening(self, listener: Listener) -> Iterator[Listener]:
         """Register a listener. Raises ApiError 429."""
         if self._is_full(listener):
-            raise ApiError(429, "Too many clients listen to events already")
+            raise too_often("Too many clients listen to events already", RETRY_SECONDS)
         self._listeners.add(listener)
         self._of_one[listener.who] += 1
         self._of_project.update(listener.projects)
@@ -113,7 +115,10 @@ async def tell(websocket: WebSocket) -> None:
             await websocket.accept()
             await _first_of(_send(websocket, listener), _until_gone(websocket), listener.dropped.wait())
     except ApiError as error:
-        await websocket.send_denial_response(fault(error))
+        response = fault(error)
+        if error.retry_after is not None:
+            response.headers["retry-after"] = str(error.retry_after)
+        await websocket.send_denial_response(response)
 
 
 def _read(websocket: WebSocket) -> Listener:
