@@ -53,16 +53,25 @@ def test_a_table_for_people_and_json_for_programs(monkeypatch: pytest.MonkeyPatc
     assert json.loads(capsys.readouterr().out) == [WELL]
 
 
+@pytest.mark.parametrize(("starved", "state"), [({"starved": True}, "starved"), ({"starved": False}, "heard")])
+def test_a_starved_agent_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], starved: dict[str, bool], state: str
+):
+    run(monkeypatch, {"chassis": [{**WELL, "agent": {**AGENT, **starved}}]}, "list")
+    assert capsys.readouterr().out.splitlines()[1].split()[3] == state
+
+
 @pytest.mark.parametrize(
     "row",
     [
         {**WELL, "agent": {**AGENT, "heard": False}},
+        {**WELL, "agent": {**AGENT, "starved": True}},
         {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}},
         {**WELL, "alive": False},
         {**WELL, "enrolled": {**WELL["enrolled"], "expired": True}},
         {**WELL, "proxies": [{"at": "net1", "project_id": "demo", "serving": 0, "wanted": 2}]},
     ],
-    ids=["silent", "failing", "dead", "expired", "not serving"],
+    ids=["silent", "starved", "failing", "dead", "expired", "not serving"],
 )
 def test_what_is_not_well_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch, row: Any):
     assert run(monkeypatch, {"chassis": [WELL, row]}, "list") == 3

@@ -9,6 +9,7 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.drivers.haproxy import answering
 from fairlead.drivers.haproxy.process import Program
+from fairlead.model.agent_counters import MEMORY_LIMIT_REACHED
 from fairlead.model.loadbalancer import Timeouts
 from harness.haproxy_site import NET, NETWORK, Site, get
 from harness.ports import free_port
@@ -52,6 +53,7 @@ async def test_one_that_is_full_says_so_and_goes_on(
         why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory): connections are refused"
         await eventually_equal(failure, why)
         assert site.failing[-1] == [WEB]
+        assert site.driver.counts()[MEMORY_LIMIT_REACHED] == 1
         await eventually_equal(lambda: site.said[-1], None)
         await watch_loop(1.5, lambda: site.pid == first)
     await eventually_equal(failure, None)

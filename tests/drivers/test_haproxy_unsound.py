@@ -23,6 +23,7 @@ from fairlead.drivers.haproxy.process import NotStarted
 from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.drivers.haproxy.sound import find_unsound
 from fairlead.drivers.interface import DriverError
+from fairlead.model.agent_counters import OWNERS_LEFT_OUT
 from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Found, Wanted
@@ -145,6 +146,7 @@ async def test_others_can_change_and_one_that_is_mended_is_served_again(site: Si
     await eventually_answers("m1", ports[two])
     assert await asyncio.to_thread(get, ports[one]) == ""
     assert "nonsense" in (site.driver.failure_of(one) or "")
+    assert site.driver.counts()[OWNERS_LEFT_OUT] == 1
     site.allow_replacement()
     await site.put(two, rows_of(two, ports[two], machines[0], weight=7))
     assert site.driver.failure_of(two) is None
@@ -152,6 +154,7 @@ async def test_others_can_change_and_one_that_is_mended_is_served_again(site: Si
     await site.put(one, rows_of(one, ports[one], machines[0]))
     await eventually_answers("m1", ports[one])
     assert (site.driver.failure_of(one), site.failing[-1]) == (None, [one])
+    assert site.driver.counts()[OWNERS_LEFT_OUT] == 0
 
 
 async def test_a_change_that_is_not_loaded_is_refused_and_leaves_what_was_served(

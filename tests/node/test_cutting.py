@@ -14,6 +14,7 @@ from fairlead.client import ServerError
 from fairlead.drivers.ovn.tracked import Attempt, Leading
 from fairlead.drivers.ovn.vswitch import SwitchError
 from fairlead.model.addresses import IPAddress, parse_address
+from fairlead.model.agent_counters import FLUSHED_ATTEMPTS, FLUSHED_MEMBERS
 from fairlead.model.chassis import Chassis
 from fairlead.model.cutting import Cut, cuts_of, lost_of
 from fairlead.model.loadbalancer import Transport
@@ -114,6 +115,7 @@ class Place:
     """Place -> the network or router that servers say it is."""
     away: bool = False
     failures: list[tuple[str, str | None]] = field(default_factory=list)
+    cutting: Cutting = field(init=False)
 
     async def whose(self, services: Sequence[CountedService]) -> Whose:
         if self.away:
@@ -138,7 +140,8 @@ class Place:
 async def cutting_at(snapshot: Snapshot, **owned: str) -> AsyncIterator[Place]:
     """A node with this slice. `owned` are zones, and the load balancers for which servers name them."""
     place = Place(Given(snapshot), owned={Zone(name): owner for name, owner in owned.items()})
-    work = asyncio.ensure_future(Cutting(place.given, place.switch, place.whose, place.failed).run())
+    place.cutting = Cutting(place.given, place.switch, place.whose, place.failed)
+    work = asyncio.ensure_future(place.cutting.run())
     place.given.ready.set()
     await turns()
     try:
@@ -157,6 +160,7 @@ async def test_connections_are_cut_in_the_zones_of_the_clients_that_this_node_ha
         await eventually(lambda: len(place.switch.done) == 5)
         wanted = [(zone, each) for each in cuts(place.given.snapshot) for zone in (1, 3)]
         assert place.switch.done == [*wanted, "settled", *wanted]
+        assert place.cutting.counts() == {FLUSHED_MEMBERS: len(wanted), FLUSHED_ATTEMPTS: 0}
         await asyncio.sleep(LONG)
         assert len(place.switch.done) == 5, "once is enough"
 
@@ -397,6 +401,7 @@ async def test_attempts_to_members_that_are_down_are_flushed_whatever_their_pool
         await eventually(lambda: place.switch.attempts == others)
         await asyncio.sleep(LONG)
         assert (place.switch.listings, place.cuts) == (1, [])
+        assert place.cutting.counts() == {FLUSHED_MEMBERS: 0, FLUSHED_ATTEMPTS: 1}
         place.switch.leads = []
         place.given.say(with_down(snapshot, "a", "b", "c"))
         await eventually(lambda: place.switch.attempts == others[2:])

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.model.checks import Rhythm, Target, Verdict
 from fairlead.model.health import Endpoint, Health
-from fairlead.node.prober import MOST_DOUBTS, OVERSLEPT, STARVED
+from fairlead.node.prober import BUSY, MOST_DOUBTS, OVERSLEPT, STARVED
 from fairlead.node.prober_thread import _log_starved, sighting
 from fairlead.node.tracker import Standing
 from harness.probed import HOSTS, HTTP, TCP, UDP, answering, full, nothing, probe_all, probing, serving, target
@@ -137,11 +137,14 @@ async def test_a_starved_agent_calls_nobody_down_and_says_so_until_it_is_not_sta
             await starve(0.08, 0.1, 300, lambda: given.update(each.patience for each in prober._flights.values()))
             assert sorted(given) == pytest.approx([0.3, 0.6, 1.2, 2.4]), "each attempt has twice the time"
             standing = prober.tracker.standings[asked.endpoint]
-            assert (told, starved) == ([Verdict.UP], [True])
+            assert (told, starved, prober.is_starved) == ([Verdict.UP], [True], True)
+            discarded = prober.discarded[STARVED]
+            assert 2 * MOST_DOUBTS < discarded <= prober.probes - before
             assert (standing.verdict, standing.missed) == (Verdict.UP, STARVED)
             assert 2 * MOST_DOUBTS < prober.probes - before < 60, "and it is not asked without a rest"
             await eventually(lambda: told == [Verdict.UP, Verdict.DOWN])
-            assert starved == [True, False]
+            assert (starved, prober.is_starved) == ([True, False], False)
+            assert prober.discarded.keys() <= {STARVED, BUSY}, "of other silences nothing is discarded"
 
 
 async def test_what_was_probed_by_a_starved_agent_is_forgotten_with_it():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fairlead.drivers.interface import DriverError
+from fairlead.model.agent_counters import FLUSHED_MEMBERS
 from fairlead.model.cutting import Cut
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, with_health
@@ -66,6 +67,7 @@ class Driver:
 class Place:
     given: Given
     driver: Driver = field(default_factory=Driver)
+    cutting: HostCutting = field(init=False)
 
     def say(self, snapshot: Snapshot) -> None:
         known = {*self.given.snapshot.load_balancers, *snapshot.load_balancers}
@@ -76,7 +78,8 @@ class Place:
 @asynccontextmanager
 async def cutting_at(snapshot: Snapshot) -> AsyncIterator[Place]:
     place = Place(Given(snapshot))
-    work = asyncio.ensure_future(HostCutting(place.given, place.driver).run())
+    place.cutting = HostCutting(place.given, place.driver)
+    work = asyncio.ensure_future(place.cutting.run())
     place.given.ready.set()
     await turns()
     try:
@@ -105,6 +108,7 @@ async def test_members_behind_this_host_at_announced_addresses_are_flushed_once(
         place.say(then)
         await asyncio.sleep(LONG)
         assert place.driver.ends == wanted
+        assert place.cutting.counts() == {FLUSHED_MEMBERS: sum(map(len, wanted))}
 
 
 async def test_what_rows_lead_to_is_tried_again_and_what_was_removed_not_for_ever():

@@ -12,10 +12,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlead.api.agent_messages import LONGEST_NAME, MOST_UNKNOWN, Message, object_of
+from fairlead.api.agent_messages import LARGEST_SUM, LONGEST_NAME, MOST_UNKNOWN, Message, object_of
 from fairlead.api.fields import Field, Parser, address, boolean, integer, list_of, reads, text
 from fairlead.model.addresses import IPAddress
 from fairlead.model.agent import LONGEST_HEARTBEAT, MOST_UNAPPLIED, SHORTEST_HEARTBEAT, Agent, Unapplied
+from fairlead.model.agent_counters import AGENT_COUNTERS, Counts
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.hosts import MOST_OWN
 from fairlead.model.sighting import LONGEST_ERROR, Sighting
@@ -50,6 +51,8 @@ class Report:
     """What is older the agent remembers, and somebody else may have seen something since; None: it is all its own."""
     more: bool = False
     """Whether the agent has more to tell at once."""
+    counted: Counts = field(default_factory=dict)
+    """Of its own work; an agent of a release before that says nothing of it."""
 
 
 @reads({"type": "string", "format": "date-time"})
@@ -116,6 +119,7 @@ _UNAPPLIED = object_of(
         "error": Field(text(LONGEST_ERROR), required=True),
     }
 )
+_COUNTED = object_of({each.name: Field(integer(0, LARGEST_SUM)) for each in AGENT_COUNTERS})
 REPORT: Parser[Mapping[str, object]] = object_of(
     {
         "version": Field(text(LONGEST_VERSION), required=True),
@@ -129,6 +133,7 @@ REPORT: Parser[Mapping[str, object]] = object_of(
         "addresses": Field(list_of(address, MOST_OWN)),
         "looks_since": Field(_time),
         "more": Field(boolean),
+        "counted": Field(_COUNTED),
     }
 )
 """`heartbeat`: after how many milliseconds it will say at the latest that it lives. `looks_since`: since when it has
@@ -147,7 +152,7 @@ def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
     )
     seen = {endpoint: sighting and replace(sighting, chassis=chassis) for endpoint, sighting in told["sightings"]}
     serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies") or ()}
-    own = told.get("addresses")
+    own, counted = told.get("addresses"), told.get("counted") or {}
     return Report(
         agent=agent,
         sightings=seen,
@@ -156,6 +161,7 @@ def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
         addresses=None if own is None else frozenset(own),
         looks_since=told.get("looks_since"),
         more=bool(told.get("more")),
+        counted={each: counted[each.name] for each in AGENT_COUNTERS if each.name in counted},
     )
 
 
@@ -178,6 +184,8 @@ def render_report(report: Report) -> Message:
         "proxies": list(_told(report.serving)),
         "more": report.more,
     }
+    if report.counted:
+        body["counted"] = {each.name: min(number, LARGEST_SUM) for each, number in report.counted.items()}
     if report.addresses is not None:
         body["addresses"] = sorted(map(str, report.addresses))[:MOST_OWN]
     if report.looks_since is not None:

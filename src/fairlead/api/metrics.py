@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from fairlead.api.agent_metrics import render_agent_counters
 from fairlead.api.door import Services, identity
 from fairlead.api.keystone.figures import Asked, Known
 from fairlead.api.keystone.tokens import KeystoneTokens
@@ -61,6 +62,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._central = dataplanes.central
         self._looks = services.model.looks
+        self._nodes = services.nodes
         self._doors = frozenset({"", *doors})
         self._requests = Histogram(
             "fairlead_api_request_seconds",
@@ -152,7 +154,9 @@ class Metrics:
         if not identity(request).is_admin:
             return PlainTextResponse("this is for administrators\n", 403)
         await in_steps(self._state.count())
-        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        of_agents = await in_steps(render_agent_counters(self._nodes.agents.counted()))
+        text = generate_latest(self._registry) + of_agents.encode()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 class _State(Collector):

@@ -13,6 +13,7 @@ from itertools import islice
 
 from fairlead.api.agent_reports import Report, Sightings
 from fairlead.model.agent import Agent, find_stale
+from fairlead.model.agent_counters import Counts
 from fairlead.model.behind import own_among
 from fairlead.model.covering import (
     MOST_COVERED,
@@ -64,8 +65,9 @@ class _Heard:
     told_at: float | None = None
     """Time of the last report, by the wall clock; None if the agent has not reported since this server started."""
     is_told: bool = False
-    """True if the agent has begun its full report. Its first report may have only changes relative to an earlier server
-    process."""
+    """Whether it has begun to tell all that it sees: its first word may be but what is new to a server of before."""
+    counted: Counts = field(default_factory=dict)
+    """Of its own work, when it spoke last."""
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0
     """Number of times that the agent reconnected after it was stale, which invalidates its earlier reports."""
@@ -116,6 +118,17 @@ class NodeAgents:
         heard = self._heard.get(chassis)
         return None if heard is None else heard.told_at
 
+    def counted_by(self, chassis: str) -> Counts:
+        """Of its own work; empty for an agent that does not say."""
+        heard = self._heard.get(chassis)
+        return {} if heard is None else heard.counted
+
+    def counted(self) -> Mapping[str, Counts]:
+        """Of all agents that are heard, by chassis. What a silent one counted is not true of now."""
+        agents = self._model.snapshot.agents
+        names = (name for name in sorted(self._heard) if name in agents and agents[name].heard)
+        return {name: self._heard[name].counted for name in names}
+
     def returns(self, chassis: str) -> int:
         """Return how often the agent returned after it was stale. The number is part of the epoch it receives, so it
         sends a full report."""
@@ -140,7 +153,7 @@ class NodeAgents:
         """Take a report, and return the rejected endpoints with the reason; they change nothing."""
         name, now, wall = report.agent.name, self._clock(), self._wall()
         heard = self._remember(name)
-        heard.at, heard.told_at = now, wall
+        heard.at, heard.told_at, heard.counted = now, wall, report.counted
         before = self._model.snapshot.agents.get(name)
         if heard.hung_up is not None and before is not None and before.since == report.agent.since:
             heard.believed_from = now + MISTAKEN

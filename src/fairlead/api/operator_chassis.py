@@ -13,6 +13,7 @@ from fairlead.api.fields import Schema, array_schema, object_schema, or_null
 from fairlead.api.node_identity import issue
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
 from fairlead.changes.nodes import revoke_node
+from fairlead.model.agent_counters import STARVED
 from fairlead.model.host_proxies import has_host_proxy
 from fairlead.model.proxies import proxy_ports, wanted_of_proxies
 from fairlead.model.proxy_place import ProxyPlace, place_of_host_proxy, proxy_chassis
@@ -31,9 +32,10 @@ _AGENT = object_schema(
         "heard": FLAG,
         "listens": FLAG,
         "probes": NUMBER,
+        "starved": FLAG,
         "unapplied": array_schema(_UNAPPLIED, MOST_SHOWN),
     },
-    ["version", "host", "since", "last_heard", "heard", "listens", "probes", "unapplied"],
+    ["version", "host", "since", "last_heard", "heard", "listens", "probes", "starved", "unapplied"],
 )
 _SERVING: Mapping[str, Schema] = {"at": TEXT, "project_id": TEXT, "serving": NUMBER, "wanted": NUMBER}
 """Schema of the proxies for a project's listeners on a network, or on a router's gateway."""
@@ -158,6 +160,7 @@ def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) ->
             "heard": agent.heard,
             "listens": services.nodes.channel.listens(name),
             "probes": services.nodes.agents.probed_by(name),
+            "starved": bool(services.nodes.agents.counted_by(name).get(STARVED)),
             "unapplied": [
                 {"dataplane": each.dataplane, "owner": each.owner, "error": each.error} for each in agent.unapplied
             ],

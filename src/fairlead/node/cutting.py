@@ -26,6 +26,7 @@ from fairlead.client import ServerError
 from fairlead.drivers.ovn.tracked import Attempt, Leading
 from fairlead.drivers.ovn.vswitch import SwitchError
 from fairlead.model.addresses import IPAddress, parse_address, render_endpoint
+from fairlead.model.agent_counters import FLUSHED_ATTEMPTS, FLUSHED_MEMBERS, Counts
 from fairlead.model.cutting import (
     Cut,
     Flows,
@@ -166,6 +167,11 @@ class Cutting:
         """By the time when they came."""
         self._news = asyncio.Event()
         self._complaints = Complaints("flushing connections")
+        self._flushed = dict.fromkeys((FLUSHED_MEMBERS, FLUSHED_ATTEMPTS), 0)
+
+    def counts(self) -> Counts:
+        """Flushes in a zone of one member, and connections that no member answered."""
+        return self._flushed
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -342,6 +348,7 @@ class Cutting:
             await self._switch.cut(flushes)
             await self._switch.settled()
             await self._switch.cut(flushes)  # what it remembered of its old flows may have led a packet to the member
+            self._flushed[FLUSHED_MEMBERS] += len(flushes)
             members = sorted({render_endpoint(cut.member, cut.member_port) for _, cut in flushes})
             said = ", ".join(members[:MOST_NAMED]) + (" and others" if len(members) > MOST_NAMED else "")
             LOG.info("load balancer %s: flushed connections of %s (%d flushes)", owner.id, said, len(flushes))
@@ -407,6 +414,7 @@ class Cutting:
             self._next_listing = time.monotonic() + PAUSE
         self._complaints.end()
         for owner, items in listed.items():
+            self._flushed[FLUSHED_ATTEMPTS] += len(found[owner])
             if found[owner]:
                 LOG.info("load balancer %s: flushed %d unanswered connections", owner.id, len(found[owner]))
             self._finish(owner, frozenset(items))

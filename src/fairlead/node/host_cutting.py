@@ -13,6 +13,7 @@ from logging import getLogger
 from typing import Protocol, TypeAlias
 
 from fairlead.drivers.interface import DriverError
+from fairlead.model.agent_counters import FLUSHED_MEMBERS, Counts
 from fairlead.model.behind import host_of
 from fairlead.model.cutting import Cut, Flows, Lost, cuts_left, cuts_of, left_of, lost_of
 from fairlead.model.loadbalancer import Member, find_member, find_pool
@@ -65,6 +66,11 @@ class HostCutting:
         self._done: dict[Owner, frozenset[Lost]] = {}
         self._news = asyncio.Event()
         self._complaints = Complaints("flushing connections")
+        self._flushed = 0
+
+    def counts(self) -> Counts:
+        """Connections."""
+        return {FLUSHED_MEMBERS: self._flushed}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -135,6 +141,7 @@ class HostCutting:
             self._complaints.say(error, PAUSE)
             return
         self._complaints.end()
+        self._flushed += number
         if number:
             LOG.info("flushed %d connections of members that are down, disabled or removed", number)
         self._finish(tried, {id(item) for cut in leading for item in cuts[cut]})

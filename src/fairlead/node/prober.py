@@ -22,7 +22,7 @@ import os
 import secrets
 import socket
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,6 +47,7 @@ TOLERATED = 0.025
 MOST_DOUBTS = 3
 """Silences in a row after each of which a member is asked again immediately, with twice the time to answer."""
 STARVED = "this node's agent was not given the processor in time: what was seen last holds"
+BUSY = "this node was too busy to see whether it answers"
 """Why an attempt is void."""
 RECENT, FEWEST, MOST_RECENT = 2.0, 5, 50
 """Seconds for which an answer says how busy the node is; how many there have to be; and how many are looked at."""
@@ -120,6 +121,8 @@ class Prober:
     """Is called when this agent begins to be starved, and when it ends."""
     probes: int = 0
     """That were concluded."""
+    discarded: Counter[str] = field(default_factory=Counter)
+    """Probes that ended in silence and say nothing of the member, by why."""
     lost: float = 0.0
     """Seconds for which this process had something to do and was not given the processor."""
     _starving: set[Endpoint] = field(default_factory=set)
@@ -134,6 +137,10 @@ class Prober:
     _deadlines: list[tuple[float, int, _Flight]] = field(default_factory=list)
     _numbers: Iterable[int] = field(default_factory=count)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_starved(self) -> bool:
+        return bool(self._starving)
 
     def change(self, gone: Collection[Endpoint], targets: Iterable[Target]) -> None:
         """Who is not probed any more, and who is; the others stay."""
@@ -310,7 +317,10 @@ class Prober:
             if until > now:
                 heapq.heappush(self._deadlines, (until, number, flight))
             else:
-                self._conclude(flight, self._meaning_of_silence(flight, lost, now))
+                outcome = self._meaning_of_silence(flight, lost, now)
+                if isinstance(outcome, Missed) and outcome.why in (STARVED, BUSY):
+                    self.discarded[outcome.why] += 1
+                self._conclude(flight, outcome)
 
     def _meaning_of_silence(self, flight: _Flight, lost: float, now: float) -> Outcome:
         tolerated = max(TOLERATED, flight.patience / 4)
@@ -318,7 +328,7 @@ class Prober:
         if lost > tolerated:
             return Missed(STARVED, at_once=again)
         if again and self._slowness(now) > tolerated:
-            return Missed("this node was too busy to see whether it answers", at_once=True)
+            return Missed(BUSY, at_once=True)
         return _silence(flight, flight.patience)
 
     def _doubts(self, target: Target) -> int:

@@ -15,11 +15,13 @@ from pathlib import Path
 from fairlead.drivers.ovn.offloads import disable_checksums, enter_namespace
 from fairlead.drivers.ovn.probe_ports import device_name
 from fairlead.logs import RateLimit
+from fairlead.model.agent_counters import DISCARDED_BUSY, DISCARDED_STARVED, STARVED, Counts
 from fairlead.model.checks import Target, Verdict
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.probe_devices import device_key
 from fairlead.model.sighting import LONGEST_ERROR, Sighting
-from fairlead.node.prober import Prober
+from fairlead.node.prober import BUSY, Prober
+from fairlead.node.prober import STARVED as STARVED_WORDS
 from fairlead.node.tracker import PENDING, Standing
 
 LOG = logging.getLogger(__name__)
@@ -69,6 +71,12 @@ class ProberThread:
         """Change the probes. `devices` have just been created. When a device for delegated probing starts to forward is
         unknown until `settle`."""
         self._loop.call_soon_threadsafe(self._change, gone, targets, devices)
+
+    def counts(self) -> Counts:
+        """Read in another thread than the prober's: each number is one value, which Python reads as a whole."""
+        prober = self._prober
+        discarded = {DISCARDED_STARVED: prober.discarded[STARVED_WORDS], DISCARDED_BUSY: prober.discarded[BUSY]}
+        return {**discarded, STARVED: int(prober.is_starved)}
 
     async def look(self) -> News:
         """Return the current results of all probes."""

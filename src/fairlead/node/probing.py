@@ -14,6 +14,7 @@ from typing import Protocol
 
 from fairlead.drivers.ovn.probe_ports import device_name
 from fairlead.drivers.ovn.vswitch import SwitchError
+from fairlead.model.agent_counters import Counts
 from fairlead.model.checks import Target
 from fairlead.model.covering import probes_here
 from fairlead.model.health import Endpoint
@@ -186,6 +187,9 @@ class Probing:
                 each.cancel()
             if self._thread is not None:
                 self._thread.stop()
+
+    def counts(self) -> Counts:
+        return {} if self._thread is None else self._thread.counts()
 
     def _mark(self, owners: tuple[Owner, ...]) -> None:
         """Mark owners for a new computation. A changed network or port may affect the devices of all owners."""

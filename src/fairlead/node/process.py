@@ -142,6 +142,7 @@ async def _serve_present(options: AgentOptions) -> None:
     probing, host = Probing(heard.slice, heard.reports), PlainHost(heard.slice, heard.reports, native)
     cutting = HostCutting(heard.slice, native)
     servers = read_servers(options, max(5.0, float(options.interval)))
+    heard.reports.count(probing.counts, cutting.counts)
     counted = HostCounting(heard.slice, make_host_counters(options), servers)
     counting = Agent(options, counted, counted, counted.name, read_boot())
     proxying = _proxying(options, heard, Nowhere(), counting.tally)
@@ -212,9 +213,8 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     asked = read_servers(options, ANSWER_PATIENCE)
     tracked = Tracked(options.bridge, Tools(run_dir), run_dir, options.max_tracked_connections)
     cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
-    proxying = _proxying(
-        options, heard, ProxyPlaces(options.bridge, options.proxy_namespace_prefix, Tools(run_dir)), tally
-    )
+    proxying = _proxying(options, heard, ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir)), tally)
+    reports.count(probing.counts, cutting.counts)
     parts = (*heard.listening, reports.run, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
 
@@ -223,11 +223,10 @@ def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tall
     """Make the reconciler of proxies. Raises OSError if the password cannot be read."""
     counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
-    program = Program(path=options.haproxy_binary, memory=options.haproxy_memory_limit)
-    driver = HAProxy(Path(options.proxy_directory), places, heard.reports.serves, program, borrow, counters)
-    return Proxying(
-        heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.secret_refresh_interval))
-    )
+    program = Program(path=options.haproxy, memory=options.haproxy_memory)
+    driver = HAProxy(Path(options.proxies), places, heard.reports.serves, program, borrow, counters)
+    heard.reports.count(driver.counts)
+    return Proxying(heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.renewal)))
 
 
 class Heard:

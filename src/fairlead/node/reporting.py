@@ -16,6 +16,7 @@ from fairlead.api.agent_reports import MOST_SIGHTINGS, Report, Sightings, read_e
 from fairlead.client import ServerError
 from fairlead.model.addresses import IPAddress
 from fairlead.model.agent import MOST_UNAPPLIED, Agent, Unapplied
+from fairlead.model.agent_counters import Counts
 from fairlead.model.health import Endpoint
 from fairlead.model.owner import Owner
 from fairlead.model.sighting import Sighting, after
@@ -57,6 +58,11 @@ class Reports:
         """Time since which results are current, if the process had no CPU time for seconds since the agent started
         (`Prober.overslept`); older results are restored ones."""
         self._told = [_Told() for _ in range(servers)]
+        self._counting: list[Callable[[], Counts]] = []
+
+    def count(self, *counting: Callable[[], Counts]) -> None:
+        """Each report has what these return of this agent's own work."""
+        self._counting += counting
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
         """Take new results; None means that the endpoint is no longer probed."""
@@ -177,4 +183,5 @@ class Reports:
             serving=serving,
             addresses=self._addresses,
             looks_since=self._looks_since,
+            counted={counter: number for counts in self._counting for counter, number in counts().items()},
         )

@@ -33,6 +33,7 @@ from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, s
 from fairlead.drivers.haproxy.turn import AT_START
 from fairlead.drivers.haproxy.upgrading import Upgrading
 from fairlead.drivers.interface import DriverError, Later, Unavailable
+from fairlead.model.agent_counters import MEMORY_LIMIT_REACHED, OWNERS_LEFT_OUT, Counts
 from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
 
@@ -104,6 +105,10 @@ class HAProxy:
             if why and owner in network.balancers:
                 return why
         return None
+
+    def counts(self) -> Counts:
+        left_out = sum(len(each.kept.left_out) for each in self._networks.values())
+        return {OWNERS_LEFT_OUT: left_out, MEMORY_LIMIT_REACHED: self._keeper.memory_limit_reached}
 
     async def open(self) -> None:
         """Find what an earlier agent left, and go on with it; who takes long keeps no other waiting. A node that never

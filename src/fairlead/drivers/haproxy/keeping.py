@@ -70,6 +70,8 @@ class Keeper:
     metrics: Metrics
     failing: Callable[[Collection[Owner]], None] = lambda _: None
     """Told of load balancers for which another thing is known of why their proxy does not come back."""
+    memory_limit_reached: int = 0
+    """Times that a proxy began to refuse connections for want of memory."""
 
     async def resume(self, network: Network) -> None:
         """What an earlier agent left; again and again until it is done. Where it had finished, who serves is written
@@ -378,6 +380,7 @@ class Keeper:
             return
         if is_short:
             limit = self.program.memory
+            self.memory_limit_reached += 1
             network.shortage = (
                 f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory): connections are refused"
             )

@@ -1,0 +1,181 @@
+"""What agents count of their own work: reported, kept while they are heard, and shown in the metrics of the server."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.api.agent_messages import LARGEST_SUM, MOST_UNKNOWN
+from fairlead.api.agent_metrics import render_agent_counters
+from fairlead.api.agent_reports import REPORT, Report, read_report, render_report
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.door import Services
+from fairlead.api.node_agents import NodeAgents
+from fairlead.api.octavia import make_door
+from fairlead.drivers.haproxy import HAProxy, Nowhere
+from fairlead.model.agent import SILENCES, Agent
+from fairlead.model.agent_counters import (
+    AGENT_COUNTERS,
+    DISCARDED_STARVED,
+    FLUSHED_MEMBERS,
+    OWNERS_LEFT_OUT,
+    STARVED,
+    Counts,
+)
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from fairlead.node import prober
+from fairlead.node.cutting import Cutting
+from fairlead.node.host_cutting import HostCutting
+from fairlead.node.prober_thread import ProberThread
+from fairlead.node.reporting import Reports
+from fairlead.reconciler.dataplanes import Condition
+from harness.api import NOON, inside, kept_by
+from harness.given_slice import Given
+from harness.step_counter import step
+
+NO_SWITCH: Any = None
+NO_DRIVER: Any = None
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def nobody(_: object) -> Any:
+    return None
+
+
+def nothing(dataplane: str, owner: Owner, error: str | None) -> None:
+    """Is not called."""
+
+
+def report(counted: Counts, name: str = "one") -> Report:
+    agent = Agent(name=name, since=SINCE, heartbeat=5.0)
+    return Report(agent=agent, sightings={}, whole=True, counted=counted)
+
+
+def body_of(counted: Counts) -> dict[str, Any]:
+    return dict(render_report(report(counted))[2])
+
+
+def heard(body: Mapping[str, object]) -> Counts:
+    return read_report("one", REPORT(body)).counted
+
+
+@pytest.mark.parametrize("counted", [{}, {FLUSHED_MEMBERS: 3}, dict.fromkeys(AGENT_COUNTERS, 7)], ids=len)
+def test_what_an_agent_counts_a_server_hears(counted: Counts):
+    assert heard(body_of(counted)) == counted
+
+
+async def test_an_agent_reports_what_its_parts_have_counted_by_then(tmp_path: Path):
+    """Each counter is one part's."""
+    flushing, host = Cutting(Given(Snapshot()), NO_SWITCH, nobody, nothing), HostCutting(Given(Snapshot()), NO_DRIVER)
+    proxies = HAProxy(tmp_path, Nowhere(), lambda *_: None)
+    thread = ProberThread("one", None, lambda _: None)
+    await thread.start()
+    try:
+        reports = Reports(lambda: report({}).agent, tuple, 0)
+        reports.count(flushing.counts, proxies.counts, thread.counts)
+        assert reports._report({}, whole=True).counted == dict.fromkeys(AGENT_COUNTERS, 0)
+        flushing._flushed[FLUSHED_MEMBERS] += 2
+        thread._prober.discarded[prober.STARVED] += 1
+        counted = reports._report({}, whole=False).counted
+        assert (counted[FLUSHED_MEMBERS], counted[DISCARDED_STARVED]) == (2, 1)
+        assert host.counts().keys() < counted.keys()
+    finally:
+        thread.stop()
+        await proxies.close()
+
+
+def test_agents_and_servers_of_other_releases():
+    """One of before says nothing of it, and what one of tomorrow counts is left out."""
+    assert "counted" not in body_of({})
+    body = body_of({STARVED: 1})
+    body["counted"]["of-tomorrow"] = 4
+    assert heard(body) == {STARVED: 1}
+    assert heard(body_of({STARVED: 2 * LARGEST_SUM})) == {STARVED: LARGEST_SUM}
+    assert len({each.name for each in AGENT_COUNTERS}) == len(AGENT_COUNTERS)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"starved": -1},
+        {"starved": "often"},
+        {"starved": 2**63},
+        dict.fromkeys(map(str, range(MOST_UNKNOWN + 8)), 1),
+        [],
+        1,
+    ],
+    ids=["negative", "text", "too large", "too many", "list", "number"],
+)
+def test_what_no_agent_counts_is_refused(counted: object):
+    with pytest.raises(ValueError, match=r"Value should|unknown attributes|counted"):
+        REPORT({**body_of({}), "counted": counted})
+
+
+def test_families_are_whole_and_labels_quoted():
+    text = at_once(
+        render_agent_counters(
+            {'a"\n': {FLUSHED_MEMBERS: 3, STARVED: 1}, "b": {DISCARDED_STARVED: 2, OWNERS_LEFT_OUT: 0}, "old": {}}
+        )
+    )
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert samples == [
+        'fairlead_agent_conntrack_flushes_total{node="a\\"\\n",reason="member"} 3',
+        'fairlead_agent_haproxy_owners_left_out{node="b"} 0',
+        'fairlead_agent_probes_discarded_total{node="b",reason="starved"} 2',
+        'fairlead_agent_starved{node="a\\"\\n"} 1',
+    ]
+    typed = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert [kind for name, kind in typed] == ["counter" if name.endswith("_total") else "gauge" for name, _ in typed]
+    assert len({name for name, _ in typed}) == len(typed)
+
+
+def test_a_thousand_nodes_hold_nobody():
+    counted = {f"node{number}": dict.fromkeys(AGENT_COUNTERS, number) for number in range(1000)}
+    steps, longest, before = render_agent_counters(counted), 0, step()
+    for _ in steps:
+        longest, before = max(longest, step() - before), step()
+    assert longest < 2_000
+
+
+async def test_a_silent_agent_counts_for_nothing(tmp_path: Path):
+    now = 0.0
+    async with inside(make_door, tmp_path, "") as place:
+        agents = NodeAgents(place.model, lambda _: (), lambda: now)
+        await agents.hear(report({STARVED: 1}))
+        assert agents.counted() == {"one": {STARVED: 1}}
+        await agents.hear(report({STARVED: 0}))
+        assert agents.counted() == {"one": {STARVED: 0}}
+        assert agents.counted_by("two") == {}
+        now += 5.0 * SILENCES + 1
+        await agents.look()
+        assert agents.counted() == {}
+
+
+async def test_monitoring_sees_it(tmp_path: Path):
+    async with inside(make_door, tmp_path, "") as place:
+        services = Services(
+            model=place.model,
+            applied=place.reconciler.applied,
+            now=lambda: NOON,
+            new_id=lambda: "1",
+            mtu=1442,
+            external_mtu=1500,
+            resync_owner=place.reconciler.read_again,
+            news=place.news,
+        )
+        app = make_app(services, kept_by(place.reconciler, Condition(connected=True, writes=True)), anybody)
+        await services.nodes.agents.hear(report({STARVED: 1, DISCARDED_STARVED: 12}))
+        await services.nodes.agents.hear(report({}, "of-before"))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app.all), base_url="http://door") as client:
+            text = (await client.get("/metrics")).text
+            rows = (await client.get("/operator/chassis")).json()["chassis"]
+    assert 'fairlead_agent_probes_discarded_total{node="one",reason="starved"} 12\n' in text
+    assert 'fairlead_agent_starved{node="one"} 1\n' in text
+    assert "of-before" not in text
+    assert {row["name"]: row["agent"]["starved"] for row in rows} == {"one": True, "of-before": False}
