@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from fairlead.changes.secrets import NotRetrieved
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, Unreadable
 from fairlead.keystores.material import checked
-from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
+from fairlead.model.loadbalancer import ClientAuthentication, ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
 from fairlead.model.snapshot import Snapshot
@@ -129,6 +130,80 @@ async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_
         place.store.has["web"] = OTHER.whole.encode()
         assert await place.ask("node", wanted()) == [OTHER.whole]
         assert keys.weak(snapshot) == 0
+
+
+def with_lists(of: str, revocations: str) -> LoadBalancer:
+    """They are for the certificates of clients, or of members."""
+    if of == "members":
+        its = pool("p", tls=PoolTls(enabled=True, ca_container_ref="ca", crl_container_ref=revocations))
+        tls = ListenerTls(container_ref="web")
+    else:
+        its = pool("p")
+        tls = ListenerTls(
+            container_ref="web",
+            client_authentication=ClientAuthentication.MANDATORY,
+            client_ca_container_ref="ca",
+            client_crl_container_ref=revocations,
+        )
+    one = listener("l", 2000, its, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    return view([one], [its], project_id=PROJECT).load_balancers["web"]
+
+
+@pytest.mark.parametrize("of", ["clients", "members"])
+async def test_lists_that_lock_everybody_out_cannot_be_named(tmp_path: Path, of: str):
+    async with entered(tmp_path) as place:
+        place.store.has |= {"good": CA.revoke().encode(), "others": Authority("others").revoke().encode()}
+        with pytest.raises(Refused) as refused:
+            await place.write(with_lists(of, "others"))
+        why = "there is no valid list of revoked certificates by CN=authority, so every certificate is rejected"
+        assert isinstance(refused.value.why, NotRetrieved)
+        told = say(refused.value.why)
+        assert (told.status, told.message) == (400, f"Could not retrieve certificate: ['others']: {why}; add that list")
+        await place.write(with_lists(of, "good"))
+        with pytest.raises(Refused):
+            await place.write(with_lists(of, "others"))
+        del place.store.has["ca"]  # it was in use before, and what cannot be read keeps nobody from changing the rest
+        await place.write(replace(with_lists(of, "good"), name="renamed"))
+
+
+@pytest.mark.parametrize("of", ["clients", "members"])
+async def test_lists_in_use_that_lock_everybody_out_stay_and_are_counted(
+    tmp_path: Path, of: str, caplog: pytest.LogCaptureFixture
+):
+    async with entered(tmp_path) as place:
+        place.store.has["lists"] = good = CA.revoke().encode()
+        await place.write(with_lists(of, "lists"))
+        asked = wanted("lists", Role.REVOCATIONS)
+        keys, snapshot = place.services.keys, place.services.model.snapshot
+        assert await place.ask("node", asked) == [good.decode()]
+        assert keys.weak(snapshot) == 0
+        place.store.has["lists"] = other = Authority("others").revoke().encode()
+        for _ in range(2):
+            assert await place.ask("node", asked) == [other.decode()]
+        assert keys.weak(snapshot) == 1
+        assert len([each for each in caplog.messages if "'lists': there is no valid list" in each]) == 1
+        place.store.has["lists"] = good
+        assert await place.ask("node", asked) == [good.decode()]
+        assert keys.weak(snapshot) == 0
+
+
+async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nodes that have it are told nothing of it, as of everything that is the same."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(days=2)
+
+    async with entered(tmp_path) as place:
+        place.store.has["lists"] = CA.revoke().encode()
+        await place.write(with_lists("clients", "lists"))
+        (pem,) = await place.ask("node", wanted("lists", Role.REVOCATIONS))
+        asked = wanted("lists", Role.REVOCATIONS, digest_of(pem))
+        keys, snapshot = place.services.keys, place.services.model.snapshot
+        assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 0)
+        monkeypatch.setattr("fairlead.api.keys.datetime", Later)
+        assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 1)
 
 
 async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):

@@ -58,12 +58,18 @@ class Issued:
 class Authority:
     name: str = "authority"
     key: Key = field(default_factory=new_key)
+    issuer: "Authority | None" = None
+    """It signs itself without one."""
+    usage: x509.KeyUsage | None = None
     certificate: x509.Certificate = field(init=False)
 
     def __post_init__(self) -> None:
-        made = _begun(self.name, _name(self.name), self.key)
+        issuer = self.issuer.certificate.subject if self.issuer else _name(self.name)
+        made = _begun(self.name, issuer, self.key)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.certificate = made.sign(self.key, hashes.SHA256())
+        if self.usage is not None:
+            made = made.add_extension(self.usage, critical=True)
+        self.certificate = made.sign(self.issuer.key if self.issuer else self.key, hashes.SHA256())
 
     @property
     def pem(self) -> str:
@@ -77,11 +83,11 @@ class Authority:
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return Issued(made.sign(self.key, hashes.SHA256()), key)
 
-    def revoke(self, *issued: Issued) -> str:
-        """The list of those that are good no more."""
+    def revoke(self, *issued: Issued, begins: float = -5, ends: float = 1440) -> str:
+        """The list of those that are good no more. `begins` and `ends` are minutes from now."""
         now = datetime.now(UTC)
         made = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
-        made = made.last_update(now - timedelta(minutes=5)).next_update(now + timedelta(days=1))
+        made = made.last_update(now + timedelta(minutes=begins)).next_update(now + timedelta(minutes=ends))
         for each in issued:
             one = x509.RevokedCertificateBuilder().serial_number(each.certificate.serial_number)
             made = made.add_revoked_certificate(one.revocation_date(now).build())

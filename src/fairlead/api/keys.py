@@ -19,14 +19,14 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from fairlead.changes.refusal import Refused
-from fairlead.changes.secrets import NotRetrieved, new_secrets
+from fairlead.changes.secrets import NotRetrieved, new_secrets, new_trusts
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
-from fairlead.keystores.material import checked, has_to_be_opened, weakness_of
+from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, weakness_of
 from fairlead.keystores.opening import Opener
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.secrets import Secret, needed_secrets
+from fairlead.model.secrets import Role, Secret, Trust, needed_secrets, needed_trusts
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany
@@ -50,7 +50,7 @@ def digest_of(pem: str) -> str:
 class NotTried(Exception):
     """The change references keys that have not been checked; `wanted` has (project, secret) pairs."""
 
-    def __init__(self, wanted: Iterable[tuple[str, Secret]]) -> None:
+    def __init__(self, wanted: Iterable[tuple[str, Secret | Trust]]) -> None:
         super().__init__()
         self.wanted = tuple(wanted)
 
@@ -65,7 +65,10 @@ class Keys:
         self._unreadable: dict[str, dict[Secret, str]] = {}
         """Load balancer -> unreadable secrets -> reason."""
         self._weak: dict[str, dict[Secret, str]] = {}
-        """Load balancer -> secrets in use that a new load balancer would be refused -> reason."""
+        """Load balancer -> its secrets that no other one may use now -> why."""
+        self._looked_at: dict[str, dict[Secret, tuple[bytes, str]]] = {}
+        """Load balancer -> its lists of revoked certificates -> the digest of the last content, and whether that locks
+        everybody out: why."""
         self._good = OrderedDict[bytes, str]()
         """HMAC of role and content -> SHA-256 of the PEM."""
         self._key = secrets.token_bytes(32)
@@ -82,6 +85,21 @@ class Keys:
         content = await self._content(project_id, secret, end, ASKER.get())
         pem = await self._pem(project_id, secret, content, end)
         if why := weakness_of(secret.role, pem, datetime.now(UTC)):
+            raise Unreadable(why)
+
+    async def try_together(self, project_id: str, trust: Trust, end: float, asker: Asker | None) -> None:
+        """Whether any certificate is accepted. A reference that cannot be read has a refusal of its own, unless it was
+        in use before. Raises Unreadable."""
+        try:
+            authorities, lists = [
+                checked(each.role, (await self._content(project_id, each, end, asker)).material)
+                for each in (trust.authority, trust.revocations)
+            ]
+        except Silent:
+            raise
+        except Unreadable:
+            return
+        if why := lockout_of(authorities, lists, datetime.now(UTC)):
             raise Unreadable(why)
 
     async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
@@ -103,14 +121,40 @@ class Keys:
         project_id = balancer.project_id
         content = await self._content(project_id, secret, end, None)
         digest = self._digest(secret, content)
+        if secret.role is Role.REVOCATIONS:  # they expire while they are in use
+            await self._look_at_lists(balancer, secret, content, end)
         if has and self._good.get(digest) == has:
             return None
         pem = await self._pem(project_id, secret, content, end)
-        self._note_weakness(balancer.id, secret, weakness_of(secret.role, pem, datetime.now(UTC)))
+        if secret.role is not Role.REVOCATIONS:
+            self._note_weakness(balancer.id, secret, weakness_of(secret.role, pem, datetime.now(UTC)))
         self._good[digest] = found = digest_of(pem)
         if len(self._good) > REMEMBERED:
             self._good.popitem(last=False)
         return None if found == has else pem
+
+    async def _look_at_lists(self, balancer: LoadBalancer, secret: Secret, content: Content, end: float) -> None:
+        """Notes lists that are in use and lock out. Authorities are read when the content is another one than before.
+        Raises Unreadable."""
+        digest, known = self._digest(secret, content), self._looked_at.get(balancer.id, {}).get(secret)
+        weakness = weakness_of(secret.role, checked(secret.role, content.material), datetime.now(UTC))
+        if known is None or known[0] != digest:
+            known = digest, await self._lockout(balancer, secret, end)
+            before, needed = self._looked_at.get(balancer.id, {}), frozenset(needed_secrets(balancer))
+            self._looked_at[balancer.id] = {
+                **{each: it for each, it in before.items() if each in needed},
+                secret: known,
+            }
+        self._note_weakness(balancer.id, secret, weakness or known[1])
+
+    async def _lockout(self, balancer: LoadBalancer, secret: Secret, end: float) -> str:
+        for trust in needed_trusts(balancer):
+            if trust.revocations == secret:
+                try:
+                    await self.try_together(balancer.project_id, trust, end, None)
+                except Unreadable as error:
+                    return str(error)
+        return ""
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
         """Log once a certificate in use that a new load balancer would be refused."""
@@ -149,7 +193,8 @@ class Keys:
         return _count_needed(self._unreadable, snapshot)
 
     def weak(self, snapshot: Snapshot) -> int:
-        """Count the secrets in use that a new load balancer would be refused."""
+        """How many load balancers use what no other one may use now."""
+        self._looked_at = {each: known for each, known in self._looked_at.items() if each in snapshot.load_balancers}
         return _count_needed(self._weak, snapshot)
 
     def forget_deleted(self, snapshot: Snapshot, owners: Iterable[Owner]) -> None:
@@ -158,6 +203,7 @@ class Keys:
             if owner.kind is Kind.LOAD_BALANCER and owner.id not in snapshot.load_balancers:
                 self._unreadable.pop(owner.id, None)
                 self._weak.pop(owner.id, None)
+                self._looked_at.pop(owner.id, None)
 
 
 def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) -> int:
@@ -179,34 +225,42 @@ class Trial:
         self._has_store = has_store
         self._left = patience
         """Seconds left for further checks."""
-        self._known = dict[tuple[str, Secret], str]()
+        self._known = dict[tuple[str, Secret | Trust], str]()
         """(Project, secret) -> reason of failure; empty if valid."""
 
     def check(self, snapshot: Snapshot, changes: Changes) -> None:
         """Check all keys that the changes reference for the first time. Raises NotTried, Refused and Unsupported."""
-        needed = dict[tuple[str, Secret], None]()
+        needed = dict[tuple[str, Secret | Trust], None]()
         for balancer, secret in new_secrets(snapshot, changes):
             if not self._has_store:
                 raise Unsupported("keys and certificates", balancer.provider, NO_STORE)
             needed[balancer.project_id, secret] = None
+        for balancer, trust in new_trusts(snapshot, changes):
+            needed[balancer.project_id, trust] = None
         if missing := [each for each in needed if each not in self._known]:
             raise NotTried(missing)
-        wrong = {secret.reference: why for project_id, secret in needed if (why := self._known[project_id, secret])}
+        wrong = dict[str, str]()
+        for project_id, each in needed:
+            if why := self._known[project_id, each]:
+                wrong.setdefault((each if isinstance(each, Secret) else each.revocations).reference, why)
         if wrong:
             raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
 
-    async def read(self, wanted: Iterable[tuple[str, Secret]]) -> None:
-        """Read and check the keys, and record the results. After a timeout the remaining keys are recorded as
-        unanswered."""
+    async def read(self, wanted: Iterable[tuple[str, Secret | Trust]]) -> None:
+        """Of what is not answered in time it is known afterwards that it was not."""
         clock = asyncio.get_running_loop().time
         began, silent = clock(), ""
-        for project_id, secret in wanted:
+        for project_id, each in wanted:
             why = silent
             try:
-                if not silent:
-                    await self._keys.try_out(project_id, secret, began + self._left)
+                if silent:
+                    pass
+                elif isinstance(each, Trust):
+                    await self._keys.try_together(project_id, each, began + self._left, ASKER.get())
+                else:
+                    await self._keys.try_out(project_id, each, began + self._left)
             except Unreadable as error:
                 why = str(error)
                 silent = why if isinstance(error, Silent) else ""
-            self._known[project_id, secret] = why
+            self._known[project_id, each] = why
         self._left = max(self._left - (clock() - began), 0.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.secrets import Secret, needed_secrets
+from fairlead.model.secrets import Secret, Trust, needed_secrets, needed_trusts
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -25,3 +25,12 @@ def new_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBala
             old = snapshot.load_balancers.get(balancer.id)
             had = frozenset(needed_secrets(old)) if old is not None else ()
             yield from ((balancer, secret) for secret in needed_secrets(balancer) if secret not in had)
+
+
+def new_trusts(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Trust]]:
+    """Authorities and lists of revoked certificates that were not used together before."""
+    for balancer in changes.puts:
+        if isinstance(balancer, LoadBalancer):
+            old = snapshot.load_balancers.get(balancer.id)
+            had = frozenset(needed_trusts(old)) if old is not None else ()
+            yield from ((balancer, trust) for trust in needed_trusts(balancer) if trust not in had)

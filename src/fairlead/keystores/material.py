@@ -35,10 +35,14 @@ LEAST_EC = 224
 MIN_DSA = 2048
 """Bits; OpenSSL's minimum."""
 UNOFFERED = frozenset({"secp256k1"})
-"""Curves that no client offers by default, so every handshake would fail."""
+"""Curves that no client offers by default, so that no handshake succeeds."""
+MAX_SIGNATURES = 8
+"""Of lists of revoked certificates that are verified together: each takes up to 4 ms (RSA of 16384 bits)."""
 BROKEN = frozenset({"md5", "sha1"})
-"""Signature hashes that OpenSSL rejects in a server's chain (SSL_CTX_set_security_level(3), level 1), except in
-self-signed certificates."""
+"""Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
+not matter."""
+MAX_NAME = 200
+"""Characters of the names of authorities in a sentence."""
 _PEM = b"-----BEGIN "
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
@@ -56,18 +60,15 @@ def checked(role: Role, content: bytes) -> str:
 
 
 def weakness_of(role: Role, pem: str, now: datetime) -> str:
-    """Return why new load balancers may not use the PEM that `checked` returned; "" if they may.
+    """Why no new load balancer may use what `checked` returned: HAProxy does not load it, or no client can use it.
+    Empty if both can. An expired list of revoked certificates is an error for HAProxy, so each certificate of its
+    authority is rejected, unless a later list of the same authority is there.
 
     HAProxy does not load it, or no client can use it. With an expired CRL, HAProxy rejects every client. Material that
     is in use already is served as long as HAProxy loads it.
     """
     if role is Role.REVOCATIONS:
-        lists = map(x509.load_pem_x509_crl, (text for _, text in _blocks(pem.encode())))
-        ends = [each.next_update_utc for each in lists if each.next_update_utc is not None]
-        end = min(ends, default=now)
-        return (
-            "" if end >= now else f"a list of revoked certificates has expired on {end:%Y-%m-%d}: it lets no client in"
-        )
+        return _expiry(pem, now)
     if role is not Role.CERTIFICATE:
         return ""
     own, *_ = chain = _read_certificates(pem.encode())
@@ -77,6 +78,60 @@ def weakness_of(role: Role, pem: str, now: datetime) -> str:
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in UNOFFERED:
         return f"the key is of curve {key.curve.name}, which no client offers by default; secp256r1 is served"
     return next(filter(None, map(_weakness_in_chain, chain)), "")
+
+
+def _expiry(pem: str, now: datetime) -> str:
+    ends = dict[x509.Name, datetime]()
+    for each in _read_lists(pem):
+        if each.next_update_utc is not None:
+            ends[each.issuer] = max(each.next_update_utc, ends.get(each.issuer, each.next_update_utc))
+    end = min(ends.values(), default=now)
+    if end >= now:
+        return ""
+    return f"a list of revoked certificates has expired on {end:%Y-%m-%d}: it lets no client in"
+
+
+def lockout_of(authorities: str, lists: str, now: datetime) -> str:
+    """Why a proxy rejects every certificate, given what `checked` returned of its authorities and of their lists of
+    revoked certificates; empty if it may accept one.
+
+    OpenSSL wants a list for each certificate of a chain (X509_V_FLAG_CRL_CHECK_ALL), by the issuer, which HAProxy sets
+    with `crl-file`. A chain ends at a certificate that signs itself, so one of these has to have a list in any case.
+    """
+    certificates = _read_certificates(authorities.encode())
+    roots = [each for each in certificates if each.issuer == each.subject]
+    by_issuer = dict[x509.Name, list[x509.CertificateRevocationList]]()
+    for each in _read_lists(lists):
+        if each.next_update_utc is not None and each.last_update_utc <= now <= each.next_update_utc:
+            by_issuer.setdefault(each.issuer, []).append(each)
+    pairs = [(root, each) for root in roots if _may_revoke(root) for each in by_issuer.get(root.subject, ())]
+    if len(pairs) > MAX_SIGNATURES or any(_is_signed(each, root) for root, each in pairs):
+        return ""
+    if not roots:
+        return "none of the authorities signs itself, so no certificate is accepted; add the root and its list"
+    names = _shortened("; ".join(each.subject.rfc4514_string() for each in roots))
+    return f"there is no valid list of revoked certificates by {names}, so every certificate is rejected; add that list"
+
+
+def _may_revoke(certificate: x509.Certificate) -> bool:
+    """RFC 5280, 4.2.1.3: if a certificate has a key usage it names what its key signs."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign
+    except (x509.ExtensionNotFound, *_WRONG):
+        return True
+
+
+def _is_signed(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    """True also for a signature that cannot be verified here: OpenSSL may be able to."""
+    try:
+        return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except (*_WRONG, TypeError):
+        return True
+
+
+def _shortened(text: str) -> str:
+    printable = "".join(filter(str.isprintable, text))
+    return printable if len(printable) <= MAX_NAME else f"{printable[:MAX_NAME]}..."
 
 
 def _weakness_in_chain(certificate: x509.Certificate) -> str:
@@ -203,6 +258,11 @@ def _read_certificates(content: bytes) -> list[x509.Certificate]:
 
 def _authority(content: bytes) -> str:
     return b"".join(each.public_bytes(Encoding.PEM) for each in _read_certificates(content)).decode()
+
+
+def _read_lists(pem: str) -> list[x509.CertificateRevocationList]:
+    """Of what `checked` returned."""
+    return [x509.load_pem_x509_crl(text) for _, text in _blocks(pem.encode())]
 
 
 def _revocations(content: bytes) -> str:

@@ -53,6 +53,14 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """By which a proxy accepts certificates of clients or members: authorities, and what they have revoked."""
+
+    authority: Secret
+    revocations: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Request of a node for a secret of a load balancer that its proxies serve."""
 
@@ -111,6 +119,18 @@ def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
         found.update(dict.fromkeys((*shown, *client_secrets(listener))))
         for pool in filter(None, (find_pool(balancer, pool_id) for pool_id in pools_of(listener))):
             found.update(dict.fromkeys(member_secrets(pool)))
+    return tuple(found)
+
+
+def needed_trusts(balancer: LoadBalancer) -> tuple[Trust, ...]:
+    """By its proxies, each once, where lists of revoked certificates are named."""
+    found = dict[Trust, None]()
+    for listener in proxied_listeners(balancer):
+        pools = filter(None, (find_pool(balancer, pool_id) for pool_id in pools_of(listener)))
+        for its in (client_secrets(listener), *map(member_secrets, pools)):
+            of = {each.role: each for each in its}
+            if Role.AUTHORITY in of and Role.REVOCATIONS in of:
+                found[Trust(authority=of[Role.AUTHORITY], revocations=of[Role.REVOCATIONS])] = None
     return tuple(found)
 
 

@@ -1,0 +1,178 @@
+"""Lists of revoked certificates by which a proxy accepts no certificate at all: what the check says of them, and what
+the real HAProxy does with certificates of clients and of members."""
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fairlead.keystores.material import MAX_SIGNATURES, checked, lockout_of, weakness_of
+from fairlead.model.secrets import Role
+from harness.certificates import Authority, Issued, key_pem
+from harness.proxied import PROGRAM, needs_haproxy
+from harness.waiting import eventually
+
+ROOT, OTHER = Authority("root"), Authority("other")
+INNER = Authority("inner", issuer=ROOT)
+NAMESAKE = Authority("root")
+SIGNS_NO_LIST = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+WITHOUT_LISTS = Authority("root", usage=SIGNS_NO_LIST)
+LISTS = ROOT.revoke()
+EXPIRED, FUTURE = ROOT.revoke(begins=-60, ends=-5), ROOT.revoke(begins=60)
+ACCEPTED: Mapping[str, tuple[Sequence[Authority], Sequence[str], Sequence[str]]] = {
+    "its own": ([ROOT], [LISTS], ["root"]),
+    "both of a chain": ([ROOT, INNER], [LISTS, INNER.revoke()], ["root", "inner"]),
+    "the upper one's": ([ROOT, INNER], [LISTS], ["root"]),
+    "of one of two": ([ROOT, OTHER], [LISTS], ["root"]),
+    "an expired one beside": ([ROOT], [EXPIRED, LISTS], ["root"]),
+    "an expired one of another beside": ([ROOT, OTHER], [LISTS, OTHER.revoke(begins=-60, ends=-5)], ["root"]),
+}
+"""Authorities, lists, and whose certificates come in."""
+LOCKED_OUT: Mapping[str, tuple[Sequence[Authority], Sequence[str]]] = {
+    "the lower one's": ([ROOT, INNER], [INNER.revoke()]),
+    "another's": ([ROOT], [OTHER.revoke()]),
+    "a namesake's": ([ROOT], [NAMESAKE.revoke()]),
+    "expired": ([ROOT], [EXPIRED]),
+    "not valid yet": ([ROOT], [FUTURE]),
+    "no root": ([INNER], [INNER.revoke(), LISTS]),
+    "may not revoke": ([WITHOUT_LISTS], [WITHOUT_LISTS.revoke()]),
+}
+CASES = {**{name: case[:2] for name, case in ACCEPTED.items()}, **LOCKED_OUT}
+SHOWN: Mapping[str, tuple[Issued, str]] = {
+    "root": (ROOT.issue("shown"), ""),
+    "inner": (INNER.issue("shown"), INNER.pem),
+    "other": (OTHER.issue("shown"), ""),
+    "may not revoke": (WITHOUT_LISTS.issue("shown"), ""),
+}
+"""By issuer: a certificate, and what is between it and the root."""
+HEAD = """
+defaults
+    mode http
+    timeout client 10s
+    timeout server 10s
+    timeout connect 10s
+    retries 0
+"""
+
+
+def said(authorities: Sequence[Authority], lists: Sequence[str]) -> str:
+    bundle = checked(Role.AUTHORITY, "".join(each.pem for each in authorities).encode())
+    return lockout_of(bundle, checked(Role.REVOCATIONS, "".join(lists).encode()), datetime.now(UTC))
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_lists_that_let_any_certificate_in_are_accepted(name: str) -> None:
+    authorities, lists, _ = ACCEPTED[name]
+    assert said(authorities, lists) == ""
+
+
+@pytest.mark.parametrize("name", LOCKED_OUT)
+def test_lists_that_lock_everybody_out_are_refused_with_the_remedy(name: str) -> None:
+    words = "there is no valid list of revoked certificates by CN=root, so every certificate is rejected; add that list"
+    if name == "no root":
+        words = "none of the authorities signs itself, so no certificate is accepted; add the root and its list"
+    assert said(*LOCKED_OUT[name]) == words
+
+
+def test_many_authorities_of_one_name_take_bounded_time() -> None:
+    """Of more signatures than are verified nothing is said."""
+    lists = [NAMESAKE.revoke()] * (MAX_SIGNATURES + 1)
+    assert said([ROOT], lists[:-1]) != ""
+    assert said([ROOT], lists) == ""
+
+
+def test_a_later_list_takes_the_place_of_an_expired_one() -> None:
+    now = datetime.now(UTC)
+    renewed = checked(Role.REVOCATIONS, (EXPIRED + LISTS).encode())
+    assert weakness_of(Role.REVOCATIONS, renewed, now) == ""
+    assert "has expired on" in weakness_of(Role.REVOCATIONS, renewed, now + timedelta(days=2))
+    beside = checked(Role.REVOCATIONS, (EXPIRED + OTHER.revoke()).encode())
+    assert "has expired on" in weakness_of(Role.REVOCATIONS, beside, now)
+
+
+def test_a_long_name_of_an_authority_stays_short() -> None:
+    many = [Authority(f"{number:060}") for number in range(10)]
+    assert len(said(many, [LISTS])) < 400
+
+
+def write_shown(folder: Path) -> list[str]:
+    names = [f"{place}.pem" for place in range(len(SHOWN))]
+    for name, (issued, between) in zip(names, SHOWN.values(), strict=True):
+        (folder / name).write_text(issued.pem + between + key_pem(issued.key))
+    return names
+
+
+@contextlib.contextmanager
+def haproxy(folder: Path) -> Iterator[None]:
+    """For each case: a socket for clients, `f<case>`, and for each certificate that a member shows one from which that
+    member is reached, `l<case>.<certificate>`. Sockets have short paths (unix(7))."""
+    (folder / "own.pem").write_text(OTHER.issue("own").whole)
+    lines = [HEAD]
+    for place in range(len(SHOWN)):
+        lines.append(f"frontend m{place}\n bind unix@{folder}/m{place} ssl crt {folder}/{place}.pem")
+        lines.append(" http-request return status 200")
+    for number, (authorities, lists) in enumerate(CASES.values()):
+        (folder / f"ca{number}").write_text("".join(each.pem for each in authorities))
+        (folder / f"crl{number}").write_text("".join(lists))
+        trust = f"verify required ca-file {folder}/ca{number} crl-file {folder}/crl{number}"
+        lines.append(f"frontend f{number}\n bind unix@{folder}/f{number} ssl crt {folder}/own.pem {trust}")
+        lines.append(" http-request return status 200")
+        for place in range(len(SHOWN)):
+            lines.append(f"listen l{number}.{place}\n bind unix@{folder}/l{number}.{place}")
+            lines.append(f" server s unix@{folder}/m{place} ssl {trust}")
+    (folder / "haproxy.cfg").write_text("\n".join(lines) + "\n")
+    with subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(folder / "haproxy.cfg")]) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+async def is_answered(path: Path, tls: ssl.SSLContext | None = None) -> bool:
+    try:
+        name = "shown" if tls else None
+        reader, writer = await asyncio.open_unix_connection(str(path), ssl=tls, server_hostname=name)
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        answer = await reader.read()
+        writer.transport.abort()
+    except OSError:
+        return False
+    return answer.split()[1:2] == [b"200"]
+
+
+def showing(path: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(path)
+    return context
+
+
+@needs_haproxy
+async def test_haproxy_accepts_what_the_check_says(tmp_path: Path) -> None:
+    wanted = [*(names for _, _, names in ACCEPTED.values()), *([] for _ in LOCKED_OUT)]
+    shown = [showing(tmp_path / name) for name in write_shown(tmp_path)]
+    with haproxy(tmp_path):
+        await eventually(lambda: is_answered(tmp_path / "f0", shown[0]), "HAProxy")
+        for number, name in enumerate(CASES):
+            clients = [
+                each for each, tls in zip(SHOWN, shown, strict=True) if await is_answered(tmp_path / f"f{number}", tls)
+            ]
+            assert (name, clients) == (name, wanted[number])
+            members = [each for place, each in enumerate(SHOWN) if await is_answered(tmp_path / f"l{number}.{place}")]
+            assert (name, members) == (name, wanted[number])
