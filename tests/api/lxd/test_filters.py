@@ -14,6 +14,7 @@ from fairlead.model.steps import at_once
 from harness.step_counter import longest_between_yields, step
 
 STEPS_PER_CHARACTER = 5
+REGEXP = "Failed to parse value: error parsing regexp"
 WEB = {"name": "web", "description": "Front End", "managed": True, "count": 7, "config": {"user.team": "red", "a": "b"}}
 
 
@@ -49,7 +50,9 @@ def admits(text: str) -> bool:
         ("name eq x or name eq web", True),
         ("name eq web and count eq 1", False),
         ("name eq x and name eq x or name eq web", True),
-        ("name eq (web", False),
+        ("name eq (web,web", True),
+        ("description eq 'front end' and managed ne f", True),
+        (r"name eq \w+", True),
     ],
 )
 def test_what_is_admitted(text: str, expected: bool):
@@ -67,8 +70,29 @@ def test_what_is_admitted(text: str, expected: bool):
         ("name eq x xor", "invalid clause composition"),
         ("name eq x and", "unterminated compound clause"),
         ("name gt x", 'Invalid operator "gt" for field "name"'),
-        ("count eq x", "Failed to parse value: 'x' is not a number"),
-        ("config eq x", "Invalid type for field 'config'"),
+        ("count eq x", 'Failed to parse value: strconv.ParseInt: parsing "x": invalid syntax'),
+        ("count eq 1_0", 'Failed to parse value: strconv.ParseInt: parsing "1_0": invalid syntax'),
+        ("managed eq maybe", 'Failed to parse value: strconv.ParseBool: parsing "maybe": invalid syntax'),
+        ("managed gt true", 'Invalid operator "gt" for field "managed"'),
+        ("config eq x", 'Invalid type for field "config"'),
+        ("nam eq x", 'Invalid type "invalid" for field "nam"'),
+        ("name eq x and nam eq x", 'Invalid type "invalid" for field "nam"'),
+        ("(name eq web)", 'Invalid type "invalid" for field "(name"'),
+        ("(((( eq web", 'Invalid type "invalid" for field "(((("'),
+        ("name eq ((((", f"{REGEXP}: missing closing ): `((((`"),
+        ("name eq 'a b' or name eq web)", f"{REGEXP}: unexpected ): `web)`"),
+        ("name ne )(", f"{REGEXP}: unexpected ): `)(`"),
+        ("name eq (web|x)", f"{REGEXP}: groups are not supported: `(web|x)`"),
+        ("name eq a{2}", f"{REGEXP}: counts are not supported: `{{2}}`"),
+        ("name eq [a", f"{REGEXP}: missing closing ]: `[a`"),
+        ("name eq [(", f"{REGEXP}: missing closing ]: `[(`"),
+        ("name eq [b-a]", f"{REGEXP}: invalid character class range: `b-a`"),
+        ("name eq [[:alpha:]]", f"{REGEXP}: named classes are not supported: `[[:alpha:]]`"),
+        ("name eq *", f"{REGEXP}: missing argument to repetition operator: `*`"),
+        ("name eq a**", f"{REGEXP}: invalid nested repetition operator: `**`"),
+        ("name eq web\\", f"{REGEXP}: trailing backslash at end of expression: ``"),
+        (r"name eq \q", f"{REGEXP}: invalid escape sequence: `\\q`"),
+        (f"name eq {'x' * LONGEST_PATTERN}.", f"{REGEXP}: a pattern has at most {LONGEST_PATTERN} characters"),
         (" and ".join(["name eq web"] * (MOST_CLAUSES + 1)), f"more than {MOST_CLAUSES} clauses"),
         ("x" * (LONGEST_FILTER + 1), f"more than {LONGEST_FILTER} characters"),
     ],
@@ -90,6 +114,12 @@ def test_what_cannot_be_read_is_said(text: str, told: str):
         ("web$", ["aweb"], ["web1"]),
         ("a|b", ["a", "b"], ["ab"]),
         (r"a\.b\|", ["a.b|"], ["axb|"]),
+        (r"\d\D\S", ["1a_"], ["11a", "1a "]),
+        (r"[\d.\]-]+", ["1.]-"], ["d"]),
+        ("[]a]", ["]", "a"], ["b"]),
+        ("{a,b}|a{", ["{a,b}", "a{"], ["a"]),
+        (r"\(a\)[()]", ["(a)("], ["a"]),
+        ("a+?b*?", ["aab"], ["b"]),
         ("", [""], ["a"]),
     ],
 )

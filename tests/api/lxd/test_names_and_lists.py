@@ -65,6 +65,8 @@ def test_a_filter_that_cannot_be_read(site: Door, many: str):
     token = TrustToken(id="t", name="laptop", digest="d", created_at=NOON, expires_at=NOON.replace(year=2027))
     site.write(token)
     assert site.bad("GET", f"/1.0/{many}?filter=((((") == (400, "Invalid filter: clause has no operator")
+    unbalanced = "Invalid filter: Failed to parse value: error parsing regexp: missing closing ): `((((`"
+    assert site.bad("GET", f"/1.0/{many}?filter=name eq ((((") == (400, unbalanced)
 
 
 def test_operations_are_filtered(site: Door):

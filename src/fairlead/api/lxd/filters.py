@@ -1,12 +1,14 @@
 """Lists: `recursion`, and Incus' `filter` (`name eq web and config.user.team ne red`), bounded.
 
 A filter reads from the left, as Incus' does: neither "and" nor "or" binds closer. A text is compared as a pattern that
-matches the whole of it, case aside (`patterns`); with a comma it is a list of texts.
+matches the whole of it, case aside (`patterns`); with a comma it is a list of texts. Incus takes a text that is no
+pattern as it is, and finds nothing; here such a filter is refused.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import and_, or_
 from typing import Any
 
 from starlette.requests import Request
@@ -15,7 +17,8 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, JsonObject
 from fairlead.api.fields import Schema
 from fairlead.api.lxd.envelope import sync
-from fairlead.api.lxd.patterns import BadPattern, compile_pattern
+from fairlead.api.lxd.go_texts import parse_int, quote
+from fairlead.api.lxd.patterns import SPECIAL, BadPattern, compile_pattern
 from fairlead.api.openapi import TEXT
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -26,7 +29,15 @@ LONGEST_FILTER = 1000
 PROJECT_QUERY: Mapping[str, Schema] = {"project": TEXT}
 LIST_QUERY: Mapping[str, Schema] = {**PROJECT_QUERY, "recursion": TEXT, "filter": TEXT}
 OPERATORS = frozenset({"eq", "ne", "gt", "lt", "ge", "le"})
+EQUALITY = frozenset({"eq", "ne"})
 QUOTES = ("'", '"')
+FLAGS: Mapping[str, bool] = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+"""How Go's `strconv.ParseBool` reads them."""
+FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+"""The name of an attribute; keys of a map stand behind it and a dot."""
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -78,20 +89,30 @@ class Clause:
             case None:
                 found = ""
             case bool():
-                found = "true" if found else "false"
+                found, wanted = bool(found), FLAGS.get(self.value)
+                if wanted is None:
+                    raise _invalid(
+                        f"Failed to parse value: strconv.ParseBool: parsing {quote(self.value)}: invalid syntax"
+                    )
+                if self.operator not in EQUALITY:
+                    raise self._incomparable()
+                return (found == wanted) == (self.operator == "eq")
             case int():
                 return self._compare_number(found)
             case list() | tuple() | dict():
-                raise _invalid(f"Invalid type for field {self.field!r}")
-        if self.operator not in ("eq", "ne"):
-            raise _invalid(f'Invalid operator "{self.operator}" for field "{self.field}"')
+                raise _invalid(f"Invalid type for field {quote(self.field)}")
+        if self.operator not in EQUALITY:
+            raise self._incomparable()
         return (yield from self.matches(str(found))) == (self.operator == "eq")
+
+    def _incomparable(self) -> ApiError:
+        return _invalid(f"Invalid operator {quote(self.operator)} for field {quote(self.field)}")
 
     def _compare_number(self, found: int) -> bool:
         try:
-            wanted = int(self.value)
-        except ValueError:
-            raise _invalid(f"Failed to parse value: {self.value!r} is not a number") from None
+            wanted = parse_int(self.value)
+        except ValueError as error:
+            raise _invalid(f"Failed to parse value: {error}") from None
         return {
             "eq": found == wanted,
             "ne": found != wanted,
@@ -107,10 +128,10 @@ class Filter:
     clauses: tuple[Clause, ...] = ()
 
     def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
+        """Each clause is compared, so that none that cannot be is overlooked."""
         admitted = True
         for clause in self.clauses:
-            if admitted != clause.any_of:
-                admitted = yield from clause.admits(item)
+            admitted = (and_, or_)[clause.any_of](admitted, (yield from clause.admits(item)))
         return admitted
 
 
@@ -144,6 +165,8 @@ def _read_clause(words: list[str], any_of: bool) -> tuple[Clause, list[str]]:
         if len(words) <= number:
             raise _invalid(missing)
     field, operator = words[0], words[1]
+    if not FIELD.fullmatch(field.partition(".")[0]):
+        raise _unknown(field)
     if operator not in OPERATORS:
         raise _invalid("Unsupported operation")
     value, rest = _read_value(words[2:])
@@ -168,12 +191,15 @@ def _read_value(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _matcher(value: str) -> Callable[[str], Steps[bool]]:
+    """Raises ApiError 400."""
     if "," in value:
         return _one_of({value, *value.split(",")})
+    if SPECIAL.isdisjoint(value):
+        return _one_of({value})
     try:
         return compile_pattern(value).matches
-    except BadPattern:  # Incus takes a text that is no pattern as it is
-        return _one_of({value})
+    except BadPattern as error:
+        raise _invalid(f"Failed to parse value: error parsing regexp: {error}") from None
 
 
 def _one_of(values: Collection[str]) -> Callable[[str], Steps[bool]]:
@@ -187,10 +213,16 @@ def _one_of(values: Collection[str]) -> Callable[[str], Steps[bool]]:
 
 
 def _value_of(item: Mapping[str, Any], field: str) -> object:
-    """Of an attribute, or of a key in a map: keys have dots themselves."""
+    """Of an attribute, or of a key in a map: keys have dots themselves. Raises ApiError 400 if unknown."""
     name, _, rest = field.partition(".")
-    found = item.get(name)
+    if name not in item:
+        raise _unknown(field)
+    found = item[name]
     return found.get(rest) if rest and isinstance(found, dict) else None if rest else found
+
+
+def _unknown(field: str) -> ApiError:
+    return _invalid(f'Invalid type "invalid" for field {quote(field)}')
 
 
 def _invalid(why: str) -> ApiError:

@@ -1,9 +1,11 @@
 """Regular expressions of strangers, matched in time that grows with the text alone: no pattern can hold the server.
 
 Characters, `.`, classes in brackets, `* + ?` behind one of these, `|` between whole alternatives, `^` and `$` at their
-ends, and a backslash that takes a character as it is. No groups and no counts. Case does not matter.
+ends, `\\d`, `\\s`, `\\w` and their opposites, and a backslash that takes a character as it is. No groups and no counts.
+Case does not matter. Errors have the words of Go's package `regexp`, which Incus uses.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +17,17 @@ REST = 256
 """Characters of a text between two rests."""
 MOST_CHARACTERS = 1024
 """Of which a pattern remembers what admits them."""
-_SPECIAL = frozenset("(){}*+?")
+SPECIAL = frozenset("\\.[](){}*+?|^$")
+"""The characters that are not always themselves."""
+_REPETITIONS = frozenset("*+?")
+_COUNT = re.compile(r"\{[0-9]+(,[0-9]*)?\}", re.ASCII)
+_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
+_Admits = Callable[[str], bool]
+_ESCAPED: dict[str, _Admits] = {
+    "d": lambda found: "0" <= found <= "9",
+    "s": lambda found: found in "\t\n\f\r ",
+    "w": lambda found: found.isascii() and (found.isalnum() or found == "_"),
+}
 
 
 class BadPattern(ValueError):
@@ -92,7 +104,12 @@ def compile_pattern(text: str) -> Pattern:
     if len(text) > LONGEST_PATTERN:
         raise BadPattern(f"a pattern has at most {LONGEST_PATTERN} characters")
     whole = "^" not in text and "$" not in text
-    return _combined([_alternative(part, whole) for part in _split(text.casefold())])
+    return _combined([_alternative(part, whole) for part in _split(_folded(text))])
+
+
+def _folded(text: str) -> str:
+    """Without case, which is left to what a backslash has behind it: there it has a meaning."""
+    return _CHARACTER.sub(lambda found: found[0] if found[0][0] == "\\" else found[0].casefold(), text)
 
 
 def _combined(alternatives: Sequence[_Alternative]) -> Pattern:
@@ -115,16 +132,24 @@ def _combined(alternatives: Sequence[_Alternative]) -> Pattern:
 
 
 def _split(text: str) -> Iterator[str]:
-    """At each `|` that is no character."""
-    part, escaped, inside = "", False, False
+    """At each `|` that is no character. Raises BadPattern for parentheses."""
+    part, escaped, inside, depth, grouped = "", False, False, 0, False
     for character in text:
         if character == "|" and not escaped and not inside:
             yield part
             part = ""
             continue
+        if character in "()" and not escaped and not inside:
+            depth, grouped = depth + (1 if character == "(" else -1), True
+            if depth < 0:
+                raise BadPattern(f"unexpected ): `{text}`")
         inside = (character == "[" or (inside and character != "]")) if not escaped else inside
         escaped = character == "\\" and not escaped
         part += character
+    if depth > 0 and not inside:
+        raise BadPattern(f"missing closing ): `{text}`")
+    if grouped and not inside:
+        raise BadPattern(f"groups are not supported: `{text}`")
     yield part
 
 
@@ -138,7 +163,10 @@ def _steps(text: str) -> Iterator[_Step]:
     place = 0
     while place < len(text):
         admits, place = _one(text, place)
-        match text[place : place + 1]:
+        behind = text[place : place + 1]
+        if _COUNT.match(text, place):
+            raise BadPattern(f"counts are not supported: `{text[place:]}`")
+        match behind:
             case "*":
                 yield _Step(admits, 0, True)
             case "+":
@@ -148,31 +176,63 @@ def _steps(text: str) -> Iterator[_Step]:
             case _:
                 yield _Step(admits)
                 continue
-        place += 1
+        place += 1 + (text[place + 1 : place + 2] == "?")  # a match of the fewest characters is a match
+        if text[place : place + 1] in _REPETITIONS:
+            raise BadPattern(f"invalid nested repetition operator: `{text[place - 1 : place + 1]}`")
 
 
-def _one(text: str, place: int) -> tuple[Callable[[str], bool], int]:
+def _one(text: str, place: int) -> tuple[_Admits, int]:
     character = text[place]
-    if character == "\\" and place + 1 < len(text):
-        return text[place + 1].__eq__, place + 2
+    if character == "\\":
+        return _escape(text, place)
     if character == ".":
         return lambda _: True, place + 1
     if character == "[":
         return _class(text, place)
-    if character in _SPECIAL or character == "\\":
-        raise BadPattern(f"'{character}' cannot be had here")
+    if character in _REPETITIONS or _COUNT.match(text, place):
+        raise BadPattern(f"missing argument to repetition operator: `{character}`")
     return character.__eq__, place + 1
 
 
-def _class(text: str, place: int) -> tuple[Callable[[str], bool], int]:
-    end = text.find("]", place + 2)
-    if end < 0:
-        raise BadPattern("'[' has no end")
-    inner = text[place + 1 : end]
-    none_of = inner.startswith("^")
-    spans, rest = list[tuple[str, str]](), inner.removeprefix("^")
-    while rest:
-        last = rest[2] if rest[1:2] == "-" and len(rest) > 2 else rest[0]
-        spans.append((rest[0], last))
-        rest = rest[3:] if last is not rest[0] or (rest[1:2] == "-" and len(rest) > 2) else rest[1:]
-    return lambda found: none_of != any(first <= found <= last for first, last in spans), end + 1
+def _escape(text: str, place: int) -> tuple[_Admits, int]:
+    """What a backslash has behind it, and the place behind both."""
+    character = text[place + 1 : place + 2]
+    if not character:
+        raise BadPattern("trailing backslash at end of expression: ``")
+    admits = _ESCAPED.get(character.lower())
+    if admits is None and character.isalnum():
+        raise BadPattern(f"invalid escape sequence: `\\{character}`")
+    if admits is None:
+        return character.__eq__, place + 2
+    return admits if character.islower() else lambda found: not admits(found), place + 2
+
+
+def _class(text: str, place: int) -> tuple[_Admits, int]:
+    start, place = place, place + 1
+    none_of = text.startswith("^", place)
+    place += none_of
+    members, first = list[_Admits](), place
+    while place < len(text) and (text[place] != "]" or place == first):
+        if text.startswith("[:", place):
+            raise BadPattern(f"named classes are not supported: `{text[start:]}`")
+        member, place = _member(text, place)
+        members.append(member)
+    if place >= len(text):
+        raise BadPattern(f"missing closing ]: `{text[start:]}`")
+    return lambda found: none_of != any(admits(found) for admits in members), place + 1
+
+
+def _member(text: str, place: int) -> tuple[_Admits, int]:
+    """Of a class: a character, or all between two."""
+    start, (admits, place) = place, _in_class(text, place)
+    if not (text.startswith("-", place) and place + 1 < len(text) and text[place + 1] != "]"):
+        return admits, place
+    _, end = _in_class(text, place + 1)
+    first, last = text[place - 1], text[end - 1]
+    if first > last or any(text[each] == "\\" and text[each + 1].isalnum() for each in (start, place + 1)):
+        raise BadPattern(f"invalid character class range: `{text[start:end]}`")
+    return lambda found: first <= found <= last, end
+
+
+def _in_class(text: str, place: int) -> tuple[_Admits, int]:
+    return _escape(text, place) if text[place] == "\\" else (text[place].__eq__, place + 1)
