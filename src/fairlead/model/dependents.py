@@ -145,11 +145,19 @@ def of_load_balancer(before: Topology, after: Topology, owner: Owner) -> Iterato
             if balancer.router_id is not None:
                 if (balancer.router_id in old.router_vips) != (balancer.router_id in new.router_vips):
                     yield Owner(Kind.VIP_GATEWAY, balancer.router_id)
+                if (balancer.router_id in old.solicited_vips) != (balancer.router_id in new.solicited_vips):
+                    yield from _gateway_port(snapshot, balancer.router_id)
                 if (balancer.router_id in old.near_gateways) != (balancer.router_id in new.near_gateways):
                     yield Owner(Kind.NEAR_GATEWAY, balancer.router_id)
                 continue
             yield from _shared_by_vips(old, new, snapshot, network_id, project_id)
             yield from _shared_by_near(old, new, snapshot, network_id, project_id)
+
+
+def _gateway_port(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+    router = snapshot.routers.get(router_id)
+    if router is not None and router.gateway is not None:
+        yield Owner(Kind.PORT, router.gateway.port_id)
 
 
 def _shared_by_vips(

@@ -29,7 +29,7 @@ from fairlead.model.foreign import (
 from fairlead.model.foreign_probing import offered_at
 from fairlead.model.hosts import Block, Host, block_of, prefix_key
 from fairlead.model.indexes import Addresses, Grouped, Held, Index, Summed, Unique
-from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_pools, probed_address
+from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, has_default_target, near_pools, probed_address
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
@@ -148,6 +148,12 @@ def _member_blocks(balancer: LoadBalancer) -> frozenset[Block]:
 def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
     if balancer.router_id is None:
         yield balancer.vip.network_id
+
+
+def _solicited_routers(balancer: LoadBalancer) -> Iterator[str]:
+    """The gateway's port has the VIPs of any other load balancer."""
+    if balancer.router_id is not None and has_default_target(balancer):
+        yield from {balancer.router_id for vip in balancer.vips if vip.address.version == 6}
 
 
 def _claims_of_load_balancer(balancer: LoadBalancer) -> Iterator[str]:
@@ -272,6 +278,7 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("network_vips", _vip_networks),
             Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
             Grouped("router_vips", lambda balancer: [balancer.router_id]),
+            Grouped("solicited_vips", _solicited_routers),
             Unique("near", lambda balancer: [balancer.id] if decides_on_chassis(balancer) else []),
             Grouped("proxied", lambda balancer: {place for place, _ in _proxy_ports(balancer)}),
             Unique("proxy_ports", _proxy_ports),

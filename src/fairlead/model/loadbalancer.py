@@ -474,6 +474,11 @@ def takes_everything(listener: Listener) -> bool:
     return listener.protocol is ListenerProtocol.ANY and listener.admin_state_up
 
 
+def has_default_target(balancer: LoadBalancer) -> bool:
+    """Whether a listener takes everything that is sent to the VIPs, so that the router itself answers no ping."""
+    return balancer.admin_state_up and any(map(takes_everything, balancer.listeners))
+
+
 def probed_address(member: Member) -> IPAddress:
     return member.monitor_address or member.address
 

@@ -168,7 +168,9 @@ class Snapshot:
     replica_local_ips: Map[str, Ids] = Map()
     """Port -> Local IPs that it is a replica of."""
     router_vips: Map[str, Ids] = Map()
-    """Router -> load balancers with VIPs on its gateway."""
+    """Router -> the load balancers whose VIPs its gateway has."""
+    solicited_vips: Map[str, Ids] = Map()
+    """Router -> those of these load balancers whose IPv6 VIPs are no addresses of the gateway's port."""
     project_gateways: Map[tuple[str, str], Ids] = Map()
     """(project, external network) -> the project's routers with a gateway there."""
     near: Map[str, str] = Map()

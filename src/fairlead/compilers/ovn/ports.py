@@ -20,7 +20,7 @@ def port_rows(snapshot: Snapshot, port: Port) -> Iterator[LogicalSwitchPort]:
     if port.use in WITHOUT_ROWS:
         return
     if port.use is PortUse.ROUTER_GATEWAY:
-        yield gateway_attachment(port)
+        yield gateway_attachment(snapshot, port)
         return
     if port.use is PortUse.ROUTER_INTERFACE:
         yield router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))

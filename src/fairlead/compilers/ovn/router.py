@@ -31,6 +31,10 @@ PROVIDER = "ovn"
 MOST_GATEWAY_CHASSIS = 5
 """Maximum gateway chassis of one router, as in Neutron: each monitors all others by BFD."""
 ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
+MULTICAST = "mcast_flood"
+"""The option of a switch port that receives all multicast. OVN 26.03 delivers a neighbour solicitation to a router only
+for an address of the router's port or of one of its subnets (ovn-northd(8), "Destination Lookup"). Earlier versions
+deliver it to every router; there the option changes nothing, because no switch snoops multicast."""
 
 
 def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
@@ -83,9 +87,10 @@ def router_attachment(name: str, *, switch: str, router_port: str) -> LogicalSwi
     )
 
 
-def gateway_attachment(port: Port) -> LogicalSwitchPort:
-    """Attach a gateway port. Its chassis announces NAT addresses (GARP), but not the VIPs of tenant networks."""
-    options = {
+def gateway_attachment(snapshot: Snapshot, port: Port) -> LogicalSwitchPort:
+    """The chassis that has the gateway announces what is translated there (GARP). VIPs in tenants' networks are not."""
+    options = {} if port.device_id not in snapshot.solicited_vips else {MULTICAST: "true"}
+    options |= {
         "router-port": router_port_name(port.id),
         "nat-addresses": "router",
         "exclude-lb-vips-from-garp": "true",

@@ -47,7 +47,7 @@ def gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
 
 def answering_rows(balancer: lb.LoadBalancer, router_id: str, gateway: ExternalGateway) -> Iterator[OvnRow]:
     """What answers for the VIPs, unless they lead whole to a member."""
-    if balancer.admin_state_up and any(map(lb.takes_everything, balancer.listeners)):
+    if lb.has_default_target(balancer):
         return
     addresses = [vip.address for vip in balancer.vips]
     for address in addresses:
