@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fairlead.lab import Lab, Protocol, Traffic
+from fairlead.lab import Lab, Protocol, Traffic, databases
 from fairlead.lab.ports import Placement, workload_of_port
 from harness.lab import lxd_clients
 from harness.lab.lxd_clients import Client
@@ -168,18 +168,68 @@ def test_networks_of_all_projects_and_keys_that_are_the_servers_own(town: Town):
         key = f"volatile.network.ipv{version}.address"
         refused = town.incus.refuses("network", "unset", "net1", key)
         assert refused == f'Invalid value for network "net1" option "{key}": It is chosen by the server'
-    for filtered in ("((((", "name eq"):
+    for filtered in ("((((", "name eq", "name eq ((((", "name eq )"):
         assert "Invalid filter" in town.incus.refuses("query", f"/1.0/networks?filter={quote(filtered)}")
     town.incus.do("network", "delete", "net9", "--project", "shop")
     town.incus.do("project", "delete", "shop")
 
 
-def test_every_command_prints_the_same_over_https_with_a_certificate_added_by_token(town: Town):
-    incus = lxd_clients.incus(town.home("incus"))
-    code, token = town.server.fairlead("lxd", "token", "incus")
-    assert code == 0, token
-    incus.do("remote", "add", "town", token.strip().splitlines()[-1])
-    play(replace(incus, remote="town:"), "net1", addresses(6), STEPS)
+def test_uplinks_that_are_bridges_or_have_no_gateway_yet(town: Town):
+    """A bridge's own name is that of the physical network. Without a gateway a network comes up, and leads nowhere."""
+    incus = town.incus
+    ranges = ("ipv4.ovn.ranges=192.0.2.9-192.0.2.9", "ipv6.ovn.ranges=2001:db8:9::9-2001:db8:9::9")
+    incus.do(
+        "network", "create", "br-town", "-q", "ipv4.address=192.0.2.1/24", "ipv6.address=2001:db8:9::1/64", *ranges
+    )
+    incus.do("network", "create", "bare", "-q", "--type=physical", "parent=bare", *ranges)
+    for number, uplink in enumerate(("br-town", "bare"), 30):
+        made = ("network", "create", f"on-{uplink}", "-q", "--type=ovn", f"network={uplink}", "ipv4.nat=true")
+        incus.do(*made, f"ipv4.address=10.{number}.0.1/24", f"ipv6.address=fd00:{number}::1/64", "ipv6.nat=true")
+    town.settle()
+    listed = json.loads(incus.do("network", "list", "-f", "json"))
+    kinds = {each["name"]: (each["type"], each["status"]) for each in listed}
+    assert kinds["br-town"] == ("bridge", "Created")
+    assert (kinds["on-br-town"], kinds["on-bare"]) == (("ovn", "Created"), ("ovn", "Created"))
+    assert outside_of(town) == {"on-br-town": GIVEN, "on-bare": ["", ""]}
+    assert wires_of(town) >= {"physnet", "br-town", "bare"}
+    incus.do("network", "set", "bare", "ipv4.gateway=192.0.2.1/24", "ipv6.gateway=2001:db8:9::1/64")
+    town.settle()
+    assert outside_of(town)["on-bare"] == GIVEN
+    for name in ("on-br-town", "on-bare", "br-town", "bare"):
+        incus.do("network", "delete", name, "-q")
+
+
+GIVEN = ["192.0.2.9", "2001:db8:9::9"]
+
+
+def outside_of(town: Town) -> dict[str, list[str]]:
+    """The addresses outside of the networks of these uplinks."""
+    keys = [f"volatile.network.ipv{version}.address" for version in (4, 6)]
+    return {
+        name: [town.incus.do("network", "get", name, key).strip() for key in keys] for name in ("on-br-town", "on-bare")
+    }
+
+
+def wires_of(town: Town) -> set[str]:
+    """The physical networks of OVN's `localnet` ports."""
+    client = databases.northbound(town.lab.layout)
+    rows = databases.find(client, "Logical_Switch_Port", ("options",), "type=localnet")
+    return {row.mapping("options")["network_name"] for row in rows}
+
+
+@pytest.mark.parametrize("program", ["incus", "fairlead"])
+def test_every_command_prints_the_same_over_https_to_who_came_by_a_token(town: Town, program: str):
+    """Each joins with a token that the other makes; and to each the folder of the other is as good as its own."""
+    ours, incus = lxd_clients.ours(town.home("ours")), lxd_clients.incus(town.home("incus"))
+    if program == "incus":
+        code, token = town.server.fairlead("lxd", "token", "incus")
+        assert code == 0, token
+        incus.do("remote", "add", "town", token.strip().splitlines()[-1])
+        assert replace(ours, environment=in_folder(incus)).do(*LB, "list", "town:net1", "-f", "csv") == ""
+    else:
+        ours.do("network", "remote", "add", "town", town.token("ours"))
+        assert replace(incus, environment=in_folder(ours)).do(*LB, "list", "town:net1", "-f", "csv") == ""
+    play(replace(incus if program == "incus" else ours, remote="town:"), "net1", addresses(6), STEPS)
 
 
 def test_a_client_adds_another_one_by_token(town: Town):

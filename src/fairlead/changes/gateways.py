@@ -24,6 +24,7 @@ from fairlead.model.network import (
     Router,
     Subnet,
     find_subnet,
+    is_routed,
     release,
 )
 from fairlead.model.owner import Kind, Owner
@@ -42,6 +43,8 @@ class GatewayRequest:
     enable_snat: bool | None = None
     enable_snat_ipv6: bool | None = None
     fixed_ips: tuple[AskedAddress, ...] | None = None
+    """None at all only where the external network has no subnet on its wire: then the gateway leads nowhere until there
+    is one."""
 
 
 # Refusals
@@ -227,6 +230,11 @@ def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str
     return router.project_id == project_id or (network.project_id == project_id and not network.shared)
 
 
+def is_on_wire(network: Network) -> bool:
+    """Whether it has a subnet that is not led to it from elsewhere."""
+    return any(not is_routed(network, subnet) for subnet in network.subnets)
+
+
 def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayRequest, now: datetime) -> Port:
     """Return the port with the requested addresses, or unchanged without a request."""
     if request.fixed_ips is None:
@@ -243,7 +251,7 @@ def _new_port(
     check_new(snapshot.ports, port_id)
     mac = choose_mac(snapshot, port_id)
     fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), request.fixed_ips)
-    if not fixed:
+    if not fixed and (request.fixed_ips is None or is_on_wire(network)):
         raise Refused(NoAddressOutside(network_id=network.id))
     return Port(
         id=port_id,

@@ -16,7 +16,7 @@ from fairlead.changes.addresses import default_pools
 from fairlead.changes.asker import Asker
 from fairlead.changes.described import delete_described
 from fairlead.changes.draft import NetworkDraft, NewId
-from fairlead.changes.gateways import GatewayRequest, find_external_network, set_gateway
+from fairlead.changes.gateways import GatewayRequest, find_external_network, is_on_wire, set_gateway
 from fairlead.changes.network_descriptions import (
     VERSIONS,
     AskedNetwork,
@@ -231,6 +231,12 @@ def _with_subnets(network_id: str, uplink: Network | None, families: Iterable[Fa
         yield replace(family, router=RouterAddress(address=cidr[1], cidr=cidr))
 
 
+def any_address_of(seed: str, version: int) -> RouterAddress:
+    """The first address of any subnet, as a network has it that is asked for without: the same for the same seed."""
+    cidr = _prefix(version, seeded(f"{seed} {version}"))
+    return RouterAddress(address=cidr[1], cidr=cidr)
+
+
 def _prefix(version: int, number: int) -> IPNetwork:
     """Return a prefix of 10.0.0.0/8 (RFC 1918) or fd42::/16 (RFC 4193), as LXD selects them."""
     if version == 4:
@@ -320,7 +326,9 @@ def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping
         draft.put(replace(network, router_id=router.id))
     snat = 4 not in families or families[4].nat
     snat_ipv6 = 6 in families and families[6].nat
-    request = GatewayRequest(network_id=uplink_id, enable_snat=snat, enable_snat_ipv6=snat_ipv6)
+    uplink = draft.snapshot.networks.get(uplink_id or "")
+    fixed_ips = None if uplink is None or is_on_wire(uplink) else ()
+    request = GatewayRequest(network_id=uplink_id, enable_snat=snat, enable_snat_ipv6=snat_ipv6, fixed_ips=fixed_ips)
     draft.add(set_gateway(draft.snapshot, draft.asker, router, request, draft.new_id(), draft.now))
     for subnet in joined:
         router = draft.snapshot.routers[router.id]

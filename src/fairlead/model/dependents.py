@@ -203,7 +203,10 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
     if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
         at_router = (snapshot.load_balancers[each] for each in snapshot.router_vips.get(port.device_id, NO_IDS))
-        yield from (Owner(Kind.LOAD_BALANCER, each.id) for each in at_router if is_at_gateway(snapshot, each))
+        leads = bool(port.fixed_ips)
+        yield from (
+            Owner(Kind.LOAD_BALANCER, each.id) for each in at_router if not leads or is_at_gateway(snapshot, each)
+        )
     place = place_of_port(port)
     if place is not None:
         yield Owner(Kind.ROUTER if place.at in snapshot.routers else Kind.NETWORK, place.at)

@@ -275,7 +275,9 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
     router = snapshot.routers.get(balancer.router_id or "")
     if router is None or router.gateway is None or router.project_id != balancer.project_id:
         return None
-    return router.gateway if router.gateway.network_id == balancer.vip.network_id else None
+    port = snapshot.ports.get(router.gateway.port_id)
+    leads = port is None or is_foreign(port) or bool(port.fixed_ips)
+    return router.gateway if leads and router.gateway.network_id == balancer.vip.network_id else None
 
 
 def is_at_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,7 @@ def test_the_location_is_the_networks(outside: Door):
 
 
 NAMED = 'Invalid value for network "x" option '
-TYPES = "is not supported, type must be one of: ovn, physical"
+TYPES = "is not supported, type must be one of: ovn, physical, bridge"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,6 @@ TYPES = "is not supported, type must be one of: ovn, physical"
         ({"name": "a:b"}, 400, 'Invalid network name: Cannot contain ":"'),
         ({"name": "ovn0", "type": "ovn"}, 409, 'Network "ovn0" already exists'),
         ({"name": "UPLINK", "type": "ovn"}, 409, 'Network "UPLINK" already exists'),
-        ({"name": "x"}, 400, f'Network type "bridge" {TYPES}'),
         ({"name": "x", "type": "macvlan"}, 400, f'Network type "macvlan" {TYPES}'),
         ({"config": {"foo": "bar"}}, 400, 'Invalid option for network "x" option "foo"'),
         (
@@ -371,11 +370,6 @@ def test_a_network_that_cannot_be_is_refused_in_lxds_words(ovn: Door, body: Any,
             f'{NAMED}"ipv4.ovn.ranges": Item "192.0.2.5": IP range must contain start and end IP addresses',
         ),
         (
-            {"ipv4.ovn.ranges": "192.0.2.5-192.0.2.9"},
-            400,
-            f'{NAMED}"ipv4.ovn.ranges": Cannot be used without "ipv4.gateway"',
-        ),
-        (
             {"ipv4.gateway": "192.0.2.1/24", "ipv4.ovn.ranges": "192.0.2.9-192.0.2.5"},
             400,
             'Invalid IP range "192.0.2.9-192.0.2.5"',
@@ -421,8 +415,102 @@ def test_without_an_uplink_there_is_none_to_choose_and_of_two_one_is_named(door:
     make(door, "UPLINK", UPLINK, kind="physical")
     make(door, "UP2", {"parent": "two"}, kind="physical")
     assert door.bad("POST", "/1.0/networks", body) == (400, 'Option "network" is required')
-    body = {"name": "x", "type": "ovn", "config": {"network": "UP2"}}
-    text = "Uplink network doesn't have IPv4 or IPv6 configured"
+    make(door, "x", {"network": "UP2"})
+    assert config(door, "x")["network"] == "UP2"
+
+
+WITHOUT_GATEWAY = {
+    "parent": "two",
+    "ipv4.ovn.ranges": "192.0.2.5-192.0.2.5",
+    "ipv4.routes": "198.51.100.0/24",
+    "ipv6.ovn.ranges": "2001:db8::5-2001:db8::5",
+    "ipv6.routes": "2001:db8:1::/64",
+}
+FIRST = {4: "192.0.2.5", 6: "2001:db8::5"}
+GATEWAYS = {4: "192.0.2.1/24", 6: "2001:db8::1/64"}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_network_of_an_uplink_without_a_gateway_leads_nowhere_until_it_has_one(door: Door, version: int):
+    """As in Incus, where ranges without a gateway are no network's."""
+    make(door, "UP2", WITHOUT_GATEWAY, kind="physical")
+    assert config(door, "UP2") == WITHOUT_GATEWAY
+    make(door, "ovn0", {**OVN, "network": "UP2"})
+    shown = door.good("GET", "/1.0/networks/ovn0")
+    assert shown["status"] == "Created"
+    assert not [key for key in shown["config"] if key.startswith("volatile.")]
+    assert door.good("GET", "/1.0/networks/UP2")["used_by"] == ["/1.0/networks/ovn0"]
+    listen = {4: "198.51.100.10", 6: "2001:db8:1::10"}[version]
+    text = "Isolated OVN network cannot use network load balancers"
+    path = "/1.0/networks/ovn0/load-balancers"
+    assert text in door.bad("POST", path, {"listen_address": listen})[1]
+    door.good("PATCH", "/1.0/networks/ovn0", {"description": "still up"})
+    door.good("PATCH", "/1.0/networks/UP2", {"config": {f"ipv{version}.gateway": GATEWAYS[version]}})
+    given = {key: text for key, text in config(door, "ovn0").items() if key.startswith("volatile.")}
+    assert given == {f"volatile.network.ipv{version}.address": FIRST[version]}
+    door.good("POST", path, {"listen_address": listen})
+    door.good("DELETE", "/1.0/networks/ovn0")
+
+
+BRIDGE = {
+    "bridge.driver": "openvswitch",
+    "bridge.external_interfaces": "eth1",
+    "bridge.mtu": "1400",
+    "dns.mode": "managed",
+    "ipv4.address": "192.0.2.1/24",
+    "ipv4.dhcp": "true",
+    "ipv4.dhcp.gateway": "192.0.2.1",
+    "ipv4.dhcp.ranges": "192.0.2.100-192.0.2.199",
+    "ipv4.nat": "true",
+    "ipv4.ovn.ranges": "192.0.2.5-192.0.2.5",
+    "ipv4.routes": "198.51.100.0/24",
+    "ipv6.address": "2001:db8::1/64",
+    "ipv6.nat": "false",
+    "ipv6.ovn.ranges": "2001:db8::5-2001:db8::5",
+    "ipv6.routes": "2001:db8:1::/64",
+    "user.color": "red",
+}
+
+
+def test_a_bridge_is_an_uplink_by_its_own_name(door: Door):
+    make(door, "br0", BRIDGE, kind="bridge")
+    shown = door.good("GET", "/1.0/networks/br0")
+    assert (shown["type"], shown["config"]) == ("bridge", BRIDGE)
+    bridge = stored(door, "br0")
+    assert (bridge.mtu, bridge.segment and bridge.segment.physical_network) == (1400, "br0")
+    make(door, "ovn0", {**OVN, "network": "br0"})
+    given = {key: text for key, text in config(door, "ovn0").items() if key.startswith("volatile.")}
+    assert given == {f"volatile.network.ipv{version}.address": FIRST[version] for version in (4, 6)}
+    for listen in ("198.51.100.10", "2001:db8:1::10"):
+        door.good("POST", "/1.0/networks/ovn0/load-balancers", {"listen_address": listen})
+    assert door.good("GET", "/1.0/networks?filter=type eq bridge") == ["/1.0/networks/br0"]
+    door.good("PATCH", "/1.0/networks/br0", {"config": {"ipv4.nat": "", "bridge.mtu": ""}})
+    assert (stored(door, "br0").mtu, "ipv4.nat" in config(door, "br0")) == (door.place.services.external_mtu, False)
+
+
+def test_without_a_type_a_bridge_is_meant_and_it_has_any_addresses(door: Door):
+    door.good("POST", "/1.0/networks", {"name": "br0"})
+    shown = door.good("GET", "/1.0/networks/br0")
+    addresses = [ip_interface(shown["config"][f"ipv{version}.address"]) for version in (4, 6)]
+    assert (shown["type"], [each.network.prefixlen for each in addresses]) == ("bridge", [24, 64])
+    door.good("PUT", "/1.0/networks/br0", {"config": {"ipv6.address": "auto"}})
+    assert config(door, "br0") == {"ipv4.address": "none", "ipv6.address": str(addresses[1])}
+    door.good("DELETE", "/1.0/networks/br0")
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "text"),
+    [
+        ("a", {}, "Invalid network name: Network interface is too short (minimum 2 characters)"),
+        ("a" * 16, {}, "Invalid network name: Network interface is too long (maximum 15 characters)"),
+        ("a#b", {}, "Invalid network name: Network interface contains invalid characters"),
+        ("br0", {"parent": "eth0"}, 'Invalid option for network "br0" option "parent"'),
+        ("br0", {"ipv4.gateway": "192.0.2.1/24"}, 'Invalid option for network "br0" option "ipv4.gateway"'),
+        ("br0", {"ipv4.nat": "x"}, f'{NAMED}"ipv4.nat": Invalid value for a boolean "x"'.replace('"x" o', '"br0" o')),
+    ],
+)
+def test_a_bridge_that_cannot_be_is_refused_in_lxds_words(door: Door, name: str, said: Any, text: str):
+    body = {"name": name, "type": "bridge", "config": said}
     assert door.bad("POST", "/1.0/networks", body) == (400, text)
 
 

@@ -15,7 +15,9 @@ TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "n
 LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6
 LARGEST_VLAN = 4094
 LONGEST_NAME = 255
-"""Maximum characters of a physical network's name, as of Neutron's provider:physical_network."""
+"""Of a physical network: as Neutron's provider:physical_network has it."""
+LEAST_INTERFACE, LONGEST_INTERFACE = 2, 15
+"""Characters of the name of a Linux network device."""
 USER = "user."
 """Prefix of free keys, whose values are not validated."""
 Rule = Callable[[str], Any]
@@ -79,6 +81,15 @@ def read_parent(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError("Network interface contains invalid characters")
     return text
+
+
+def read_interface(text: str) -> str:
+    """The name of a bridge on the hosts, which is that of the physical network too."""
+    if len(text) < LEAST_INTERFACE:
+        raise ValueError(f"Network interface is too short (minimum {LEAST_INTERFACE} characters)")
+    if len(text) > LONGEST_INTERFACE:
+        raise ValueError(f"Network interface is too long (maximum {LONGEST_INTERFACE} characters)")
+    return read_parent(text)
 
 
 def one_of(*words: str) -> Rule:

@@ -8,7 +8,7 @@ from fairlead.api.lxd.envelope import PREFIX, etag
 from fairlead.api.lxd.lookup import name_of, project_of
 from fairlead.api.lxd.network_config import encode_config
 from fairlead.api.lxd.progress import PROGRESS, status_of
-from fairlead.api.lxd.uplink_config import encode_uplink_config
+from fairlead.api.lxd.uplink_config import UPLINKS, encode_uplink_config, uplink_type
 from fairlead.api.openapi import FLAG, TEXT, TEXTS
 from fairlead.changes.described import described_on
 from fairlead.changes.identity import Identity
@@ -20,8 +20,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
-OVN, PHYSICAL = "ovn", "physical"
-TYPES = (OVN, PHYSICAL)
+OVN = "ovn"
+TYPES = (OVN, *UPLINKS)
 LOCATION = "none"
 """Location of an object that is on no LXD cluster member."""
 PLURALS: Mapping[Use, str] = {Use.FORWARD: "forwards", Use.LOAD_BALANCER: "load-balancers"}
@@ -44,7 +44,7 @@ SHOWN = {
 
 
 def type_of(network: Network) -> str:
-    return PHYSICAL if network.external else OVN
+    return uplink_type(network).name if network.external else OVN
 
 
 def config_of(services: Services, snapshot: Snapshot, network: Network) -> dict[str, str]:

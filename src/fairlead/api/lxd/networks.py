@@ -1,4 +1,4 @@
-"""The routes of networks, below /1.0: LXD's `ovn` networks, and `physical` ones, which are their uplinks."""
+"""The routes of networks, below /1.0: LXD's `ovn` networks, and `physical` and `bridge` ones, which are uplinks."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,7 +20,6 @@ from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of
 from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, SaidNetwork, decode_network
 from fairlead.api.lxd.network_encode import (
     OVN,
-    PHYSICAL,
     SHOWN,
     TYPES,
     config_of,
@@ -30,7 +29,7 @@ from fairlead.api.lxd.network_encode import (
     url_of,
 )
 from fairlead.api.lxd.network_state import STATE, encode_state
-from fairlead.api.lxd.uplink_config import decode_uplink
+from fairlead.api.lxd.uplink_config import BRIDGE, UPLINKS, SaidUplink, decode_uplink, uplink_type
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import DEFAULT_PROJECT
@@ -101,7 +100,7 @@ class Views:
         return items
 
     async def create(self, request: Request) -> Response:
-        """Of type `ovn`, behind an uplink; or of type `physical`, which is an uplink."""
+        """Of type `ovn`, behind an uplink; or of type `physical` or `bridge`, which is an uplink."""
         values, services = await read_body(request), self._services
         caller, made = caller_of(request), services.new_id()
         name: str = values.get("name", "")
@@ -115,8 +114,9 @@ class Views:
                 raise ApiError(409, f"Network {quote(name)} already exists")
             _check_allowed(old, caller.project_id, name)
             asker = self._asker(request)
-            if kind == PHYSICAL:
-                uplink = decode_uplink(name, description, config, services.external_mtu, None)
+            if kind != OVN:
+                wire = SaidUplink(name=name, description=description, config=config, kind=UPLINKS[kind])
+                uplink = decode_uplink(wire, services.external_mtu, None)
                 return await in_steps(create_uplink(old, asker, made, services.new_id, uplink))
             said = SaidNetwork(name=name, description=description, config=config, project_id=caller.project_id)
             asked = decode_network(old, said, services.mtu, None)
@@ -228,7 +228,9 @@ class Views:
         called = network.name if name is None else name
         described = network.description if description is None else description
         if network.external:
-            uplink = decode_uplink(called, described, config, services.external_mtu, network)
+            kind = uplink_type(network)
+            wire = SaidUplink(name=called, description=described, config=config, kind=kind)
+            uplink = decode_uplink(wire, services.external_mtu, network)
             return await in_steps(update_uplink(old, asker, network.id, services.new_id, uplink))
         said = SaidNetwork(name=called, description=described, config=config, project_id=network.project_id)
         asked = decode_network(old, said, services.mtu, network)
@@ -260,10 +262,10 @@ def _check_name(name: str) -> None:
 def _read_type(kind: str, project: str) -> str:
     """Elsewhere than in the default project LXD has networks of type `ovn` only; in it, one of type `bridge` is meant
     without a word. Raises ApiError 400."""
-    kind = kind or ("bridge" if project == DEFAULT_PROJECT else OVN)
+    kind = kind or (BRIDGE if project == DEFAULT_PROJECT else OVN)
     if kind not in TYPES:
         raise ApiError(400, f"Network type {quote(kind)} is not supported, type must be one of: {', '.join(TYPES)}")
-    if kind == PHYSICAL and project != DEFAULT_PROJECT:
+    if kind in UPLINKS and project != DEFAULT_PROJECT:
         raise ApiError(400, "Network type does not support non-default projects")
     return kind
 

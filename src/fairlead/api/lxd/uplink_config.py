@@ -1,102 +1,231 @@
-"""LXD's networks of type `physical`: their config keys, decoded and encoded (LXD's documentation, "Physical network").
+"""LXD's networks that are uplinks: their config keys, decoded and encoded (LXD's documentation, "Physical network" and
+"Bridge network").
 
-`parent` is a physical network as OVN's chassis know them (`ovn-bridge-mappings`). Listen addresses of the routes are
-answered for on the wire whatever `ovn.ingress_mode` says; machines of a network without translation never are: what is
-outside routes to them by the network's `volatile.network.ipv4.address` and `volatile.network.ipv6.address`.
+A `physical` one names by `parent` a physical network as OVN's chassis know them (`ovn-bridge-mappings`). A `bridge` is
+a bridge that the hosts have already: its own name is that of the physical network, and its own address is the gateway.
+Fairlead makes no bridge on a host, so the keys that shape one are kept and shown, and change nothing.
+
+Listen addresses of the routes are answered for on the wire whatever `ovn.ingress_mode` says; machines of a network
+without translation never are: what is outside routes to them by the network's `volatile.network.ipv4.address` and
+`volatile.network.ipv6.address`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from fairlead.api.door import ApiError
 from fairlead.api.lxd.config_texts import (
     USER,
     Rule,
+    address_of,
     any_address,
     list_of,
     network_of,
     one_of,
+    or_word,
     range_of,
     read_config,
+    read_flag,
+    read_interface,
     read_mtu,
     read_parent,
     read_vlan,
     router_address,
     wrong,
 )
-from fairlead.api.lxd.go_texts import quote
-from fairlead.api.lxd.network_config import render, shown
+from fairlead.api.lxd.network_config import AUTO, NONE, render, shown
 from fairlead.changes.network_descriptions import VERSIONS, RouterAddress
 from fairlead.changes.uplinks import AskedUplink, WireFamily, describe_uplink
+from fairlead.changes.whole_networks import any_address_of
 from fairlead.model.network import AllocationPool, Network
 
-_OF_VERSIONS: Mapping[str, Callable[[int], Rule]] = {
-    "gateway": lambda version: router_address(version, single=False),
-    "ovn.ranges": lambda version: list_of(range_of(version)),
-    "routes": lambda version: list_of(network_of(version)),
-}
-RULES: Mapping[str, Rule] = {
-    "parent": read_parent,
-    "vlan": read_vlan,
-    "mtu": read_mtu,
+PHYSICAL, BRIDGE = "physical", "bridge"
+TYPE = "type"
+"""The word of `Network.config` that says that an uplink is a bridge: no key of a client's is called so."""
+Rules = Mapping[str, Rule]
+
+
+def _of_versions(rules: Mapping[str, Callable[[int], Rule]]) -> dict[str, Rule]:
+    return {f"ipv{version}.{key}": rule(version) for version in VERSIONS for key, rule in rules.items()}
+
+
+def _any(text: str) -> str:
+    return text
+
+
+_SHARED: Rules = {
     "dns.nameservers": list_of(any_address),
-    "ovn.ingress_mode": one_of("l2proxy", "routed"),
-    **{f"ipv{version}.{key}": rule(version) for version in VERSIONS for key, rule in _OF_VERSIONS.items()},
+    **_of_versions(
+        {
+            "ovn.ranges": lambda version: list_of(range_of(version)),
+            "routes": lambda version: list_of(network_of(version)),
+        }
+    ),
 }
+_OF_BRIDGES: Rules = {
+    **dict.fromkeys(("bridge.external_interfaces", "bridge.hwaddr", "raw.dnsmasq", "security.acls"), _any),
+    **dict.fromkeys(("dns.domain", "dns.search", "dns.zone.forward", "ipv4.dhcp.routes"), _any),
+    **dict.fromkeys(("dns.zone.reverse.ipv4", "dns.zone.reverse.ipv6"), _any),
+    "bridge.driver": one_of("native", "openvswitch"),
+    "dns.mode": one_of("none", "managed", "dynamic"),
+    "ipv4.dhcp.gateway": or_word(NONE, address_of(4)),
+    "ipv6.dhcp.stateful": read_flag,
+    **{f"security.acls.default.{way}.action": one_of("allow", "drop", "reject") for way in ("ingress", "egress")},
+    **{f"security.acls.default.{way}.logged": read_flag for way in ("ingress", "egress")},
+    **{f"bgp.ipv{version}.nexthop": address_of(version) for version in VERSIONS},
+    **_of_versions(
+        {
+            **dict.fromkeys(("dhcp", "firewall", "nat", "routing"), lambda _: read_flag),
+            "dhcp.expiry": lambda _: _any,
+            "dhcp.ranges": lambda version: list_of(range_of(version)),
+            "nat.address": address_of,
+            "nat.order": lambda _: one_of("before", "after"),
+        }
+    ),
+}
+"""What a host does with its bridge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkType:
+    name: str
+    gateway: str
+    """How the key of an IP version with the gateway's address ends."""
+    mtu: str
+    """The key."""
+    rules: Rules
+    kept: frozenset[str]
+    """The keys that are shown as they were said."""
+
+
+UPLINKS: Mapping[str, UplinkType] = {
+    each.name: each
+    for each in (
+        UplinkType(
+            name=PHYSICAL,
+            gateway="gateway",
+            mtu="mtu",
+            rules={
+                **_SHARED,
+                "parent": read_parent,
+                "vlan": read_vlan,
+                "mtu": read_mtu,
+                "ovn.ingress_mode": one_of("l2proxy", "routed"),
+                **_of_versions({"gateway": lambda version: router_address(version, single=False)}),
+            },
+            kept=frozenset({"ovn.ingress_mode"}),
+        ),
+        UplinkType(
+            name=BRIDGE,
+            gateway="address",
+            mtu="bridge.mtu",
+            rules={
+                **_SHARED,
+                **_OF_BRIDGES,
+                "bridge.mtu": read_mtu,
+                **_of_versions({"address": lambda version: or_word(NONE, router_address(version, single=False), AUTO)}),
+            },
+            kept=frozenset(_OF_BRIDGES),
+        ),
+    )
+}
+
+
+def uplink_type(network: Network) -> UplinkType:
+    """`physical` unless it was made as a bridge."""
+    return UPLINKS[dict(network.config).get(TYPE, PHYSICAL)]
 
 
 def encode_uplink_config(network: Network, default_mtu: int) -> dict[str, str]:
-    asked, said = describe_uplink(network), dict(network.config)
-    config = {key: text for key, text in said.items() if key.startswith(USER) or key == "ovn.ingress_mode"}
-    if asked.physical_network:
+    asked, said, kind = describe_uplink(network), dict(network.config), uplink_type(network)
+    config = {key: text for key, text in said.items() if key.startswith(USER) or key in kind.kept}
+    if kind.name == PHYSICAL and asked.physical_network:
         config["parent"] = asked.physical_network
-    config |= shown("vlan", asked.tag, None, said, RULES)
-    config |= shown("mtu", asked.mtu, default_mtu, said, RULES)
-    config |= shown("dns.nameservers", asked.nameservers, (), said, RULES)
-    for family in asked.families:
-        prefix, gateway = f"ipv{family.version}", family.gateway
-        config[f"{prefix}.gateway"] = f"{gateway.address}/{gateway.cidr.prefixlen}"
-        ranges = said.get(f"{prefix}.ovn.ranges", "")
-        if family.ranges:
-            same = ranges and RULES[f"{prefix}.ovn.ranges"](ranges) == family.ranges
-            config[f"{prefix}.ovn.ranges"] = ranges if same else _render(family.ranges)
+    config |= shown("vlan", asked.tag, None, said, kind.rules) if kind.name == PHYSICAL else {}
+    config |= shown(kind.mtu, asked.mtu, default_mtu, said, kind.rules)
+    config |= shown("dns.nameservers", asked.nameservers, (), said, kind.rules)
     for version in VERSIONS:
+        family = next((each for each in asked.families if each.version == version), None)
+        config |= _encode_family(kind, version, family, said)
         routes = tuple(route for route in asked.routes if route.version == version)
-        config |= shown(f"ipv{version}.routes", routes, (), said, RULES)
+        config |= shown(f"ipv{version}.routes", routes, (), said, kind.rules)
     return dict(sorted(config.items()))
+
+
+def _encode_family(
+    kind: UplinkType, version: int, family: WireFamily | None, said: Mapping[str, str]
+) -> dict[str, str]:
+    """Without a gateway the ranges are no network's, and are shown as they were said."""
+    key, ranges = f"ipv{version}.ovn.ranges", said.get(f"ipv{version}.ovn.ranges", "")
+    if family is None:
+        kept = {key: ranges} if ranges else {}
+        return kept | ({f"ipv{version}.{kind.gateway}": NONE} if kind.name == BRIDGE else {})
+    gateway = family.gateway
+    config = {f"ipv{version}.{kind.gateway}": f"{gateway.address}/{gateway.cidr.prefixlen}"}
+    if family.ranges:
+        same = ranges and kind.rules[key](ranges) == family.ranges
+        config[key] = ranges if same else _render(family.ranges)
+    return config
 
 
 def _render(ranges: tuple[AllocationPool, ...]) -> str:
     return render(tuple(f"{each.start}-{each.end}" for each in ranges))
 
 
-def decode_uplink(
-    name: str, description: str, config: Mapping[str, str], default_mtu: int, old: Network | None
-) -> AskedUplink:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidUplink:
+    """What a request says of an uplink."""
+
+    name: str
+    description: str
+    config: Mapping[str, str]
+    kind: UplinkType
+
+
+def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> AskedUplink:
     """`old` is the uplink as it is, if it is there already. One that another door made may have no parent. Raises
     ApiError 400."""
-    values = read_config(name, RULES, config)
-    if "parent" not in values and (old is None or old.segment is not None):
+    name, kind = said.name, said.kind
+    values = read_config(name, kind.rules, said.config)
+    parent = _bridge(name) if kind.name == BRIDGE else values.get("parent", "")
+    if not parent and (old is None or old.segment is not None):
         raise wrong(name, "parent", "Required value")
-    said = {key: text for key, text in config.items() if text and key != "parent" and not key.endswith(".gateway")}
+    families = (_family(said, values, version, is_new=old is None) for version in VERSIONS)
     return AskedUplink(
         name=name,
-        description=description,
-        mtu=values.get("mtu", default_mtu),
-        physical_network=values.get("parent", ""),
+        description=said.description,
+        mtu=values.get(kind.mtu, default_mtu),
+        physical_network=parent,
         tag=values.get("vlan"),
-        families=tuple(family for version in VERSIONS if (family := _family(name, values, version)) is not None),
+        families=tuple(family for family in families if family is not None),
         routes=tuple(route for version in VERSIONS for route in values.get(f"ipv{version}.routes", ())),
         nameservers=values.get("dns.nameservers", ()),
-        config=tuple(sorted(said.items())),
+        config=tuple(sorted(_kept(said).items())),
     )
 
 
-def _family(name: str, values: Mapping[str, Any], version: int) -> WireFamily | None:
-    """Raises ApiError 400."""
-    gateway: RouterAddress | None = values.get(f"ipv{version}.gateway")
-    ranges: tuple[AllocationPool, ...] = values.get(f"ipv{version}.ovn.ranges", ())
-    if gateway is not None:
-        return WireFamily(version=version, gateway=gateway, ranges=ranges)
-    if ranges:
-        raise wrong(name, f"ipv{version}.ovn.ranges", f"Cannot be used without {quote(f'ipv{version}.gateway')}")
-    return None
+def _bridge(name: str) -> str:
+    """The bridge of that name. Raises ApiError 400."""
+    try:
+        return read_interface(name)
+    except ValueError as error:
+        raise ApiError(400, f"Invalid network name: {error}") from None
+
+
+def _kept(said: SaidUplink) -> dict[str, str]:
+    elsewhere = {"parent", *(f"ipv{version}.{said.kind.gateway}" for version in VERSIONS)}
+    kept = {key: text for key, text in said.config.items() if text and key not in elsewhere}
+    return kept | ({TYPE: BRIDGE} if said.kind.name == BRIDGE else {})
+
+
+def _family(said: SaidUplink, values: Mapping[str, Any], version: int, *, is_new: bool) -> WireFamily | None:
+    """Without a gateway there is none, as in Incus, whatever the ranges are. A new bridge that is not told otherwise
+    has any address."""
+    unsaid = AUTO if is_new and said.kind.name == BRIDGE else NONE
+    address: RouterAddress | str = values.get(f"ipv{version}.{said.kind.gateway}", unsaid)
+    if address == AUTO:
+        address = any_address_of(said.name, version)
+    if isinstance(address, str):
+        return None
+    return WireFamily(version=version, gateway=address, ranges=values.get(f"ipv{version}.ovn.ranges", ()))

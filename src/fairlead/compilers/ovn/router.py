@@ -136,6 +136,8 @@ def _gateway(snapshot: Snapshot, router: Router, gateway: ExternalGateway) -> It
     if not snapshot.gateway_chassis:
         raise Unsupported("external_gateway_info while the configuration names no ovn.gateway_chassis", PROVIDER)
     port = snapshot.ports[gateway.port_id]
+    if not port.fixed_ips:  # a port of a router has an address (ovn-nb(5)): so the router leads nowhere
+        return
     largest = _largest_packet(snapshot, router, port)
     yield _router_port(snapshot, port, pairs({"gateway_mtu": str(largest)}))
     chassis = _in_order(snapshot.gateway_chassis, router.id)[:MOST_GATEWAY_CHASSIS]
