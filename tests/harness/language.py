@@ -345,12 +345,14 @@ def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]
 
 
 def _held(documents: Documents, identity: str, network: str, addresses: str, owner: str, device: str) -> Port:
-    """A port that belongs to a router or a floating IP."""
+    """A port that belongs to a router or a floating IP; `gateway:public=` is one without an address."""
     return Port(
         id=identity,
         network_id=network,
         mac_address=_mac(identity.replace("-", "")),
-        fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses.split(",")),
+        fixed_ips=tuple(
+            _fixed(documents, network, parse_address(address)) for address in addresses.split(",") if address
+        ),
         device_owner=owner,
         device_id=device,
         **COMMON,

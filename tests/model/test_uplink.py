@@ -74,6 +74,17 @@ def test_without_the_gateway_there_are_no_rows_and_members_do_not_answer():
     assert operating(made(WORLD.replace("gateway:public=203.0.113.10", ""), bare)) is OperatingStatus.ERROR
 
 
+def test_a_gateway_without_an_address_has_no_vips():
+    """None is placed there; one that is there all the same has rows when the gateway has an address."""
+    bare = WORLD.replace("gateway:public=203.0.113.10", "gateway:public=").replace("r2 net2", "r2 project=x net2")
+    assert chosen("", "a/10.0.0.11:80", bare) is None
+    web, owner = WEB.format("at=r1", "a/10.0.0.11:80"), Owner(Kind.LOAD_BALANCER, "web")
+    before, after = made(bare, web), made(WORLD, web)
+    assert compile_owner(before, owner) == {} != compile_owner(after, owner)
+    for old, new in ((before, after), (after, before)):
+        assert owner in affected(old, new, [Owner(Kind.PORT, "r1-public")])
+
+
 def operating(snapshot: Snapshot) -> OperatingStatus:
     applied = Applied(generation=snapshot.revision)
     return balancer_status(snapshot, snapshot.load_balancers["web"], applied).of_balancer()

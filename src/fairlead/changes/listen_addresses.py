@@ -16,7 +16,6 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, overlaps, usable_range
-from fairlead.model.foreign import is_foreign
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import (
     AllocationPool,
@@ -29,7 +28,7 @@ from fairlead.model.network import (
     is_routed,
     subnet_with,
 )
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
 from fairlead.model.steps import Steps
 
 
@@ -204,16 +203,10 @@ def _grants(snapshot: Snapshot, asker: Asker, network: Network, uplink: Network)
 
 def _uplink(snapshot: Snapshot, network: Network) -> Network:
     uplink = find_uplink(snapshot, network)
-    if uplink is None or not _has_address(snapshot, network):
+    router = _router_outside(snapshot, network)
+    if uplink is None or router is None or not leads_out(snapshot, router):
         raise Refused(Isolated(network=network.name))
     return uplink
-
-
-def _has_address(snapshot: Snapshot, network: Network) -> bool:
-    """Whether the network's router has an address outside: an uplink without a gateway gives none."""
-    router = _router_outside(snapshot, network)
-    port = None if router is None or router.gateway is None else snapshot.ports.get(router.gateway.port_id)
-    return port is None or is_foreign(port) or bool(port.fixed_ips)
 
 
 def _check_family(network: Network, version: int) -> None:

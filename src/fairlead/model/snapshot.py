@@ -16,7 +16,7 @@ from fairlead.model.balancer_status import PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
 from fairlead.model.enrolment import Node, NodeToken
-from fairlead.model.foreign import ForeignNetwork, is_foreign
+from fairlead.model.foreign import ForeignNetwork, ForeignRouter, is_foreign
 from fairlead.model.health import Endpoint, Health, HealthKey
 from fairlead.model.hosts import Block, Host, PrefixKey
 from fairlead.model.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
@@ -275,9 +275,16 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
     router = snapshot.routers.get(balancer.router_id or "")
     if router is None or router.gateway is None or router.project_id != balancer.project_id:
         return None
+    is_there = router.gateway.network_id == balancer.vip.network_id and leads_out(snapshot, router)
+    return router.gateway if is_there else None
+
+
+def leads_out(snapshot: Snapshot, router: Router | ForeignRouter) -> bool:
+    """Whether the router has a gateway with an address: an external network without a subnet on its wire gives none."""
+    if router.gateway is None:
+        return False
     port = snapshot.ports.get(router.gateway.port_id)
-    leads = port is None or is_foreign(port) or bool(port.fixed_ips)
-    return router.gateway if leads and router.gateway.network_id == balancer.vip.network_id else None
+    return port is None or is_foreign(port) or bool(port.fixed_ips)
 
 
 def is_at_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> bool:

@@ -9,7 +9,7 @@ from fairlead.model.domain import AddressRanges, Topology
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Router
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
 
 
 def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
@@ -18,8 +18,9 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
     described = balancer.described
     joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
     ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
-    routers = [snapshot.routers[each] for each in ids if joined is None or each in joined]
-    if described is not None:  # prefer the router that was created with the network
+    there = (snapshot.routers[each] for each in ids if joined is None or each in joined)
+    routers = [each for each in there if leads_out(snapshot, each)]
+    if described is not None:  # the router that was made with the network, if there is one
         made = snapshot.networks[described.network_id].router_id
         routers = [each for each in routers if each.id == made] or routers
     if len(routers) < 2:
