@@ -326,7 +326,7 @@ async def test_a_key_store_that_does_not_answer_is_asked_once():
         await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
     assert loop.time() == pytest.approx(0.02)
     assert isinstance(refused.value.why, NotRetrieved)
-    assert refused.value.why.references == ("one", "two", "three")
+    assert refused.value.why.references == ("one", "two", "three", "ca")
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked == ["one", "one"]
 

@@ -14,7 +14,7 @@ from fairlead.changes.asker import Asker
 from fairlead.changes.balancer_checks import check_parts, check_sizes
 from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
 from fairlead.changes.ids import check_new
-from fairlead.changes.listener_checks import check_listener, complete_listener
+from fairlead.changes.listener_checks import check_listener, check_pools_of, complete_listener
 from fairlead.changes.members_behind import hosts_of_members
 from fairlead.changes.offers import check_announced, find_provider
 from fairlead.changes.pool_checks import check_subnet, complete_pool
@@ -260,9 +260,17 @@ def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer, smallest: in
         )
     if old is None or wanted.listeners is not old.listeners:
         known = old.listeners if old else ()
-        listeners = yield from _completed(known, wanted.listeners, in_one_step(complete_listener))
+        complete = in_one_step(partial(_complete_listener, wanted))
+        listeners = yield from _completed(known, wanted.listeners, complete)
         wanted = replace(wanted, listeners=listeners)
     return wanted
+
+
+def _complete_listener(balancer: lb.LoadBalancer, known: lb.Listener | None, listener: lb.Listener) -> lb.Listener:
+    """Pools of a new listener are checked before its certificates, as in Octavia."""
+    if known is None:
+        check_pools_of(balancer, listener)
+    return complete_listener(known, listener)
 
 
 def _completed(

@@ -77,7 +77,7 @@ def check_listener(
     Pools are checked before ports, as in Octavia, so a listener with both faults gets the error of its pool.
     """
     _check_ports(listener)
-    _check_pools_of(balancer, listener)
+    check_pools_of(balancer, listener)
     transport = lb.transport(listener.protocol)
     numbers = tuple(expand(listener.ports)) if listener.ports else (0,)
     for port in numbers:
@@ -106,7 +106,8 @@ def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> Non
         raise Refused(WrongPoolProtocol(listener=listener.protocol, pool=protocol))
 
 
-def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+def check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    """Whether the listener may lead to the pools that it and its policies name. Raises Refused."""
     redirects = [policy.redirect_pool_id for policy in listener.l7policies]
     if listener.protocol is lb.ListenerProtocol.PROMETHEUS and (listener.default_pool_id or redirects):
         raise Refused(LeadsNowhere(protocol=listener.protocol))

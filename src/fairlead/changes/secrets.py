@@ -1,11 +1,11 @@
 """Certificates and keys that a change refers to for the first time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.secrets import Secret, Trust, needed_secrets, needed_trusts
+from fairlead.model.secrets import Secret, named_secrets, needed_secrets
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -19,18 +19,22 @@ class NotRetrieved(Refusal):
 
 
 def new_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Secret]]:
-    """Yield the new secrets. References that were served before stay valid, whatever their state in the key store."""
+    """Secrets that proxies need and did not need before. What was served before may stay as it is, whatever has become
+    of it in the key-store."""
+    return _added(needed_secrets, snapshot, changes)
+
+
+def newly_named_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Secret]]:
+    """Secrets that a listener or a pool names for the first time, whether or not a proxy needs them: Octavia reads them
+    in the request that names them."""
+    return _added(named_secrets, snapshot, changes)
+
+
+def _added(
+    secrets_of: Callable[[LoadBalancer], tuple[Secret, ...]], snapshot: Snapshot, changes: Changes
+) -> Iterator[tuple[LoadBalancer, Secret]]:
     for balancer in changes.puts:
         if isinstance(balancer, LoadBalancer):
             old = snapshot.load_balancers.get(balancer.id)
-            had = frozenset(needed_secrets(old)) if old is not None else ()
-            yield from ((balancer, secret) for secret in needed_secrets(balancer) if secret not in had)
-
-
-def new_trusts(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Trust]]:
-    """Authorities and lists of revoked certificates that were not used together before."""
-    for balancer in changes.puts:
-        if isinstance(balancer, LoadBalancer):
-            old = snapshot.load_balancers.get(balancer.id)
-            had = frozenset(needed_trusts(old)) if old is not None else ()
-            yield from ((balancer, trust) for trust in needed_trusts(balancer) if trust not in had)
+            had = frozenset(secrets_of(old)) if old is not None else frozenset[Secret]()
+            yield from ((balancer, secret) for secret in secrets_of(balancer) if secret not in had)

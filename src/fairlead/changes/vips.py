@@ -126,11 +126,6 @@ class SubnetTwice(Refusal):
     """A load balancer can have one VIP per subnet only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubnetElsewhere(Refusal):
-    """The subnet is not on the requested network."""
-
-
 def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
     """Return the port and VIPs for a request. Raises Refused."""
     if asked.port_id:
@@ -138,7 +133,7 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
     if asked.subnet_id:
         network, subnet = _find_subnet(snapshot, asker.identity, asked.subnet_id)
         if asked.network_id not in (None, network.id):
-            raise Refused(SubnetElsewhere())
+            raise Refused(NotFound(what=Subnet, id=subnet.id))
     elif asked.network_id:
         network = _find_network(snapshot, asker.identity, asked.network_id)
         subnet = choose_subnet(snapshot, network, asked.address)
@@ -212,7 +207,7 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
     ]
     if len(fixed) != 1:
         raise Refused(WhichAddress(several=bool(fixed)))
-    more = [_additional_of(snapshot, port, each) for each in asked.more]
+    more = [_additional_of(snapshot, who, port, each) for each in asked.more]
     _refuse_twice([*fixed, *more])
     if isinstance(port, ForeignPort):
         return VipPort(_vips(port, (*fixed, *more)), port, is_new=False)
@@ -241,7 +236,7 @@ def _named(snapshot: Snapshot, port: Port, subnet_id: str | None) -> str | None:
     return None if is_foreign(port) and subnet_id not in snapshot.subnet_network else subnet_id
 
 
-def _additional_of(snapshot: Snapshot, port: Port, asked: AlsoAsked) -> FixedIP:
+def _additional_of(snapshot: Snapshot, who: Identity, port: Port, asked: AlsoAsked) -> FixedIP:
     """Return an additional address of the given port. Raises Refused."""
     if asked.port_id not in (None, port.id):
         raise Refused(PortsOfSeveralVips())
@@ -250,6 +245,8 @@ def _additional_of(snapshot: Snapshot, port: Port, asked: AlsoAsked) -> FixedIP:
         wanted = asked.address in (None, fixed.address)
         if wanted and (fixed.subnet_id == subnet_id or (subnet_id is None and asked.address is not None)):
             return fixed
+    if not is_foreign(port) and _find_subnet(snapshot, who, asked.subnet_id)[0].id != port.network_id:
+        raise Refused(SubnetsOfSeveralNetworks())
     raise Refused(PortWithoutAddress(port_id=port.id, subnet_id=asked.subnet_id))
 
 

@@ -122,15 +122,19 @@ def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
     return tuple(found)
 
 
-def needed_trusts(balancer: LoadBalancer) -> tuple[Trust, ...]:
-    """By its proxies, each once, where lists of revoked certificates are named."""
-    found = dict[Trust, None]()
-    for listener in proxied_listeners(balancer):
-        pools = filter(None, (find_pool(balancer, pool_id) for pool_id in pools_of(listener)))
-        for its in (client_secrets(listener), *map(member_secrets, pools)):
-            of = {each.role: each for each in its}
-            if Role.AUTHORITY in of and Role.REVOCATIONS in of:
-                found[Trust(authority=of[Role.AUTHORITY], revocations=of[Role.REVOCATIONS])] = None
+def named_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
+    """All secrets that its listeners and pools name, each once, whether or not a proxy needs them now: a listener may
+    authenticate no clients, a pool may have TLS switched off, or no listener may lead to it."""
+    found = dict[Secret, None]()
+    for listener in balancer.listeners:
+        if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:
+            said = listener.tls or _NO_TLS
+            found.update(dict.fromkeys(_secrets(None, said.client_ca_container_ref, said.client_crl_container_ref)))
+            shown = shown_references(listener)
+            found.update(dict.fromkeys(Secret(role=Role.CERTIFICATE, reference=each) for each in shown))
+    for pool in balancer.pools:
+        if (tls := pool.tls) is not None:
+            found.update(dict.fromkeys(_secrets(tls.container_ref, tls.ca_container_ref, tls.crl_container_ref)))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ HSTS = "The HSTS feature can only be used for listeners using the TERMINATED_HTT
 CLIENT_CA = "An SNI or default certificate container reference must be provided with a client CA container reference."
 NO_TLS = "UDP protocol listener does not support TLS or header insertion."
 TAKEN = {"protocol_port": 80}
+ENDS_TLS = {"protocol": "TERMINATED_HTTPS"}
 POOL = {"loadbalancer_id": LB, "lb_algorithm": "ROUND_ROBIN", **WEB}
 LISTENER = {"loadbalancer_id": LB, "protocol": "TCP", "protocol_port": 82}
 POLICY = {"listener_id": "{front}"}
@@ -104,6 +105,12 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
      "['X-Bad'] is not a valid option for insert_headers"),
     ("POST", "listener", {**LISTENER, **TAKEN, "protocol": "HTTPS", "default_pool_id": "{app}"}, 400,
      f"{FAILURE}The pool protocol 'HTTP' is invalid while the listener protocol is 'HTTPS'."),
+    ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": "{secure}"}, 400,
+     f"{FAILURE}The pool protocol 'HTTPS' is invalid while the listener protocol is 'TERMINATED_HTTPS'."),
+    ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
+    ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": "{app}"}, 400,
+     f"{FAILURE}An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol"
+     " listeners."),
     ("POST", "listener", {**LISTENER, **TAKEN, "default_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
     ("POST", "listener", {**LISTENER, **TAKEN, "protocol": "PROMETHEUS", "default_pool_id": "{app}"}, 400,
      "Protocol PROMETHEUS listeners cannot have child objects."),
@@ -132,7 +139,7 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
      f"{FAILURE}Invalid availability zone."),
 ]  # fmt: skip
 PATHS = {"l7policy": "l7policies"}
-REFERENCES = ("{lb}", "{front}", "{metrics}", "{app}")
+REFERENCES = ("{lb}", "{front}", "{metrics}", "{app}", "{secure}")
 _COMMON = (
     *("admin_state_up", "created_at", "id", "operating_status", "project_id", "provisioning_status", "tags"),
     *("tenant_id", "updated_at"),
@@ -179,9 +186,11 @@ def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[i
 
 @pytest.fixture
 def door(anything: Door) -> Door:
-    """The tree, at rest, a listener for metrics and one of datagrams."""
+    """The tree, at rest, a listener for metrics and one of datagrams, and a pool of HTTPS."""
     anything.build()
     anything.rest()
+    secure = {"loadbalancer_id": anything.ids["lb"], "protocol": "HTTPS", "lb_algorithm": "ROUND_ROBIN"}
+    anything.ids["secure"] = anything.make("pool", **secure)["id"]
     for name, protocol, port in (("metrics", "PROMETHEUS", 90), ("datagrams", "UDP", 91)):
         values = {"loadbalancer_id": anything.ids["lb"], "protocol": protocol, "protocol_port": port}
         anything.ids[name] = anything.make("listener", **values)["id"]

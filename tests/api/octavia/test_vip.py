@@ -8,14 +8,16 @@ from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import FixedIP, Port
 from fairlead.model.writing import Changes
 from harness.api import NOON
-from harness.front_ends.octavia_world import NET, SUBNET, Door, machine, network
+from harness.front_ends.octavia_world import NET, NOBODY, SUBNET, Door, machine, network
 
 BARE, OTHER = "11111111-0000-4000-8000-000000000002", "22222222-0000-4000-8000-000000000002"
+ELSEWHERE = "22222222-0000-4000-8000-000000000003"
 
 
 @pytest.fixture
 def door(ovn: Door) -> Door:
-    """A network with two subnets, one with none, and a port with an address on each subnet of the first."""
+    """A network with two subnets, one with none, one with a subnet of its own, and a port with an address on each
+    subnet of the first."""
     second = replace(
         network().subnets[0], id=OTHER, cidr=parse_network("10.1.0.0/24"), gateway=None, allocation_pools=()
     )
@@ -32,7 +34,9 @@ def door(ovn: Door) -> Door:
         mac_address="02:00:00:00:00:60",
         fixed_ips=both,
     )
-    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(wide, replace(network(), id=BARE, subnets=()), port))))
+    third = replace(second, id=ELSEWHERE, cidr=parse_network("10.2.0.0/24"))
+    others = (replace(network(), id=BARE, subnets=()), replace(network(), id=NOBODY, subnets=(third,)))
+    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(wide, *others, port))))
     return ovn
 
 
@@ -54,13 +58,29 @@ def door(ovn: Door) -> Door:
             "VIP port's subnet could not be determined. Please specify either a VIP subnet or address.",
         ),
         (
-            {"vip_subnet_id": SUBNET, "vip_network_id": BARE},
-            "Supplied VIP subnet doesn't belong to the supplied VIP network.",
+            {"vip_port_id": machine(60), "vip_subnet_id": SUBNET, "additional_vips": [{"subnet_id": ELSEWHERE}]},
+            "All VIP subnets must belong to the same network.",
         ),
     ],
 )
-def test_where_a_vip_cannot_be(door: Door, body: dict[str, str], words: str):
+def test_where_a_vip_cannot_be(door: Door, body: dict[str, object], words: str):
     assert door.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Validation failure: {words}")
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        ({"vip_subnet_id": SUBNET, "vip_network_id": BARE}, SUBNET),
+        ({"vip_subnet_id": NOBODY}, NOBODY),
+        (
+            {"vip_port_id": machine(60), "vip_subnet_id": SUBNET, "additional_vips": [{"subnet_id": NOBODY}]},
+            NOBODY,
+        ),
+    ],
+)
+def test_a_subnet_that_a_vip_cannot_have(door: Door, body: dict[str, object], missing: str):
+    """Octavia names the subnet, whether it is on another network than the request says or there is none."""
+    assert door.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Subnet {missing} not found.")
 
 
 @pytest.mark.parametrize("body", [{"vip_address": "10.1.0.60"}, {"vip_subnet_id": OTHER}])

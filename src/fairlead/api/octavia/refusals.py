@@ -384,7 +384,6 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f"Port {why.port_id} has no such address on subnet {why.subnet_id}."
     ),
     vips.SubnetTwice: lambda _: bad_request("Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."),
-    vips.SubnetElsewhere: lambda _: bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network."),
 }
 WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     **_CATALOG,
