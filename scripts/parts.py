@@ -117,6 +117,18 @@ PARTS = (
         ),
     ),
     Part(
+        name="octavia-api",
+        text="Octavia's own functional tests of its API, against Fairlead",
+        targets=("octavia-api",),
+        covers=(
+            "src/fairlead/api/octavia/",
+            "src/fairlead/changes/",
+            "constraints-octavia.txt",
+            "tests/conformance/",
+            "tests/harness/conformance/functional",
+        ),
+    ),
+    Part(
         name="neutron",
         text="a real Keystone, Neutron (ML2/OVN) and Octavia in the lab",
         targets=("test-neutron",),
@@ -202,7 +214,7 @@ def git(*words: str) -> str:
 
 def show(parts: Iterable[Part]) -> None:
     for part in parts:
-        print(f"  make test-all PART={part.name:10} {part.text}")
+        print(f"  make test-all PART={part.name:11} {part.text}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
 from fairlead.model.owner import Owner
+from fairlead.model.quota import NO_LIMITS, Limits
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes
@@ -70,6 +71,7 @@ class Deployment:
     facts: Snapshot
     names: providers.Names
     keys: Keys = field(default_factory=Keys)
+    limits: Limits = NO_LIMITS
 
 
 PLAIN = Deployment(Snapshot(gateway_chassis=("gw1", "gw2")), providers.DEFAULT)
@@ -184,6 +186,7 @@ async def inside(
         patience=PATIENCE,
         providers=deployment.names,
         keys=deployment.keys,
+        limits=deployment.limits,
     )
     door = make_door(services)
 

@@ -37,6 +37,16 @@ def tempest(
     return [(test.removeprefix(f"{package}."), outcome, reason) for test, outcome, reason in outcomes]
 
 
+def functional(python: Path, address: str, module: str, left_out: Iterable[str] = ()) -> list[Outcome]:
+    """Runs a module of Octavia's functional tests, without those left out, against the server there. `python` is that
+    of Octavia's environment."""
+    program = [python, "-P", "-W", "ignore", Path(__file__).with_name("functional.py"), address, module, *left_out]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    outcomes = [json.loads(line) for line in ended.stdout.splitlines()]
+    return [(test, outcome, reason) for test, outcome, reason in outcomes]
+
+
 def module_of(test: str) -> str:
     """scenario.v2.test_pool.PoolScenarioTest.test_x -> scenario.v2.test_pool"""
     return ".".join(test.split(".")[:3])
