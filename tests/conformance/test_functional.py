@@ -21,7 +21,7 @@ pytestmark = pytest.mark.client
 
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE.parents[1] / ".venv-octavia"
-MODULES = ("load_balancer", "listener", "pool")
+MODULES = ("load_balancer", "listener", "pool", "health_monitor", "member", "l7policy", "l7rule", "amphora")
 """The long ones come first."""
 PROCESSES = 2
 
