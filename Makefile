@@ -22,7 +22,7 @@ TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo demo-octavia demo-native down check format-check types pure newest test unit end-to-end test-all \
-	parts flaky test-long test-random test-package test-octavia test-ovn test-neutron cases mutants mutants-changed fuzz siege \
+	parts flaky test-long test-random test-package test-octavia test-ovn test-ovn-sid test-neutron cases mutants mutants-changed fuzz siege \
 	tempest octavia-api wheel bench scale lab clean format killed killed-nodes ha
 
 help: ## this list

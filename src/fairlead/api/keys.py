@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from fairlead.changes.refusal import Refused
-from fairlead.changes.secrets import NotRetrieved, new_secrets, newly_named_secrets
+from fairlead.changes.secrets import NotRetrieved, new_secrets, new_trusts, newly_named_secrets
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
 from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, weakness_of
@@ -229,12 +229,15 @@ class Trial:
         """(Project, secret) -> reason of failure; empty if valid."""
 
     def check(self, snapshot: Snapshot, changes: Changes) -> None:
-        """Check all keys that the changes reference for the first time. Raises NotTried, Refused and Unsupported."""
-        needed = dict[tuple[str, Secret], None]()
+        """Check all keys that the changes reference for the first time; without a key store, those that a proxy needs.
+        Raises NotTried, Refused and Unsupported."""
+        needed = dict[tuple[str, Secret | Trust], None]()
         for balancer, secret in new_secrets(snapshot, changes):
             if not self._has_store:
                 raise Unsupported("keys and certificates", balancer.provider, NO_STORE)
             needed[balancer.project_id, secret] = None
+        for balancer, trust in new_trusts(snapshot, changes):
+            needed[balancer.project_id, trust] = None
         if self._has_store:
             named = newly_named_secrets(snapshot, changes)
             needed.update({(balancer.project_id, secret): None for balancer, secret in named})

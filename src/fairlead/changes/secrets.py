@@ -1,11 +1,12 @@
 """Certificates and keys that a change refers to for the first time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fairlead.changes.refusal import Refusal
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.secrets import Secret, named_secrets, needed_secrets
+from fairlead.model.secrets import Secret, Trust, named_secrets, needed_secrets, needed_trusts
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -19,22 +20,30 @@ class NotRetrieved(Refusal):
 
 
 def new_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Secret]]:
-    """Secrets that proxies need and did not need before. What was served before may stay as it is, whatever has become
-    of it in the key-store."""
+    """Yield the secrets that proxies need and did not need before. References that were served before stay valid,
+    whatever their state in the key store."""
     return _added(needed_secrets, snapshot, changes)
 
 
 def newly_named_secrets(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Secret]]:
-    """Secrets that a listener or a pool names for the first time, whether or not a proxy needs them: Octavia reads them
-    in the request that names them."""
+    """Yield the secrets that a listener or pool refers to for the first time, whether or not a proxy needs them.
+    Octavia reads them in the request that refers to them."""
     return _added(named_secrets, snapshot, changes)
 
 
+def new_trusts(snapshot: Snapshot, changes: Changes) -> Iterator[tuple[LoadBalancer, Trust]]:
+    """Yield the certificate authorities with revocation lists that were not used together before."""
+    return _added(needed_trusts, snapshot, changes)
+
+
+_Named = TypeVar("_Named", bound=Hashable)
+
+
 def _added(
-    secrets_of: Callable[[LoadBalancer], tuple[Secret, ...]], snapshot: Snapshot, changes: Changes
-) -> Iterator[tuple[LoadBalancer, Secret]]:
+    named_by: Callable[[LoadBalancer], tuple[_Named, ...]], snapshot: Snapshot, changes: Changes
+) -> Iterator[tuple[LoadBalancer, _Named]]:
     for balancer in changes.puts:
         if isinstance(balancer, LoadBalancer):
             old = snapshot.load_balancers.get(balancer.id)
-            had = frozenset(secrets_of(old)) if old is not None else frozenset[Secret]()
-            yield from ((balancer, secret) for secret in secrets_of(balancer) if secret not in had)
+            had = frozenset(named_by(old)) if old is not None else frozenset[_Named]()
+            yield from ((balancer, each) for each in named_by(balancer) if each not in had)

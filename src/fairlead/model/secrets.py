@@ -122,9 +122,23 @@ def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
     return tuple(found)
 
 
+def needed_trusts(balancer: LoadBalancer) -> tuple[Trust, ...]:
+    """Return the certificate authorities with revocation lists that its proxies use, each once."""
+    found = dict[Trust, None]()
+    for listener in proxied_listeners(balancer):
+        pools = filter(None, (find_pool(balancer, pool_id) for pool_id in pools_of(listener)))
+        for its in (client_secrets(listener), *map(member_secrets, pools)):
+            of = {each.role: each for each in its}
+            if Role.AUTHORITY in of and Role.REVOCATIONS in of:
+                found[Trust(authority=of[Role.AUTHORITY], revocations=of[Role.REVOCATIONS])] = None
+    return tuple(found)
+
+
 def named_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
-    """All secrets that its listeners and pools name, each once, whether or not a proxy needs them now: a listener may
-    authenticate no clients, a pool may have TLS switched off, or no listener may lead to it."""
+    """Return all secrets that its listeners and pools refer to, each once, whether or not a proxy needs them.
+
+    A listener may authenticate no clients, and a pool may have TLS switched off or be unused.
+    """
     found = dict[Secret, None]()
     for listener in balancer.listeners:
         if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:

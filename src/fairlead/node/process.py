@@ -213,7 +213,9 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     asked = read_servers(options, ANSWER_PATIENCE)
     tracked = Tracked(options.bridge, Tools(run_dir), run_dir, options.max_tracked_connections)
     cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
-    proxying = _proxying(options, heard, ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir)), tally)
+    proxying = _proxying(
+        options, heard, ProxyPlaces(options.bridge, options.proxy_namespace_prefix, Tools(run_dir)), tally
+    )
     reports.count(probing.counts, cutting.counts)
     parts = (*heard.listening, reports.run, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
@@ -223,10 +225,12 @@ def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tall
     """Make the reconciler of proxies. Raises OSError if the password cannot be read."""
     counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
-    program = Program(path=options.haproxy, memory=options.haproxy_memory)
-    driver = HAProxy(Path(options.proxies), places, heard.reports.serves, program, borrow, counters)
+    program = Program(path=options.haproxy_binary, memory=options.haproxy_memory_limit)
+    driver = HAProxy(Path(options.proxy_directory), places, heard.reports.serves, program, borrow, counters)
     heard.reports.count(driver.counts)
-    return Proxying(heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.renewal)))
+    return Proxying(
+        heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.secret_refresh_interval))
+    )
 
 
 class Heard:
