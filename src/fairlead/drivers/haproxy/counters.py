@@ -53,7 +53,12 @@ class _Answer:
     @property
     def is_over(self) -> bool:
         """Whether it is to end, and has nobody left."""
-        return self.is_stopping and not any(each.active for each in self.figures.values())
+        return self.is_stopping and not self.open_listeners
+
+    @property
+    def open_listeners(self) -> frozenset[str]:
+        """Those that have connections."""
+        return frozenset(name for name, figures in self.figures.items() if figures.active)
 
     @property
     def is_stopping(self) -> bool:
@@ -74,6 +79,8 @@ class Counters:
     def __init__(self, counted: Counted = nobody) -> None:
         self._counted = counted
         self._last_words = set["asyncio.Task[None]"]()
+        self._open: dict[Running, frozenset[str]] = {}
+        """Of processes that were replaced: the listeners that have connections there."""
 
     async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> int | None:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
@@ -102,6 +109,11 @@ class Counters:
         finally:
             self._let_go(held)
 
+    def open_listeners(self, replaced: Running) -> frozenset[str] | None:
+        """Listeners whose connections a replaced process had when it was read last, a second ago at most; None if it is
+        not read."""
+        return self._open.get(replaced)
+
     async def _hold(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> _Held | None:
         """None when it does not answer any more."""
         try:
@@ -114,6 +126,7 @@ class Counters:
             writer.close()
             return None
         self._take(running, answer, counted_for)
+        self._open[running] = answer.open_listeners
         return _Held(running, reader, writer, counted_for)
 
     def _let_go(self, held: _Held | None) -> None:
@@ -135,6 +148,7 @@ class Counters:
                 await asyncio.sleep(pause)
                 answer = await _ask(held.reader, held.writer, QUESTION)
                 self._take(held.running, answer, held.counted_for)
+                self._open[held.running] = answer.open_listeners
                 if answer.is_over:
                     return
                 if answer.is_stopping:
@@ -145,6 +159,7 @@ class Counters:
             return  # it was ended
         finally:
             held.writer.close()
+            self._open.pop(held.running, None)
 
     def _take(self, running: Running, answer: _Answer, counted_for: Mapping[str, str]) -> None:
         """Reports an answer of this process; one of another process at the same socket is ignored."""

@@ -59,6 +59,11 @@ def is_of_servers(change: Diff) -> bool:
     return all(key[0] == "Server" for key in (*change.creates, *change.updates, *change.deletes))
 
 
+def listeners_of(some: Iterable[Rows]) -> frozenset[str]:
+    """The names of all frontends among these rows."""
+    return frozenset(row.name for rows in some for row in rows.values() if isinstance(row, Frontend))
+
+
 class HAProxy:
     """A driver (`drivers/interface.py`)."""
 
@@ -251,6 +256,7 @@ class HAProxy:
         network.kept.owners.update({owner: ours(its) for owner, its in rows.items()})
         for owner in [each for each in rows if not rows[each]]:
             del network.kept.owners[owner]
+        network.changing = listeners_of([*(before.get(owner, {}) for owner in rows), *rows.values()])
         try:
             await self._bring(network_id, network, Changed(had, rows.keys(), is_new=bool(left_out)))
             self._secrets.forget(network.kept)
@@ -261,7 +267,7 @@ class HAProxy:
             await self._keeper.hold(network)
             raise DriverError(f"the proxy of network {network_id}: {error}") from None
         finally:
-            network.before = None
+            network.before, network.changing = None, frozenset()
         if left_out:
             self._keeper.failing(list(left_out))
 

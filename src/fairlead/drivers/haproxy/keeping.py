@@ -200,8 +200,16 @@ class Keeper:
         network.is_silent = False
         self._serves(network)
         there = await asyncio.to_thread(all_running, kept.folder)
-        retire([each for each in there if each != network.running])
+        replaced = [each for each in there if each != network.running]
+        since = network.changed_since
+        network.changed_since = {each: since.get(each, frozenset()) | network.changing for each in replaced}
+        retire(replaced, [each for each in replaced if self._is_expendable(network, each)])
         kept.write(settled=True)
+
+    def _is_expendable(self, network: Network, replaced: Running) -> bool:
+        """Whether all connections of a replaced process are those of load balancers that have changed since."""
+        still_open = self.counters.open_listeners(replaced)
+        return still_open is not None and still_open <= network.changed_since[replaced]
 
     async def place(self, network: Network, process: AnyProcess) -> None:
         """What differs of where it stands is changed under it. Raises DriverError."""

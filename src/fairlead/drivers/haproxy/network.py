@@ -36,6 +36,10 @@ class Network:
     """While another one takes its place: its end is none of the proxy's."""
     ports: frozenset[int] = frozenset()
     """At which the process that runs takes connections."""
+    changing: frozenset[str] = frozenset()
+    """Listeners of the owners whose change is at work."""
+    changed_since: Mapping[Running, frozenset[str]] = field(default_factory=dict)
+    """Processes that were replaced, and the listeners whose owners have changed since they were started."""
     counted_for: Mapping[str, str] = field(default_factory=dict)
     """Each backend of the process that runs, and the listener to which its errors are added (`counters.py`)."""
     watch: "asyncio.Task[None] | None" = None

@@ -35,8 +35,8 @@ DRAFT = "draft"
 """A folder, in which a configuration is tried."""
 CONTROL, PEERS = "sockets/control", "sockets/peers"
 MOST_REPLACED = 4
-"""Of one network, that were replaced and still have connections: the oldest of more are ended. Each is memory of the
-node, and a tenant who changes a listener again and again under connections that stay makes them."""
+"""Of one network, that were replaced and still have connections: of more some are ended (`retire`). Each is memory of
+the node, and a tenant who changes a listener again and again under connections that stay makes them."""
 
 
 class NotStarted(DriverError):
@@ -143,11 +143,13 @@ def all_running(folder: Path) -> list[Running]:
     return sorted((each for each in found if each.began), key=lambda each: int(each.began))
 
 
-def retire(others: Sequence[Running]) -> None:
-    """They take no new connections, and end when they have none; of too many the oldest end at once."""
+def retire(others: Sequence[Running], expendable: Sequence[Running]) -> None:
+    """Processes that were replaced, the oldest first, take no new connections and end when they have none. If there are
+    too many, the oldest of the `expendable` ones are ended immediately, then the oldest of the others."""
     for each in others:
         _signal(each, signal.SIGUSR1)
-    for each in others[:-MOST_REPLACED]:
+    order = [*expendable, *(each for each in others if each not in expendable)]
+    for each in order[: max(len(others) - MOST_REPLACED, 0)]:
         _signal(each, signal.SIGTERM)
 
 
