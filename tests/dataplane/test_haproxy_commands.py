@@ -92,12 +92,20 @@ def test_every_secret_is_renewed_by_its_kind(role: Role, kind: str) -> None:
     assert wanted == [command.text for command in renewal(secret)]
 
 
-@pytest.mark.parametrize(
-    "row", [PROCESS, FRONTEND, Backend(name="b", process="net", lines=()), replace(SHOWN, is_default=True)]
-)
+BACKEND = Backend(name="b", process="net", lines=())
+
+
+@pytest.mark.parametrize("row", [PROCESS, FRONTEND, replace(SHOWN, is_default=True)])
 def test_sections_come_change_and_go_with_a_reload(row: HAProxyRow) -> None:
     assert texts(rows(row), {}) is None
     assert texts({}, rows(row)) is None
+
+
+def test_a_backend_comes_with_a_reload_and_goes_without() -> None:
+    """Nothing in the process leads there any more: else its frontend changes too."""
+    assert texts(rows(BACKEND), {}) is None
+    assert texts({}, rows(BACKEND)) == []
+    assert texts(rows(replace(FRONTEND, lines=())), rows(BACKEND, FRONTEND)) is None
 
 
 def test_a_limit_changes_with_a_reload() -> None:

@@ -21,7 +21,7 @@ from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping, process, turn
 from fairlead.drivers.haproxy.network import folder_name
 from fairlead.drivers.haproxy.pace import MANY
-from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, NotStarted, Program, Running, all_running
+from fairlead.drivers.haproxy.process import CONTROL, MAX_REPLACED, PID, NotStarted, Program, Running, all_running
 from fairlead.drivers.haproxy.runtime import CommandFailed
 from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
@@ -236,14 +236,14 @@ async def test_of_those_that_were_replaced_only_so_many_go_on(site: Site):
     await site.put(NET, NETWORK)
     with held, socket.create_server(("127.0.0.1", 0)) as silent:
         web = pool("web", member("m1", silent.getsockname()[1]))
-        for limit in range(100, 100 + MOST_REPLACED + 3):
+        for limit in range(100, 100 + MAX_REPLACED + 3):
             site.allow_replacement()
             await site.put(WEB, HAPROXY.compile(view([listener("one", port, web, connection_limit=limit)], [web]), WEB))
             client = held.enter_context(socket.create_connection(("127.0.0.1", port)))
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             held.enter_context((await asyncio.to_thread(silent.accept))[0])
         [folder] = site.folder.iterdir()
-        await eventually_equal(lambda: len(all_running(folder)), MOST_REPLACED + 1)
+        await eventually_equal(lambda: len(all_running(folder)), MAX_REPLACED + 1)
     await eventually_equal(lambda: len(all_running(folder)), 1)
 
 

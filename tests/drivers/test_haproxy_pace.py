@@ -16,7 +16,7 @@ from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import driver, keeping
 from fairlead.drivers.haproxy.network import with_change
 from fairlead.drivers.haproxy.pace import FIRST, FIRST_PAUSE, LONGEST, LONGEST_PAUSE, QUIET, STEADY, Pace, Restarts
-from fairlead.drivers.haproxy.process import MOST_REPLACED, all_running
+from fairlead.drivers.haproxy.process import MAX_REPLACED, all_running
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, get, more_answers
 from harness.ports import free_port
@@ -129,7 +129,7 @@ async def test_of_many_changes_few_are_a_process_and_the_last_one_serves(
         await more_answers(asking)
     assert set(asking.answers) == {"m1"}
     assert len(pids) == 5, "at 0, 0.25, 0.75, 1.75 and 3.75 seconds"
-    assert most <= MOST_REPLACED + 2
+    assert most <= MAX_REPLACED + 2
 
 
 @needs_haproxy

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy.process import MOST_REPLACED, all_running
+from fairlead.drivers.haproxy.process import MAX_REPLACED, all_running
 from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Site, asked
@@ -27,7 +27,7 @@ def rows(name: str, port: int, machine: int, limit: int) -> Rows:
     return HAPROXY.compile(view([front], [web]), WEB)
 
 
-@pytest.mark.parametrize("changes", [2 * MOST_REPLACED, pytest.param(1000, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("changes", [2 * MAX_REPLACED, pytest.param(1000, marks=pytest.mark.extended)])
 async def test_changes_of_another_load_balancer_cut_no_connection(
     site: Site, machines: tuple[int, int], changes: int
 ) -> None:
@@ -48,6 +48,6 @@ async def test_changes_of_another_load_balancer_cut_no_connection(
             site.allow_replacement()
             await site.put(OTHER, rows("other", changing, machines[0], 4_001 + number % 900))
             assert b" 200 " in await asyncio.to_thread(asked, untouched)
-        await eventually(lambda: len(all_running(folder)) <= MOST_REPLACED + 1, "too many have ended")
+        await eventually(lambda: len(all_running(folder)) <= MAX_REPLACED + 1, "too many have ended")
         assert first in [each.pid for each in all_running(folder)]
     await site.put(OTHER, {})

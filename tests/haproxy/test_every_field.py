@@ -5,7 +5,7 @@ A second line, a NUL, a quote: with it the whole is refused, or HAProxy takes it
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -200,8 +200,16 @@ def directives(path: Path_, form: str, text: str) -> list[tuple[str, ...]] | Non
         found = configuration(changed((path,), form, text))
     except Unsupported:
         return None
-    sections = [[shown(line, text) for line in section] for section in read_sections(found)]
-    return sorted((*section[0], *line) for section in sections for line in section)
+    sections = [[shown(line, text) for line in section] for section in read_sections(found[CONFIGURATION])]
+    maps = [
+        shown((path, *line.split(" ")), text) for path in found if path != CONFIGURATION for line in lines(found[path])
+    ]
+    return sorted([*((*section[0], *line) for section in sections for line in section), *maps])
+
+
+def lines(text: str) -> list[str]:
+    """As HAProxy reads a list or a map."""
+    return [line for line in text.split("\n") if line and not line.startswith("#")]
 
 
 def changed(paths: tuple[Path_, ...], form: str, text: str) -> tuple[Listener, Pool]:
@@ -223,11 +231,12 @@ def shown(line: tuple[str, ...], text: str) -> tuple[str, ...]:
     return tuple(re.sub("[0-9a-f]{32}", "<digest>", word).replace('"', "") for word in words)
 
 
-def configuration(asked: tuple[Listener, Pool]) -> str:
+def configuration(asked: tuple[Listener, Pool]) -> Mapping[str, str]:
+    """Its files."""
     one, its = asked
     rows = rows_of(view([one], [its]))
     process = next(row for row in rows.values() if isinstance(row, Process))
-    return files(process, rows.values(), Sockets(control="control", peers="peers"))[CONFIGURATION]
+    return files(process, rows.values(), Sockets(control="control", peers="peers"))
 
 
 CA = Authority()

@@ -12,6 +12,7 @@ from typing import Any
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
+from fairlead.dataplane.haproxy_text import OUTLIVES
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
 from fairlead.drivers.haproxy.counters import Counters
@@ -57,6 +58,8 @@ class Site:
     said: list[frozenset[int] | None] = field(default_factory=list)
     fetch: Fetch = nobody_lends
     """Who brings keys."""
+    outlives: int = OUTLIVES
+    """Seconds for which a replaced process goes on."""
     tally: Tally = field(default_factory=Tally)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Whoever was told to come later may come."""
@@ -67,7 +70,7 @@ class Site:
         self.driver = self.new()
 
     def new(self) -> HAProxy:
-        program = Program(path=PROGRAM, user="")
+        program = Program(path=PROGRAM, user="", outlives=self.outlives)
         counters = Counters(lambda process, counted: self.tally.take_process(str(process), counted))
         driver = HAProxy(self.folder, self.places, self._hear, program, self.fetch, counters)
         driver.follow(lambda _: self.settled.set(), self.failing.append)
@@ -132,10 +135,10 @@ async def opened(site: Site) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def opened_site() -> AsyncIterator[Site]:
+async def opened_site(outlives: int = OUTLIVES) -> AsyncIterator[Site]:
     """In a folder whose name is short enough for sockets in it (unix(7))."""
     with TemporaryDirectory() as folder:
-        async with opened(Site(Path(folder) / "p")) as site:
+        async with opened(Site(Path(folder) / "p", outlives=outlives)) as site:
             yield site
 
 

@@ -15,7 +15,7 @@ from immutables import Map
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, files
+from fairlead.dataplane.haproxy_text import CONFIGURATION, Held, Sockets, files
 from fairlead.dataplane.rows import Rows
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.chassis import Chassis
@@ -104,7 +104,7 @@ def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[st
     """The files of the one process, put into the folder."""
     process = next(row for row in rows.values() if isinstance(row, Process))
     sockets = Sockets(control=f"{folder}/control", peers=f"{folder}/peers")
-    texts = files(process, rows.values(), sockets, tuple(missing))
+    texts = files(process, rows.values(), sockets, Held(missing=tuple(missing)))
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

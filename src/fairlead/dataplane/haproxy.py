@@ -11,6 +11,7 @@ text. A server is kept in parts, because it changes at run time.
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from fairlead.dataplane.haproxy_policies import Policy, Wanted
 from fairlead.dataplane.haproxy_words import Line, name, render_line
 from fairlead.dataplane.rows import Key
 from fairlead.model.addresses import IPAddress, render_endpoint
@@ -21,7 +22,8 @@ METRICS = "metrics"
 EXPORTER = "exporter"
 """Frontend with the process's metrics for the agent."""
 LISTS = "lists"
-"""Directory of certificate lists, below that of the configuration, beside that of secrets."""
+"""A folder, below that of the configuration; that of secrets is beside it."""
+_AFTER_POLICIES = frozenset({"http-request", "http-response", "default_backend"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,11 @@ class Frontend:
     """Network id."""
     connections: int
     lines: tuple[Line, ...]
-    """All directives except `maxconn`."""
+    """All directives but `maxconn` and those of L7 policies."""
+    policies: tuple[Policy, ...] = ()
+    """In the order in which they apply."""
+    prepared: tuple[Policy, ...] = ()
+    """Examples of others for which a new process has free slots (`haproxy_policies.py`)."""
     backends: tuple[str, ...] = ()
     """All backends that it may use."""
     secrets: tuple[Secret, ...] = ()
@@ -114,13 +120,24 @@ class Frontend:
         return ("Frontend", self.name)
 
     @property
-    def section(self) -> tuple[Line, ...]:
-        return ("frontend", name(self.name)), ("maxconn", str(self.connections)), *self.lines
+    def wanted(self) -> Wanted:
+        return Wanted(policies=self.policies, prepared=self.prepared)
+
+    @property
+    def lasting(self) -> tuple[str, int, tuple[Line, ...], tuple[Secret, ...]]:
+        """What no command changes."""
+        return self.process, self.connections, self.lines, self.secrets
+
+    def section(self, policies: tuple[Line, ...] = ()) -> tuple[Line, ...]:
+        """With the directives of its L7 policies, which are looked at before a request is changed."""
+        place = next((at for at, line in enumerate(self.lines) if line[0] in _AFTER_POLICIES), len(self.lines))
+        first = ("frontend", name(self.name)), ("maxconn", str(self.connections))
+        return *first, *self.lines[:place], *policies, *self.lines[place:]
 
     def __str__(self) -> str:
-        return (
-            f"Frontend {name(self.name)} process={self.process} connections={self.connections}: {_joined(self.lines)}"
-        )
+        policies = "".join(f" | policy {policy}" for policy in self.policies)
+        where = f"process={self.process} connections={self.connections}"
+        return f"Frontend {name(self.name)} {where}: {_joined(self.lines)}{policies}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,10 @@
 """Runtime API commands (management guide, 9.3 "Unix Socket commands") that replace a reload.
 
-The files are written too, so a process that starts later has the same state. A failure of a command that may fail is
-ignored. Any other failure means that process and files differ, and is repaired by a reload.
+L7 policies are in slots that a process has (`haproxy_policies.py`). A backend to which nothing leads any more stays in
+the process until the next reload, without a server.
+
+The files follow: a process that starts later has it from there. A command that fails, and need not
+succeed, is forgotten; any other that fails means that the process and the files differ, and a reload makes them one.
 
 A changed connection limit also needs a reload, because `set maxconn frontend` on a full frontend crashes HAProxy 2.6:
 it deadlocks on its own lock (HAProxy issue 2726; seen with 2.6.12).
@@ -9,10 +12,19 @@ it deadlocks on its own lock (HAProxy issue 2726; seen with 2.6.12).
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from fairlead.dataplane.haproxy import Certificate, Process, Server, list_path
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Process, Server, list_path
+from fairlead.dataplane.haproxy_policies import (
+    TABLE,
+    Slots,
+    changed_actions,
+    changed_patterns,
+    is_loaded,
+    map_path,
+    table,
+)
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import NO_CHANGE, Diff, Key, Row, Rows, Update
 from fairlead.model.secrets import Role, Secret
@@ -27,6 +39,7 @@ class Command:
 
 
 Commands: TypeAlias = tuple[Command, ...]
+_LONGEST_ARGUMENT = 8_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")
 """Words that the socket accepts without escapes; `;`, blanks and `<<` have a meaning there."""
 
@@ -38,13 +51,24 @@ class _Reload(Exception):
     """The change needs a reload."""
 
 
-def commands(diff: Diff) -> Commands | None:
-    """Return the commands for a change; None if it needs a reload. Creates come first, so a backend always has a
-    server."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranged:
+    """Slots of L7 policies before and after a change, by frontend."""
+
+    before: Mapping[str, Slots] = field(default_factory=dict)
+    after: Mapping[str, Slots] = field(default_factory=dict)
+
+
+NO_SLOTS = Arranged()
+
+
+def commands(diff: Diff, arranged: Arranged = NO_SLOTS) -> Commands | None:
+    """All that turns a process of before into one of after; None where only a reload does. What is new comes before
+    what goes, so a backend has a server at any moment."""
     try:
         return (
             *(command for row in diff.creates.values() for command in _create(row)),
-            *(command for update in diff.updates.values() for command in _update(update)),
+            *(command for update in diff.updates.values() for command in _update(update, arranged)),
             *(command for row in diff.deletes.values() for command in _delete(row)),
         )
     except (_Reload, Unwritable):
@@ -70,7 +94,11 @@ def tellable(change: Diff, before: Rows) -> Diff:
 
     return Diff(
         creates={key: row for key, row in change.creates.items() if stays(row) and commands(only(creates={key: row}))},
-        updates={key: each for key, each in change.updates.items() if commands(only(updates={key: each})) is not None},
+        updates={
+            key: each
+            for key, each in change.updates.items()
+            if not isinstance(each.after, Frontend) and commands(only(updates={key: each})) is not None
+        },
         deletes={key: row for key, row in change.deletes.items() if stays(row) and commands(only(deletes={key: row}))},
     )
 
@@ -93,12 +121,14 @@ def _create(row: Row) -> Iterator[Command]:
             raise _Reload
 
 
-def _update(update: Update) -> Iterator[Command]:
+def _update(update: Update, arranged: Arranged) -> Iterator[Command]:
     match update.before, update.after:
         case Server() as before, Server() as after if before.lasting == after.lasting:
             yield from _change(before, after)
         case Process() as before, Process() as after if before.lasting == after.lasting:
-            return  # its interface is changed without HAProxy
+            return  # its place is changed under it
+        case Frontend() as before, Frontend() as after if before.lasting == after.lasting:
+            yield from _put_policies(after.name, arranged.before.get(after.name), arranged.after.get(after.name))
         case _:
             raise _Reload
 
@@ -111,9 +141,34 @@ def _delete(row: Row) -> Iterator[Command]:
             yield Command(text=f"del server {place}", may_fail=True)  # fails with connections; a reload removes it
         case Certificate(is_default=False):
             yield Command(text=f"del ssl crt-list {list_path(row.frontend)} {row.secret.path}")
-            yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # fails while another frontend uses it
+            yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # another frontend shows it
+        case Backend():
+            return  # nothing in the process leads there: else its frontend has another directive
         case _:
             raise _Reload
+
+
+def _put_policies(frontend: str, before: Slots | None, after: Slots | None) -> Iterator[Command]:
+    """All policies are those of before until the table is another one."""
+    if before is None or after is None or not is_loaded(before, after):
+        raise _Reload
+    path = map_path(frontend)
+    for identity, value in changed_patterns(before, after):
+        yield Command(text=f"clear acl #{identity}")
+        yield Command(text=f"add acl #{identity} {escaped(value)}")
+    for slot, action in changed_actions(before, after):
+        yield Command(text=f"set map {path} {slot} {escaped(action)}")
+    if table(before) != table(after):
+        yield Command(text=f"set map {path} {TABLE} {table(after)}")
+
+
+def escaped(text: str) -> str:
+    """One argument of a command. Only what is printable goes to the socket, and a short line: it is read in a buffer of
+    16 KB (configuration manual, tune.bufsize)."""
+    found = "".join(char if _PLAIN.fullmatch(char) or not char.isascii() else f"\\{char}" for char in text)
+    if not text or not text.isprintable() or len(found.encode()) > _LONGEST_ARGUMENT:
+        raise _Reload
+    return found
 
 
 def _add(server: Server) -> Iterator[Command]:

@@ -7,7 +7,8 @@ user. It has no health checks, because Fairlead's own probes decide which member
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 from fairlead.dataplane.haproxy import (
     EXPORTER,
@@ -20,12 +21,15 @@ from fairlead.dataplane.haproxy import (
     Server,
     list_path,
 )
+from fairlead.dataplane.haproxy_policies import Slots, arrange_all, map_path, map_text, policy_lines
 from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
 from fairlead.model.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
 PEERS = "kept"
-"""Peers section through which a process transfers stick tables to its successor (configuration manual, 3.5)."""
+"""By which a process hands what it knows of clients to the one that follows it (configuration manual, 3.5)."""
+OUTLIVES = 3_600
+"""Seconds for which a process that was replaced may go on with its connections: each is memory of a node."""
 _SELF = "this"
 _SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
 
@@ -43,20 +47,41 @@ class Sockets:
     """Socket where the agent serves the metrics of a load balancer."""
 
 
-def files(
-    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, missing: Collection[Secret] = ()
-) -> Mapping[str, str]:
-    """Return path -> text of all files of this process except secrets. Rows of other processes are ignored.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a process has, beside its rows."""
 
-    `missing` are secrets that could not be read; sections that need one are left out. Raises Unwritable.
-    """
+    missing: Collection[Secret] = ()
+    """Secrets that could not be read. What needs one is left out, and the rest serves."""
+    slots: Mapping[str, Slots] = field(default_factory=dict)
+    """Those of L7 policies, by frontend."""
+    outlives: int = OUTLIVES
+    """Seconds for which it may go on with its connections when it was replaced."""
+
+
+NOTHING = Held()
+
+
+def files(process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held = NOTHING) -> Mapping[str, str]:
+    """Path -> text of all that this process needs beside secrets; of rows those of other processes are passed over.
+    Raises Unwritable."""
     found = list(rows)
     lists = _lists(found)
-    backends = _backends(process, found, missing)
-    frontends = served(process, found, missing)
+    backends = _backends(process, found, held.missing)
+    frontends = served(process, found, held.missing)
+    slots = arrange_all(held.slots, {each.name: each.wanted for each in frontends})
     texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
-    text = _written(_configuration(process, frontends, backends.values(), _servers(found), sockets))
-    return {CONFIGURATION: text, **texts}
+    texts |= {map_path(frontend): map_text(its) for frontend, its in slots.items()}
+    sections = (
+        (_global(process, sockets, held.outlives),),
+        _configuration([_frontend(each, slots) for each in frontends], backends.values(), _servers(found), sockets),
+    )
+    return {CONFIGURATION: _written(chain.from_iterable(sections)), **texts}
+
+
+def _frontend(row: Frontend, slots: Mapping[str, Slots]) -> tuple[Line, ...]:
+    its = slots.get(row.name)
+    return row.section(tuple(policy_lines(row.name, its)) if its is not None else ())
 
 
 def served(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
@@ -106,19 +131,17 @@ def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
 
 
 def _configuration(
-    process: AnyProcess,
-    frontends: Collection[Frontend],
+    frontends: Collection[tuple[Line, ...]],
     backends: Collection[Backend],
     servers: Mapping[str, list[Server]],
     sockets: Sockets,
 ) -> Iterator[tuple[Line, ...]]:
-    """Yield the sections."""
-    yield _global(process, sockets)
+    """Its sections but the global one; `frontends` are some of these."""
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
     yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables
-    yield from (each.section for each in sorted(frontends, key=lambda row: row.name))
-    if any(("default_backend", METRICS) in each.lines for each in frontends):
+    yield from sorted(frontends, key=lambda lines: lines[0])
+    if any(("default_backend", METRICS) in each for each in frontends):
         yield from _metrics(sockets)
     for backend in sorted(backends, key=lambda row: row.name):
         lines = (server.line for server in sorted(servers[backend.name], key=lambda row: row.name))
@@ -149,7 +172,7 @@ def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
     )
 
 
-def _global(process: AnyProcess, sockets: Sockets) -> tuple[Line, ...]:
+def _global(process: AnyProcess, sockets: Sockets, outlives: int) -> tuple[Line, ...]:
     socket = ("stats", "socket", f"unix@{sockets.control}", "mode", "600", "level", "admin", "expose-fd", "listeners")
     return (
         ("global",),
@@ -158,17 +181,13 @@ def _global(process: AnyProcess, sockets: Sockets) -> tuple[Line, ...]:
         ("maxconn", str(process.connections)),
         ("no", "strict-limits"),  # with too low an open-files limit it reduces `maxconn` and starts
         ("nbthread", str(process.threads)),
-        ("hard-stop-after", OUTLIVES),
+        ("hard-stop-after", f"{outlives}s"),
         socket,
         ("stats", "timeout", "1m"),
         ("tune.ssl.default-dh-param", "2048"),
         ("ssl-default-bind-options", "ssl-min-ver", "TLSv1.2"),
         ("ssl-default-server-options", "ssl-min-ver", "TLSv1.2"),
     )
-
-
-OUTLIVES = "1h"
-"""Maximum time that a replaced process keeps its connections, because each process uses memory of the node."""
 
 
 def _written(sections: Iterable[tuple[Line, ...]]) -> str:

@@ -15,7 +15,7 @@ from fairlead.compilers.haproxy import compiler
 from fairlead.compilers.haproxy.frontends import CONNECTIONS, HEADERS
 from fairlead.dataplane.haproxy_text import OUTLIVES
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy.process import MOST_REPLACED
+from fairlead.drivers.haproxy.process import MAX_REPLACED
 from fairlead.keystores.interface import Content
 from fairlead.model import l7
 from fairlead.model import loadbalancer as lb
@@ -399,9 +399,9 @@ def proxied(**milliseconds: int) -> Rows:
 
 def test_numbers_of_proxies_are_those_that_hold():
     text = README.read_text()
-    assert OUTLIVES == "1h"
+    assert OUTLIVES == 3_600
     for said in (
-        f"at most {MOST_REPLACED} such processes of a network on each node, and each for an hour at most",
+        f"at most {MAX_REPLACED} such processes of a network on each node, and each for an hour at most",
         f"it is {CONNECTIONS:,} for each listener on each node, and {compiler.CONNECTIONS:,} for all listeners",
         f"the headers of a request have {HEADERS // 1000} seconds",
     ):

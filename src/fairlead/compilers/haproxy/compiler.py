@@ -9,7 +9,7 @@ from itertools import chain
 
 from fairlead.compilers.haproxy.abilities import ABILITIES
 from fairlead.compilers.haproxy.backends import backend_rows
-from fairlead.compilers.haproxy.frontends import frontend_rows, pools_in_force
+from fairlead.compilers.haproxy.frontends import frontend_rows, pools_with_backends
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
 from fairlead.dataplane.haproxy_words import Unwritable
@@ -92,7 +92,7 @@ def _new_backends(
     balancer: LoadBalancer, listener: Listener, names: BackendNames, compiled: set[str]
 ) -> Iterator[tuple[Pool, str]]:
     """The backends to which no listener before this one leads; their names are added to `compiled`."""
-    for pool in pools_in_force(balancer, listener):
+    for pool in pools_with_backends(balancer, listener):
         name = names.of(pool, listener)
         if name not in compiled:
             compiled.add(name)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
 from fairlead.compilers.haproxy.destinations import bind_id, destination_lines, forwarded_port, is_told
-from fairlead.compilers.haproxy.policies import led_pools, policy_lines
+from fairlead.compilers.haproxy.policies import PREPARED, compile_policies, led_pools, prepared_pools
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
@@ -51,8 +51,17 @@ _NO_HTTP = Http()
 
 def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
     """Returns the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
+    return _with_default(balancer, listener, led_pools(balancer, listener))
+
+
+def pools_with_backends(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+    """Returns the enabled pools of the listener and of all its L7 policies, without duplicates."""
+    return _with_default(balancer, listener, prepared_pools(balancer, listener))
+
+
+def _with_default(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -> tuple[Pool, ...]:
     default = _enabled(balancer, listener.default_pool_id)
-    return tuple({pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}.values())
+    return tuple({pool.id: pool for pool in (default, *pools) if pool is not None}.values())
 
 
 def frontend_rows(
@@ -61,19 +70,18 @@ def frontend_rows(
     """Rows of the listener in the proxy with these addresses, without its backends. Raises Unsupported, Unwritable."""
     default, pools = _enabled(balancer, listener.default_pool_id), pools_in_force(balancer, listener)
     _refuse(balancer, listener, pools)
-    lines = [
-        *_lines(balancer, listener, addresses, pools),
-        *policy_lines(balancer, listener, names),
-        *_after_policies(balancer, listener),
-    ]
+    lines = [*_lines(balancer, listener, addresses, pools), *_after_policies(balancer, listener)]
     if default is not None:
         lines.append(("default_backend", names.of(default, listener)))
     limit = listener.connection_limit
+    policies = compile_policies(balancer, listener, names)
     yield Frontend(
         name=listener.id,
         process=proxy_name(view, place_of(balancer)),
         connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
         lines=tuple(lines),
+        policies=policies,
+        prepared=PREPARED if policies else (),
         backends=tuple(sorted(names.of(pool, listener) for pool in pools)),
         secrets=client_secrets(listener),
     )

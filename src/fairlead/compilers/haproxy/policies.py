@@ -3,6 +3,8 @@
 Positions alone do not decide: who is refused is refused first, whatever other policies say, then come the redirects,
 then those that lead to a pool; among each sort the positions decide (Octavia, "Layer 7 Load Balancing", Policy
 Position). A policy applies when all of its rules do. One without a rule, or to a pool that is off, does not exist.
+
+Pools of policies that are off, or have no rule, have their backends too: so these policies come without a new process.
 """
 
 import re
@@ -10,7 +12,8 @@ from collections.abc import Iterator
 
 from fairlead.compilers.haproxy.backends import argument
 from fairlead.compilers.haproxy.expressions import bounded
-from fairlead.dataplane.haproxy_words import Line, Unwritable, literal, name
+from fairlead.dataplane.haproxy_policies import Condition, Policy
+from fairlead.dataplane.haproxy_words import Line, Unwritable, name
 from fairlead.model.l7 import (
     L7Action,
     L7Comparison,
@@ -42,26 +45,32 @@ _TYPES = "path,field(-1,/),field(2,.,0)"
 
 
 def led_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
-    """Those to which policies may lead."""
+    """Those to which policies lead."""
     pools = (_pool(balancer, policy) for policy, _ in _in_force(balancer, listener))
     return tuple(pool for pool in pools if pool is not None)
 
 
-def policy_lines(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> Iterator[Line]:
+def prepared_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+    """Those to which policies lead, or may lead soon."""
+    pools = (_pool(balancer, policy) for policy in listener.l7policies)
+    return tuple(pool for pool in pools if pool is not None)
+
+
+def compile_policies(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> tuple[Policy, ...]:
     """Raises Unwritable. What is not in force is looked at too: it may be some day."""
     for policy in listener.l7policies:
         for rule in policy.rules:
-            list(_rule_lines(rule))
+            _condition(rule)
         _target(policy.action)
-    for policy, rules in sorted(_in_force(balancer, listener), key=lambda each: _ORDER[type(each[0].action)]):
-        for rule in rules:
-            yield from _rule_lines(rule)
-        condition = ("if", *(f"!{_acl(rule)}" if rule.invert else _acl(rule) for rule in rules))
-        pool = _pool(balancer, policy)
-        if pool is not None:
-            yield "use_backend", names.of(pool, listener), *condition
-        else:
-            yield "http-request", *_target(policy.action), *condition
+    return tuple(
+        Policy(
+            action=f"pool:{name(names.of(pool, listener))}" if pool is not None else _target(policy.action),
+            # all have to apply, in any order: that of their shapes makes more policies fit into one slot
+            conditions=tuple(sorted(map(_condition, rules), key=lambda each: each.shape)),
+        )
+        for policy, rules in sorted(_in_force(balancer, listener), key=lambda each: _ORDER[type(each[0].action)])
+        for pool in [_pool(balancer, policy)]
+    )
 
 
 def _in_force(balancer: LoadBalancer, listener: Listener) -> Iterator[tuple[L7Policy, tuple[L7Rule, ...]]]:
@@ -77,44 +86,43 @@ def _pool(balancer: LoadBalancer, policy: L7Policy) -> Pool | None:
     return pool if pool is not None and pool.admin_state_up else None
 
 
-def _target(action: L7Action) -> Line:
+def _target(action: L7Action) -> str:
     match action:
         case RedirectToUrl(url=url, code=code):
-            return "redirect", "location", _url(url), "code", str(code or FOUND)
+            return f"location-{code or FOUND}:{_url(url)}"
         case RedirectPrefix(prefix=prefix, code=code):
-            return "redirect", "prefix", _url(prefix), "code", str(code or FOUND)
+            return f"prefix-{code or FOUND}:{_url(prefix)}"
         case _:
-            return "deny", "deny_status", "403"
+            return "deny"
 
 
 def _url(text: str) -> str:
     if not _URL.fullmatch(text):
         raise Unwritable("a URL with characters that no header may have")
-    return literal(text)
+    return text
 
 
-def _acl(rule: L7Rule) -> str:
-    return name(f"rule:{rule.id}")
-
-
-def _rule_lines(rule: L7Rule) -> Iterator[Line]:
-    """Lines of one name are alternatives. Behind `--` nothing is an option."""
-    insensitive = ("-i",) if rule.type is L7RuleType.HOST_NAME else ()
+def _condition(rule: L7Rule) -> Condition:
     match rule.type:
         case L7RuleType.SSL_CONN_HAS_CERT:
-            yield "acl", _acl(rule), "ssl_c_used"
+            return Condition(samples=("ssl_c_used",), inverted=rule.invert)
         case L7RuleType.SSL_VERIFY_RESULT:
-            yield "acl", _acl(rule), "ssl_c_verify", "-m", "int", "--", _number(rule.value)
+            value = _number(rule.value)
+            return Condition(samples=("ssl_c_verify",), matching=("-m", "int"), value=value, inverted=rule.invert)
         case _:
-            value = _value(rule)
-            for looked_at in _looked_at(rule):
-                yield "acl", _acl(rule), looked_at, *insensitive, "-m", _MATCH[rule.compare_type], "--", value
+            samples, matching = _looked_at(rule.type, rule.key), _matching(rule.type, rule.compare_type)
+            return Condition(samples=samples, matching=matching, value=_value(rule), inverted=rule.invert)
 
 
-def _looked_at(rule: L7Rule) -> tuple[str, ...]:
+def _matching(kind: L7RuleType, comparison: L7Comparison) -> Line:
+    insensitive = ("-i",) if kind is L7RuleType.HOST_NAME else ()
+    return *insensitive, "-m", _MATCH[comparison]
+
+
+def _looked_at(kind: L7RuleType, name: str | None) -> tuple[str, ...]:
     """A header may be a list with commas, or one text that has some. A name of a host may come with a port."""
-    key = argument(rule.key or "")
-    match rule.type:
+    key = argument(name or "")
+    match kind:
         case L7RuleType.HOST_NAME:
             return "req.hdr(host)", "req.hdr(host),host_only"
         case L7RuleType.PATH:
@@ -128,7 +136,18 @@ def _looked_at(rule: L7Rule) -> tuple[str, ...]:
         case L7RuleType.SSL_DN_FIELD:
             return (f"ssl_c_s_dn({key})",)
         case _:
-            raise AssertionError(rule.type)
+            raise AssertionError(kind)
+
+
+PREPARED = tuple(
+    Policy(
+        action="deny",
+        conditions=(Condition(samples=_looked_at(kind, None), matching=_matching(kind, each), value="/"),),
+    )
+    for kind in (L7RuleType.HOST_NAME, L7RuleType.PATH)
+    for each in L7Comparison
+)
+"""Shapes for which every listener with L7 policies has free slots: the most frequent ones, of rules without a key."""
 
 
 def _value(rule: L7Rule) -> str:

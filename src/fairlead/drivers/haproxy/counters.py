@@ -14,8 +14,8 @@ alone.
 import asyncio
 import contextlib
 import csv
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -73,14 +73,16 @@ class _Held:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     counted_for: Mapping[str, str]
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
+    """One question at a time."""
 
 
 class Counters:
     def __init__(self, counted: Counted = nobody) -> None:
         self._counted = counted
         self._last_words = set["asyncio.Task[None]"]()
-        self._open: dict[Running, frozenset[str]] = {}
-        """Of processes that were replaced: the listeners that have connections there."""
+        self._held = dict[Running, _Held]()
+        """Processes that were replaced, and still have connections."""
 
     async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> int | None:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
@@ -109,10 +111,29 @@ class Counters:
         finally:
             self._let_go(held)
 
-    def open_listeners(self, replaced: Running) -> frozenset[str] | None:
-        """Listeners whose connections a replaced process had when it was read last, a second ago at most; None if it is
-        not read."""
-        return self._open.get(replaced)
+    async def open_listeners(self, replaced: Iterable[Running]) -> Mapping[Running, frozenset[str]]:
+        """Maps replaced processes to the listeners whose connections they have, as they answer now; those that do not
+        answer, or take connections still, are missing."""
+        held = [self._held[each] for each in replaced if each in self._held]
+        answers = await asyncio.gather(*map(self._read_or_none, held))
+        return {
+            each.running: answer.open_listeners
+            for each, answer in zip(held, answers, strict=True)
+            if answer is not None and answer.is_stopping
+        }
+
+    async def _read_or_none(self, held: _Held) -> _Answer | None:
+        try:
+            return await self._read(held)
+        except Unavailable:
+            return None
+
+    async def _read(self, held: _Held) -> _Answer:
+        """Raises Unavailable."""
+        async with held.busy:
+            answer = await _ask(held.reader, held.writer, QUESTION)
+        self._take(held.running, answer, held.counted_for)
+        return answer
 
     async def _hold(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> _Held | None:
         """None when it does not answer any more."""
@@ -126,11 +147,11 @@ class Counters:
             writer.close()
             return None
         self._take(running, answer, counted_for)
-        self._open[running] = answer.open_listeners
         return _Held(running, reader, writer, counted_for)
 
     def _let_go(self, held: _Held | None) -> None:
         if held is not None:
+            self._held[held.running] = held
             task = asyncio.ensure_future(self._hear_out(held))
             self._last_words.add(task)
             task.add_done_callback(self._last_words.discard)
@@ -146,9 +167,7 @@ class Counters:
         try:
             while unmoved < UNMOVED:
                 await asyncio.sleep(pause)
-                answer = await _ask(held.reader, held.writer, QUESTION)
-                self._take(held.running, answer, held.counted_for)
-                self._open[held.running] = answer.open_listeners
+                answer = await self._read(held)
                 if answer.is_over:
                     return
                 if answer.is_stopping:
@@ -159,7 +178,7 @@ class Counters:
             return  # it was ended
         finally:
             held.writer.close()
-            self._open.pop(held.running, None)
+            self._held.pop(held.running, None)
 
     def _take(self, running: Running, answer: _Answer, counted_for: Mapping[str, str]) -> None:
         """Reports an answer of this process; one of another process at the same socket is ignored."""

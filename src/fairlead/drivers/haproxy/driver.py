@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.dataplane.haproxy import AnyProcess, Frontend, HAProxyRow
-from fairlead.dataplane.haproxy_commands import commands, renewal, tellable
+from fairlead.dataplane.haproxy_commands import Arranged, commands, renewal, tellable
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
@@ -248,6 +248,7 @@ class HAProxy:
     async def _change(self, network_id: str, network: Network, rows: Mapping[Owner, Rows]) -> None:
         """Of these owners. Raises DriverError; then all is as it was."""
         before, missing = dict(network.kept.owners), network.missing
+        slots, changing = network.kept.slots, network.changing
         left_out = {owner: why for owner, why in network.kept.left_out.items() if owner in rows}
         network.before = before
         for owner in left_out:
@@ -256,18 +257,18 @@ class HAProxy:
         network.kept.owners.update({owner: ours(its) for owner, its in rows.items()})
         for owner in [each for each in rows if not rows[each]]:
             del network.kept.owners[owner]
-        network.changing = listeners_of([*(before.get(owner, {}) for owner in rows), *rows.values()])
         try:
             await self._bring(network_id, network, Changed(had, rows.keys(), is_new=bool(left_out)))
             self._secrets.forget(network.kept)
         except (OSError, Unwritable, DriverError) as error:
             network.kept.owners, network.missing = before, missing
+            network.kept.slots, network.changing = slots, changing
             network.kept.left_out.update(left_out)
             self._secrets.forget(network.kept)
             await self._keeper.hold(network)
             raise DriverError(f"the proxy of network {network_id}: {error}") from None
         finally:
-            network.before, network.changing = None, frozenset()
+            network.before = None
         if left_out:
             self._keeper.failing(list(left_out))
 
@@ -288,9 +289,12 @@ class HAProxy:
         moved = network.placed is None or device_of(network.placed) != device_of(process)
         anew = moved or not kept.settled or network.running is None or missing != network.missing or changed.is_new
         network.missing = missing
-        told = None if anew else commands(change)
+        slots = kept.slots
+        kept.arrange()
+        told = None if anew else commands(change, Arranged(before=slots, after=kept.slots))
         if told is None:
             network.pace.spend(_now())
+            network.changing |= _listeners(network, changed)
         if told is None or not is_of_servers(change):
             texts = await self._keeper.check(network, process, changed.owners)
         else:
@@ -303,6 +307,7 @@ class HAProxy:
             except (CommandFailed, Unavailable) as error:
                 LOG.info("network %s: %s; a new process takes its place", network_id, error)
                 texts = await self._keeper.check(network, process, changed.owners)
+                network.changing |= _listeners(network, changed)
                 wait = network.pace.wait(_now())
                 if wait and network.is_there:
                     self._keeper.write(network, texts)
@@ -311,6 +316,8 @@ class HAProxy:
                 network.pace.spend(_now())
             else:
                 self._keeper.write(network, texts)
+                # a backend that has gone is in the process still, and has counted
+                network.counted_for = {**counted_for(kept.loaded), **network.counted_for}
                 kept.write(settled=True)
                 return
         self._keeper.write(network, texts)
@@ -423,6 +430,13 @@ class HAProxy:
         network.pace.spend(_now())
         self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=network.placed is None)
+
+
+def _listeners(network: Network, changed: Changed) -> frozenset[str]:
+    """Those of the owners that change, before and after."""
+    after = (network.kept.of(owner) for owner in changed.owners)
+    before = (network.owners.get(owner, {}) for owner in changed.owners)
+    return listeners_of([*before, *after])
 
 
 def _now() -> float:

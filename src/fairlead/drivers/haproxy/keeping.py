@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import AnyProcess, HAProxyRow, Process
-from fairlead.dataplane.haproxy_text import Sockets, files
+from fairlead.dataplane.haproxy_text import Held, Sockets, files
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.drivers.haproxy.answering import look_after
 from fairlead.drivers.haproxy.counters import Counters
@@ -27,6 +27,7 @@ from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
     CONTROL,
     DRAFT,
+    MAX_REPLACED,
     PEERS,
     NotStarted,
     Program,
@@ -34,7 +35,7 @@ from fairlead.drivers.haproxy.process import (
     all_running,
     check_beside,
     ended,
-    forget_lists,
+    forget_files,
     kill,
     left_running,
     retire,
@@ -203,13 +204,17 @@ class Keeper:
         replaced = [each for each in there if each != network.running]
         since = network.changed_since
         network.changed_since = {each: since.get(each, frozenset()) | network.changing for each in replaced}
-        retire(replaced, [each for each in replaced if self._is_expendable(network, each)])
+        network.changing = frozenset()
+        retire(replaced, await self._expendable(network, replaced))
         kept.write(settled=True)
 
-    def _is_expendable(self, network: Network, replaced: Running) -> bool:
-        """Whether all connections of a replaced process are those of load balancers that have changed since."""
-        still_open = self.counters.open_listeners(replaced)
-        return still_open is not None and still_open <= network.changed_since[replaced]
+    async def _expendable(self, network: Network, replaced: Sequence[Running]) -> Sequence[Running]:
+        """Those of too many replaced processes whose connections are all of load balancers that have changed since."""
+        if len(replaced) <= MAX_REPLACED:
+            return ()
+        still_open = await self.counters.open_listeners(replaced)
+        since = network.changed_since
+        return [each for each in replaced if each in still_open and still_open[each] <= since[each]]
 
     async def place(self, network: Network, process: AnyProcess) -> None:
         """What differs of where it stands is changed under it. Raises DriverError."""
@@ -258,7 +263,7 @@ class Keeper:
             network.kept.write(settled=True)
             self.secrets.forget(network.kept)
             for each in (network.kept.folder, network.kept.folder / DRAFT):
-                forget_lists(each)
+                forget_files(each)
             return
         await self.places.remove(network_id)
         network.kept.remove()
@@ -411,7 +416,8 @@ class Keeper:
             exporter=str(kept.folder / EXPORTER),
             metrics=str(self.folder / SOCKET),
         )
-        return files(process, rows, sockets, network.missing)
+        held = Held(missing=network.missing, slots=kept.slots, outlives=self.program.outlives)
+        return files(process, rows, sockets, held)
 
 
 def _now() -> float:

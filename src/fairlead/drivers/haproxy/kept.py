@@ -23,6 +23,7 @@ from fairlead.dataplane.haproxy import (
     Process,
     Server,
 )
+from fairlead.dataplane.haproxy_policies import Slots, arrange_all
 from fairlead.dataplane.rows import Key, Rows
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.owner import Owner
@@ -38,6 +39,7 @@ class _File(msgspec.Struct):
     owners: dict[str, list[tuple[str, dict[str, Any]]]]
     """Owner -> its rows: the class, and its fields."""
     left_out: dict[str, str] = {}
+    slots: dict[str, Slots] = {}
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,6 +52,13 @@ class Kept:
     """Whether the process has been told all of it."""
     left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
     """Maps owners whose sections are in no file, because HAProxy does not load them, to the error (`sound.py`)."""
+
+    slots: Mapping[str, Slots] = dataclasses.field(default_factory=dict)
+    """Those of L7 policies in the process, by frontend."""
+
+    def arrange(self) -> None:
+        """Puts the L7 policies of these rows into slots. Raises Unwritable."""
+        self.slots = arrange_all(self.slots, {row.name: row.wanted for row in self.loaded if isinstance(row, Frontend)})
 
     @property
     def loaded(self) -> Iterator[HAProxyRow]:
@@ -72,7 +81,7 @@ class Kept:
         self.settled = self.settled and settled
         owners = {str(owner): [_plain(row) for row in rows.values()] for owner, rows in self.owners.items()}
         left_out = {str(owner): why for owner, why in self.left_out.items()}
-        file = _File(settled=settled, owners=owners, left_out=left_out)
+        file = _File(settled=settled, owners=owners, left_out=left_out, slots=dict(self.slots))
         write_whole(self.folder / ROWS, msgspec.json.encode(file))
         self.settled = settled
 
@@ -89,6 +98,7 @@ def read_kept(folder: Path) -> Kept:
         for name, rows in file.owners.items():
             made = [_row(kind, fields) for kind, fields in rows]
             kept.owners[Owner.parse(name)] = {row.key: row for row in made}
+        kept.slots = file.slots
         kept.left_out = {Owner.parse(name): why for name, why in file.left_out.items()}
     except (OSError, ValueError, KeyError, TypeError):
         return Kept(folder)

@@ -15,7 +15,8 @@ from fairlead.dataplane.haproxy import (
     Process,
     Server,
 )
-from fairlead.dataplane.haproxy_commands import commands
+from fairlead.dataplane.haproxy_commands import Arranged, commands
+from fairlead.dataplane.haproxy_policies import arrange
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
 from fairlead.drivers.haproxy.kept import Kept
@@ -37,7 +38,7 @@ class Network:
     ports: frozenset[int] = frozenset()
     """At which the process that runs takes connections."""
     changing: frozenset[str] = frozenset()
-    """Listeners of the owners whose change is at work."""
+    """Listeners of the owners for whose changes the next process comes."""
     changed_since: Mapping[Running, frozenset[str]] = field(default_factory=dict)
     """Processes that were replaced, and the listeners whose owners have changed since they were started."""
     counted_for: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +99,13 @@ class Network:
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
             return False
         is_told = self.kept.settled and self.is_there and owner not in self.kept.left_out
-        return not is_told or commands(diff(rows, self.kept.of(owner))) is None
+        return not is_told or commands(diff(rows, self.kept.of(owner)), self._arranged(rows)) is None
+
+    def _arranged(self, rows: Rows) -> Arranged:
+        """The slots of L7 policies that the process has, and those for these rows."""
+        before = self.kept.slots
+        its = (row for row in rows.values() if isinstance(row, Frontend) and row.name in before)
+        return Arranged(before=before, after={row.name: arrange(before[row.name], row.wanted) for row in its})
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
         """Those of the frontends among them for which nothing is missing."""

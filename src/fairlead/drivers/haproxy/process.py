@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.dataplane.haproxy import LISTS
-from fairlead.dataplane.haproxy_text import CONFIGURATION
+from fairlead.dataplane.haproxy_policies import MAPS
+from fairlead.dataplane.haproxy_text import CONFIGURATION, OUTLIVES
 from fairlead.drivers.haproxy.kept import PID, write_whole
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
@@ -34,7 +35,7 @@ GONE = 5.0
 DRAFT = "draft"
 """A folder, in which a configuration is tried."""
 CONTROL, PEERS = "sockets/control", "sockets/peers"
-MOST_REPLACED = 4
+MAX_REPLACED = 4
 """Of one network, that were replaced and still have connections: of more some are ended (`retire`). Each is memory of
 the node, and a tenant who changes a listener again and again under connections that stay makes them."""
 
@@ -52,6 +53,8 @@ class Program:
     """File descriptors that a process may have, if the agent may have as many."""
     memory: int = 1024
     """MB of data that a process may have (setrlimit(2), RLIMIT_DATA)."""
+    outlives: int = OUTLIVES
+    """Seconds for which a process that was replaced goes on with its connections."""
 
     def words(self, *more: str) -> Sequence[str]:
         """Those that run it with no right that its user has not."""
@@ -149,24 +152,25 @@ def retire(others: Sequence[Running], expendable: Sequence[Running]) -> None:
     for each in others:
         _signal(each, signal.SIGUSR1)
     order = [*expendable, *(each for each in others if each not in expendable)]
-    for each in order[: max(len(others) - MOST_REPLACED, 0)]:
+    for each in order[: max(len(others) - MAX_REPLACED, 0)]:
         _signal(each, signal.SIGTERM)
 
 
 def write_files(folder: Path, texts: Mapping[str, str], rights: Rights) -> None:
-    """No other lists are there then. A process has read its lists when it began, and is told of them by their names
+    """No other lists and maps are there then. A process has read them when it began, and is told of them by their names
     alone; before each start all files are written. Raises OSError."""
     for name, text in texts.items():
         rights.write(folder / name, text)
-    forget_lists(folder, texts)
+    forget_files(folder, texts)
 
 
-def forget_lists(folder: Path, named: Container[str] = ()) -> None:
-    """Lists of certificates that are not named: each listener has its own."""
-    with contextlib.suppress(OSError):
-        for path in (folder / LISTS).iterdir():
-            if f"{LISTS}/{path.name}" not in named:
-                path.unlink()
+def forget_files(folder: Path, named: Container[str] = ()) -> None:
+    """Lists of certificates, and maps of L7 policies, that are not named: each listener has its own."""
+    for kind in (LISTS, MAPS):
+        with contextlib.suppress(OSError):
+            for path in (folder / kind).iterdir():
+                if f"{kind}/{path.name}" not in named:
+                    path.unlink()
 
 
 async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, program: Program) -> None:

@@ -1,0 +1,210 @@
+"""Slots of L7 policies: what a process has, what commands change in it, and when another one is needed."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.dataplane.haproxy import Frontend
+from fairlead.dataplane.haproxy_commands import Arranged, commands, escaped, tellable
+from fairlead.dataplane.haproxy_policies import (
+    FREE,
+    MAX_SLOTS,
+    MAX_SPARE_PATTERNS,
+    Condition,
+    Policy,
+    Slots,
+    Wanted,
+    arrange_all,
+    is_loaded,
+    map_text,
+    patterns,
+    policy_lines,
+    table,
+)
+from fairlead.dataplane.haproxy_policies import arrange as arrange_wanted
+from fairlead.dataplane.haproxy_words import MOST_WORDS, Unwritable
+from fairlead.dataplane.rows import diff
+from fairlead.model.sizes import POLICIES, RULES
+
+NEW = Slots(number=1, policies=(), ranks=())
+FRONTEND = Frontend(name="f", process="net", connections=10, lines=(("mode", "http"), ("default_backend", "b")))
+
+
+def arrange(before: Slots, policies: tuple[Policy, ...]) -> Slots:
+    return arrange_wanted(before, Wanted(policies=policies))
+
+
+def condition(value: str | None = "/a", sample: str = "path", **known: object) -> Condition:
+    return Condition(samples=(sample,), matching=("-m", "beg"), value=value, **known)  # type: ignore[arg-type]
+
+
+def policy(value: str = "/a", action: str = "deny", *more: Condition) -> Policy:
+    return Policy(action=action, conditions=(condition(value), *more))
+
+
+def in_force(slots: Slots) -> tuple[Policy, ...]:
+    """What a request meets, in its order."""
+    used = sorted((order, each) for order, each in zip(slots.ranks, slots.policies, strict=True) if order != FREE)
+    return tuple(each for _, each in used)
+
+
+def texts(after: tuple[Policy, ...], before: Slots, row: Frontend = FRONTEND) -> list[str] | None:
+    slots = Arranged(before={"f": before}, after={"f": arrange(before, after)})
+    old, new = replace(row, policies=in_force(before)), replace(row, policies=after)
+    told = commands(diff({new.key: new}, {old.key: old}), slots)
+    return None if told is None else [command.text for command in told]
+
+
+def test_a_new_process_has_as_many_free_slots_as_slots_in_use() -> None:
+    other = policy("/c", "deny", condition(sample="hdr(a)"))
+    slots = arrange(NEW, (policy("/a"), policy("/b"), other))
+    assert [0, 1, 2, *[FREE] * 4] == list(slots.ranks)
+    assert {slots.policies[0].shape: 4, other.shape: 3} == {
+        each.shape: [one.shape for one in slots.policies].count(each.shape) for each in slots.policies
+    }
+
+
+def test_another_value_is_written_into_a_free_slot_before_the_table_names_it() -> None:
+    """So no request meets a rule of before with an action of after, and no policy is away for a moment."""
+    slots = arrange(NEW, (policy("/a"),))
+    identities = [identity for *_, identity in patterns(slots)]
+    assert texts((policy("/b", "pool:x"),), slots) == [
+        f"clear acl #{identities[1]}",
+        f"add acl #{identities[1]} /b",
+        "set map policies/f 1 pool:x",
+        "set map policies/f now 999999:100001:999999",
+    ]
+
+
+def test_a_policy_that_goes_is_out_of_the_table_and_comes_back_by_it() -> None:
+    both = policy("/a"), policy("/b")
+    slots = arrange(NEW, both)
+    assert texts(both[1:], slots) == ["set map policies/f now 999999:100001:999999:999999"]
+    assert texts(both[::-1], slots) == ["set map policies/f now 101000:100001:999999:999999"]
+    assert texts((), slots) == ["set map policies/f now 999999:999999:999999:999999"]
+    gone = arrange(slots, both[1:])
+    assert texts(both, gone) == ["set map policies/f now 100000:101001:999999:999999"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [condition(sample="url"), condition(inverted=True), condition(None), replace(condition(), matching=("-i",))],
+)
+def test_a_condition_of_another_shape_needs_a_process_once(other: Condition) -> None:
+    slots, changed = arrange(NEW, (policy(),)), (Policy(action="deny", conditions=(other,)),)
+    assert texts(changed, slots) is None
+    after = arrange(slots, changed)
+    assert texts((policy(),), after) is not None, "the slot of before is there still"
+    assert texts(changed, arrange(after, (policy(),))) is not None
+
+
+def test_what_the_socket_cannot_carry_needs_a_process() -> None:
+    slots = arrange(NEW, (policy(),))
+    assert texts((policy("/" + "a" * 9_000),), slots) is None
+    assert texts((policy("/\ta"),), slots) is None
+
+
+def test_the_rest_of_a_frontend_needs_a_process() -> None:
+    slots = arrange(NEW, (policy(),))
+    change = diff(*[{row.key: row} for row in (replace(FRONTEND, policies=(policy("/b"),), connections=9), FRONTEND)])
+    assert commands(change, Arranged(before={"f": slots}, after={"f": arrange(slots, (policy("/b"),))})) is None
+    assert texts((policy("/b"),), slots, replace(FRONTEND, backends=("b",))) is not None
+
+
+def test_policies_are_not_told_before_the_rest() -> None:
+    before, after = replace(FRONTEND, policies=(policy(),)), replace(FRONTEND, policies=(policy("/b"),))
+    assert not tellable(diff({after.key: after}, {before.key: before}), {before.key: before})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/a;b", "/a\\;b"),
+        ("a b", "a\\ b"),
+        ("<<", "\\<\\<"),
+        ("\\", "\\\\"),
+        ("'\"#", "\\'\\\"\\#"),
+        ("\u00e9", "\u00e9"),
+    ],
+)
+def test_an_argument_is_one_for_the_socket(text: str, said: str) -> None:
+    assert escaped(text) == said
+
+
+def test_frontends_have_numbers_of_their_own() -> None:
+    some, none = Wanted(policies=(policy(),)), Wanted()
+    first = arrange_all({}, {"a": some, "b": none, "c": some})
+    assert {"a": 1, "c": 2} == {key: each.number for key, each in first.items()}
+    wanted = {"b": some, "c": none, "d": some}
+    later = arrange_all(first, wanted)
+    assert {"b": 1, "c": 2, "d": 3} == {key: each.number for key, each in later.items()}
+    assert arrange_all(later, wanted) == later
+
+
+def test_shapes_that_are_prepared_need_no_process() -> None:
+    other = policy("/b", "deny", condition(sample="url"))
+    slots = arrange_wanted(NEW, Wanted(policies=(policy(),), prepared=(other, policy("/c"))))
+    assert 5 == len(slots.policies)
+    assert texts((policy("/d"), replace(other, action="pool:x")), slots) is not None
+
+
+def test_an_action_is_one_word() -> None:
+    with pytest.raises(Unwritable):
+        map_text(arrange(NEW, (policy("/a", "location-302:http://a/ b"),)))
+
+
+def test_slots_are_bounded_whatever_comes_and_goes() -> None:
+    slots, many = NEW, tuple(policy(f"/{number}") for number in range(POLICIES))
+    for number in range(20):
+        some = tuple(
+            policy("/a", "deny", *[condition(sample=f"hdr({number})")] * each) for each in range(POLICIES // 2)
+        )
+        slots = arrange(arrange(slots, some), many)
+        assert len(slots.policies) <= MAX_SLOTS
+        assert sum(each.patterns for each in slots.policies) <= 2 * POLICIES + MAX_SPARE_PATTERNS
+        assert len(table(slots)) < 2_000
+
+
+def test_the_largest_listener_fits_into_lines_and_identities() -> None:
+    several = tuple(Condition(samples=("a", "b"), matching=("-m", "str"), value=f"/{at}") for at in range(RULES))
+    slots = arrange(replace(NEW, number=2), tuple(Policy(action="deny", conditions=several) for _ in range(POLICIES)))
+    assert max(map(len, policy_lines("f", slots))) <= MOST_WORDS
+    found = [identity for *_, identity in patterns(slots)]
+    assert (len(set(found)), found[-1] < 3 * 2**16) == (2 * RULES * POLICIES + MAX_SPARE_PATTERNS, True)
+
+
+@given(st.lists(st.lists(st.sampled_from(range(100)), max_size=8), min_size=50, max_size=100))
+def test_of_many_changes_few_are_processes(states: list[list[int]]) -> None:
+    """Of two shapes, with at most eight policies each: each time more free slots, until there are enough."""
+    slots = NEW
+    for numbers in states:
+        shapes = (condition(), condition(inverted=True))
+        slots = arrange(slots, tuple(Policy(action=f"pool:{at}", conditions=(shapes[at % 2],)) for at in numbers))
+    assert slots.build <= 10
+
+
+@cache
+def choices() -> tuple[Policy, ...]:
+    return tuple(
+        policy(value, action, *more)
+        for value in ("/a", "/b", "/c")
+        for action in ("deny", "pool:p")
+        for more in ((), (condition(sample="url"),), (condition(inverted=True),))
+    )
+
+
+@given(st.lists(st.lists(st.sampled_from(choices()), max_size=6).map(tuple), max_size=12))
+def test_whatever_changes_the_slots_have_it_and_those_in_use_stay(states: list[tuple[Policy, ...]]) -> None:
+    slots = NEW
+    for wanted in states:
+        after = arrange(slots, wanted)
+        assert in_force(after) == wanted
+        assert arrange(after, wanted) == after
+        if is_loaded(slots, after):
+            used = [at for at, order in enumerate(slots.ranks) if order != FREE]
+            assert [slots.policies[at] for at in used] == [after.policies[at] for at in used]
+            assert [each.shape for each in slots.policies] == [each.shape for each in after.policies]
+        slots = after
