@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -29,6 +30,7 @@ MEMBERS = ("w1", "w2")
 CLIENTS = ("near", "other", "far")
 POOL = {"lb_algorithm": "ROUND_ROBIN"}
 CHANGES = 200
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -336,10 +338,14 @@ def shown(site: Site, balancer: Balancer, wanted: Counter[str]) -> None:
 def test_what_clients_send_and_get_is_counted_once(site: Site, nodes: dict[str, agents.Agent], version: int):
     """On both nodes, over members that change, processes that are replaced and killed, and agents that begin anew."""
     with web(site, version) as balancer:
-        had = sum(counted(site, each) for each in nodes)
-        before = Counter(total_connections=had, active_connections=0)
-        wait_until(lambda: before.items() <= figures(site, balancer).items(), "what was before")
-        wanted, first = figures(site, balancer), processes(site)
+        had = sum(counted(site, each) for each in nodes)  # of the processes that run: others may have been replaced
+
+        def of_before() -> Counter[str]:
+            found = figures(site, balancer)
+            return found if found["total_connections"] >= had and not found["active_connections"] else Counter()
+
+        wait_until(of_before, "what was before")
+        wanted, first = at_rest(of_before), processes(site)
         wanted += ask_and_count(site, balancer, 10)
         site.set_member(balancer, "w1", weight=5)
         wanted += ask_and_count(site, balancer, 10)
@@ -402,7 +408,7 @@ def scrape(site: Site, client: str, vip: str) -> str:
         return ""
 
 
-def at_rest(look: Callable[[], float]) -> float:
+def at_rest(look: Callable[[], T]) -> T:
     """What is seen twice, between which the node's agent has asked its proxies once more."""
     seen = [look()]
 
