@@ -302,6 +302,20 @@ MUTANTS = (
         "first bytes for ever", "compilers/haproxy/frontends.py", "RAW_DELAY, LONGEST_RAW_DELAY))", "RAW_DELAY, 2**31))"
     ),
     Mutant("proxies let everybody in", "compilers/haproxy/frontends.py", '"reject", "unless", "allowed"', '"accept"'),
+    Mutant(
+        "policies in slots that are in use",
+        "dataplane/haproxy_policies.py",
+        "before.ranks[slot] == FREE and ranks[slot] == FREE",
+        "ranks[slot] == FREE",
+        ("tests/dataplane/test_haproxy_policies.py",),
+    ),
+    Mutant(
+        "values of rules are commands",
+        "dataplane/haproxy_commands.py",
+        'else f"\\\\{char}"',
+        "else char",
+        ("tests/dataplane/test_haproxy_policies.py",),
+    ),
     Mutant("policies by position alone", "compilers/haproxy/policies.py", "_ORDER[type(each[0].action)]", "0"),
     Mutant(
         "a guest in a proxy of another",
