@@ -290,11 +290,11 @@ class HAProxy:
         anew = moved or not kept.settled or network.running is None or missing != network.missing or changed.is_new
         network.missing = missing
         slots = kept.slots
-        kept.arrange()
+        await asyncio.to_thread(kept.arrange)
         told = None if anew else commands(change, Arranged(before=slots, after=kept.slots))
         if told is None:
             network.pace.spend(_now())
-            network.changing |= _listeners(network, changed)
+            network.changing |= await asyncio.to_thread(_listeners, network, changed)
         if told is None or not is_of_servers(change):
             texts = await self._keeper.check(network, process, changed.owners)
         else:
@@ -307,7 +307,7 @@ class HAProxy:
             except (CommandFailed, Unavailable) as error:
                 LOG.info("network %s: %s; a new process takes its place", network_id, error)
                 texts = await self._keeper.check(network, process, changed.owners)
-                network.changing |= _listeners(network, changed)
+                network.changing |= await asyncio.to_thread(_listeners, network, changed)
                 wait = network.pace.wait(_now())
                 if wait and network.is_there:
                     self._keeper.write(network, texts)

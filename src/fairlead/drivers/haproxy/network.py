@@ -104,7 +104,7 @@ class Network:
     def _arranged(self, rows: Rows) -> Arranged:
         """The slots of L7 policies that the process has, and those for these rows."""
         before = self.kept.slots
-        its = (row for row in rows.values() if isinstance(row, Frontend) and row.name in before)
+        its = (row for name in before if isinstance(row := rows.get(("Frontend", name)), Frontend))
         return Arranged(before=before, after={row.name: arrange(before[row.name], row.wanted) for row in its})
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
