@@ -1,13 +1,13 @@
-"""Addresses in what programs print."""
+"""Finds IP addresses in the output of programs."""
 
 import re
 
 AROUND = {4: (r"(?<![\d.])", r"(?!\.?\d)"), 6: (r"(?<![\da-fA-F:])", r"(?!:{0,2}[\da-fA-F])")}
-"""What is neither before nor after an address, by its version, for it to be the whole of one."""
+"""Lookbehind and lookahead, by IP version: characters that must not adjoin an address for it to be a whole address."""
 
 
 def holds_address(text: str, address: str) -> bool:
-    """Whether this address itself is in `text`, and not as the beginning or the end of another.
+    """Whether `text` contains exactly this address, and not as the beginning or the end of a longer one.
 
     203.0.113.3 is in `203.0.113.3:80`, not in `203.0.113.30`.
     """

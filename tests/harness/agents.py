@@ -1,4 +1,4 @@
-"""Servers for agents on loopback, with the connections that strangers meet, and agents that listen to them."""
+"""Servers for agents on loopback, with real connection limits, and agents connected to them."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from harness.waiting import eventually_equal
 
 @dataclass
 class Served:
-    """A server that can go away and come back."""
+    """A running server that can stop and start again."""
 
     services: Services
     model: Model
@@ -43,7 +43,7 @@ class Served:
         at_once(self.model.observe(fact, news))  # type: ignore[arg-type]
 
     async def hang_up(self) -> None:
-        """End all connections. A client that connects again is accepted."""
+        """Close all connections. A client that reconnects is accepted."""
         for client in self.acceptor.clients.all():
             client.drop()
         await asyncio.sleep(0)
@@ -53,15 +53,15 @@ class Served:
 async def serving(
     folder: Path, authenticate: Authenticate = anybody, url: str = "", port: int = 0, **own: Any
 ) -> AsyncIterator[Served]:
-    """`url` is of a store that others may have too."""
+    """Run a server for agents. `url` names a store, which other servers may share."""
     folder.mkdir(exist_ok=True)
     async with inside(make_door, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
         services, app = make_whole(place, authenticate, **own)
         agents = services.nodes.agents
-        agents._clock = asyncio.get_running_loop().time  # virtual, if the loop's is
+        agents._clock = asyncio.get_running_loop().time  # the loop's clock, which may be virtual
         agents._began = agents._clock()
-        listener = socket.socket(proto=socket.IPPROTO_TCP)  # by which asyncio knows to set TCP_NODELAY
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # where another server was before
+        listener = socket.socket(proto=socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only if the protocol is given
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier server may have had the port
         listener.bind(("127.0.0.1", port))
         settings = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, ws="none")
         server = uvicorn.Server(settings)
@@ -87,7 +87,7 @@ async def serving(
 
 
 def _left_after_dropping(acceptor: Acceptor) -> int:
-    """Clients that are left; one that came while the acceptor closed is dropped too."""
+    """Number of clients left after all were dropped; one that connected while the acceptor closed is dropped too."""
     for client in acceptor.clients.all():
         client.drop()
     return acceptor.clients.count

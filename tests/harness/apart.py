@@ -1,4 +1,5 @@
-"""Network namespaces without a name: of a thread, and of what it starts. They are gone when nobody is in them."""
+"""Unnamed network namespaces, held by a file descriptor or by the processes in them. The kernel removes an unused
+one."""
 
 import ctypes
 import os
@@ -23,7 +24,8 @@ def require_root(*programs: str) -> None:
 
 
 class Apart:
-    """A namespace; `with` it, this thread is inside, and sockets made there stay there."""
+    """A network namespace. In `with namespace.inside()` the calling thread is inside; sockets created there stay
+    there."""
 
     def __init__(self) -> None:
         before = os.open(_HERE, os.O_RDONLY)
@@ -34,7 +36,7 @@ class Apart:
             _check(_LIBC.setns(before, _CLONE_NEWNET))
             os.close(before)
         self.path = f"/proc/{os.getpid()}/fd/{self._file}"
-        """As `ip link set DEVICE netns` takes it."""
+        """Path for `ip link set DEVICE netns PATH`."""
         self.ip("link set lo up")
 
     def close(self) -> None:
@@ -63,7 +65,7 @@ class Apart:
         self.run("nft", "-f", "-", text=text)
 
     def set(self, name: str, value: int) -> None:
-        """A sysctl, by its path below /proc/sys."""
+        """Set a sysctl, named by its path below /proc/sys."""
         with self.inside():
             Path("/proc/sys", name).write_text(str(value))
 

@@ -1,4 +1,4 @@
-"""A door in this process: a real store in a temporary file, a clock that stands, ids that count."""
+"""An API front end in this process, with a real store in a temporary file, a fixed clock and sequential ids."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -53,12 +53,13 @@ def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
 
 
 def _in_steps(given: Compile) -> CompileInSteps:
-    """The product's own compiler rests as it does in a server. A double is short."""
+    """Cooperative steps of the product's own compiler, which yields as it does in a server; a test double runs in one
+    step."""
     return compile_in_steps if given is compile_owner else in_one_step(given)
 
 
 def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:
-    """A provider that can do all that the API has. Its dataplane learns the owner's name, and its generation."""
+    """Compile for a provider that supports the whole API: one row, with the owner's name and its generation."""
     if snapshot.find(owner) is None:
         return NO_ROWS
     return by_key([LogicalSwitch(name=f"{owner} {snapshot.generations[owner]}")])
@@ -66,7 +67,7 @@ def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What an operator has configured."""
+    """Configuration of the server, as an operator would set it."""
 
     facts: Snapshot
     names: providers.Names
@@ -81,7 +82,7 @@ WITH_PROXIES = Deployment(replace(PLAIN.facts, agents_probe=True, proxied_provid
 
 
 def compile_with_proxies(snapshot: Snapshot, owner: Owner) -> Rows:
-    """The rows of OVN, of what all dataplanes can have."""
+    """Rows of OVN for an owner that every dataplane must be able to compile."""
     central, *others = providers.dataplanes_of(_NAMES)
     for each in others:
         each.compile(snapshot, owner)
@@ -90,7 +91,7 @@ def compile_with_proxies(snapshot: Snapshot, owner: Owner) -> Rows:
 
 @dataclass
 class Inside:
-    """A client at the door, and what is behind it."""
+    """A client of an API front end, with the server's parts."""
 
     client: httpx.AsyncClient
     model: Model
@@ -101,16 +102,17 @@ class Inside:
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     caller: Identity = ADMIN
     seen: dict[str, Any] = field(default_factory=dict)
-    """What a listener sees of the connection, for the scope."""
+    """Connection attributes that the listener adds to the ASGI scope."""
     reachable: Reachable | None = None
     app: ASGIApp | None = None
-    """The door itself, for whoever wants what it sends as it is sent."""
+    """The front end as an ASGI application, for tests that read a streamed response."""
     runs: bool = True
-    """Whether the reconciler works while a request waits; it works between requests when it is told to."""
+    """Whether the reconciler runs while a request waits. If false, it runs only when a test calls it."""
     ids: Any = field(default_factory=lambda: count(1))
 
     def new_id(self) -> str:
-        """The same ones in every run: what depends on ids, such as the address that is chosen, does not change."""
+        """Sequential UUIDs, equal in every run, so that anything derived from ids (such as the chosen address) is
+        stable."""
         return f"00000000-0000-4000-8000-{next(self.ids):012d}"
 
     async def rest(self) -> None:
@@ -127,7 +129,8 @@ class Inside:
         return await self.client.request(method, path, json=body)
 
     async def good(self, method: str, path: str, body: object = None) -> Any:
-        """The answer's body, of a call that must work; the dataplane is at rest afterwards."""
+        """Body of the response to a call that must succeed. Reconciles until nothing is left to do before it
+        returns."""
         answer = await self.call(method, path, body)
         assert answer.status_code < 300, answer.text
         await self.rest()
@@ -135,7 +138,7 @@ class Inside:
 
 
 async def write_many(model: Model, documents: Iterable[Aggregate]) -> None:
-    """Write them in several changes, none of which holds the event loop for long."""
+    """Write the documents in several changes, none of which blocks the event loop for long."""
     remaining = iter(documents)
     while some := tuple(islice(remaining, PER_WRITE)):
         await model.write(lambda _, some=some: Changes(puts=some))
@@ -146,7 +149,7 @@ def kept_by(
     condition: Condition = Condition(connected=True, writes=True),  # noqa: B008 - a value
     names: providers.Names | None = None,
 ) -> Dataplanes:
-    """The dataplanes of a server that has this one alone, and those of nodes to which these names lead."""
+    """Dataplanes of a server with this central one, and the per-node dataplanes of these provider names."""
     known = providers.dataplanes_of(names) if names is not None else ()
     nodes = [each for each in known if each.place is Place.NODE]
     return Dataplanes(Snapshot, [Central(reconciler=reconciler, condition=lambda: condition)], nodes)
@@ -161,7 +164,8 @@ async def inside(
     deployment: Deployment = PLAIN,
     url: str = "",
 ):
-    """`url` is of the store, which others may have too; without one it is a file in the folder."""
+    """Run a front end. `url` names the store, which other servers may share; the default is a SQLite file in
+    `folder`."""
     store = await open_store(url or f"sqlite://{folder}/store.db")
     model = await Model.load(store, _in_steps(compile_owner), deployment.facts)
     driver = FakeDriver(references)

@@ -1,7 +1,7 @@
-"""Both ends of SCTP's associations in user space (RFC 9260), for kernels that have no sockets of it.
+"""Both ends of SCTP associations in user space (RFC 9260), for kernels without SCTP sockets.
 
-One address at each end, one stream, nothing is sent again. A member answers each piece of data with its name, and who
-has no association with it with an ABORT: so a packet that is led to another member is noticed.
+Each end has one address and one stream, and does not retransmit. A member answers each DATA chunk with its name, and a
+packet of an unknown association with an ABORT, so a test notices a packet that reaches another member.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from harness.waiting import DEADLINE
 
 DATA, INIT, INIT_ACK, SACK, HEARTBEAT, HEARTBEAT_ACK, ABORT, SHUTDOWN, SHUTDOWN_ACK = range(9)
 COOKIE_ECHO, COOKIE_ACK, SHUTDOWN_COMPLETE = 10, 11, 14
-"""Types of chunks (RFC 9260, section 3.2)."""
+"""Chunk types (RFC 9260, section 3.2)."""
 _NOT_ITS_OWN = 1
-"""A flag of an ABORT: its tag is that of the packet which it answers (section 8.5.1)."""
+"""T bit of an ABORT: the verification tag is that of the packet it answers (section 8.5.1)."""
 _WHOLE = 3
-"""Flags of data that are in one chunk."""
+"""Flags of a DATA chunk that is not fragmented (B and E bits)."""
 _COOKIE = 7
-"""The type of a parameter of INIT ACK."""
+"""Parameter type of the State Cookie in an INIT ACK."""
 _FIRST = 1000
-"""Number of an end's first chunk of data, minus one."""
+"""Transmission sequence number (TSN) of an end's first DATA chunk, minus one."""
 _PORTS = itertools.cycle(range(20_000, 30_000))
 
 
@@ -45,17 +45,17 @@ class Heard:
     destination: int
     tag: int
     chunks: list[tuple[int, bytes]]
-    """Types, and what is in them."""
+    """Type and value of each chunk."""
     right: bool
-    """Whether its checksum is."""
+    """Whether the checksum is correct."""
 
     def only(self, kind: int) -> bytes | None:
-        """What is in the first chunk of this type."""
+        """Value of the first chunk of this type, or None."""
         return next((value for its, value in self.chunks if its == kind), None)
 
 
 def read(octets: bytes) -> Heard:
-    """Of what follows the header of IP."""
+    """Parse an SCTP packet, without its IP header."""
     source, destination, tag, said = struct.unpack_from("!HHII", octets)
     chunks, place = [], 12
     while place + 4 <= len(octets):
@@ -71,7 +71,7 @@ def chunk(kind: int, value: bytes = b"", flags: int = 0) -> bytes:
 
 
 def _opening(tag: int) -> bytes:
-    """Of INIT and of INIT ACK."""
+    """Value of an INIT or INIT ACK chunk."""
     return struct.pack("!IIHHI", tag, sctp.WINDOW, 1, 1, _FIRST + 1)
 
 
@@ -80,7 +80,7 @@ def _data(number: int, text: bytes) -> bytes:
 
 
 def _taken(number: int) -> bytes:
-    """SACK: all up to this chunk is here."""
+    """SACK chunk that acknowledges all chunks up to this TSN."""
     return chunk(SACK, struct.pack("!IIHH", number, sctp.WINDOW, 0, 0))
 
 
@@ -90,13 +90,13 @@ def raw_socket(version: int) -> socket.socket:
 
 
 def _without_header(octets: bytes, version: int) -> bytes:
-    """Raw sockets give that of IPv4 too."""
+    """Payload of a received packet. Raw IPv4 sockets deliver the IP header too (raw(7))."""
     return octets[(octets[0] & 15) * 4 :] if version == 4 else octets
 
 
 @dataclass
 class Association(Flow):
-    """A client's end. Who it asks is a VIP, and its socket hears nobody else."""
+    """A client's end of an association with a VIP. Its socket is connected, so it receives packets of the VIP only."""
 
     tag: int = 0
     theirs: int = 0
@@ -107,7 +107,10 @@ class Association(Flow):
         self.socket.send(sctp.packet(self.client[1], PORT, its, b"".join(chunks)))
 
     def hear(self, *kinds: int) -> Heard:
-        """A packet with a chunk of this type. Raises OSError: what is lost, or refused, is one."""
+        """Next packet with a chunk of one of these types.
+
+        Raises OSError if the packet is lost (timeout) or the association is aborted.
+        """
         while select.select([self.socket], [], [], self.socket.gettimeout())[0]:
             heard = read(_without_header(self.socket.recv(65536), self.vip.version))
             if heard.destination != self.client[1]:
@@ -121,7 +124,7 @@ class Association(Flow):
         raise TimeoutError
 
     def open(self) -> None:
-        """The four packets of section 5.1."""
+        """Open the association: the four packets of section 5.1."""
         self.say(chunk(INIT, _opening(self.tag)), tag=0)
         answer = self.hear(INIT_ACK).only(INIT_ACK)
         assert answer is not None
@@ -132,7 +135,7 @@ class Association(Flow):
         self.hear(COOKIE_ACK)
 
     def ask(self, text: bytes = b"who") -> str:
-        """The member that answers. Raises OSError; a timeout is one."""
+        """Name of the member that answers. Raises OSError, also after a timeout."""
         self._forget()
         self.sent += 1
         self.say(_data(self.sent, text))
@@ -143,31 +146,31 @@ class Association(Flow):
             assert sack is not None
             taken = int.from_bytes(sack[:4]) - _FIRST
             assert taken <= self.sent
-            if taken == self.sent:  # otherwise the answer to an earlier question, which was given up
+            if taken == self.sent:  # otherwise this answers an earlier request, which timed out
                 self.say(_taken(int.from_bytes(data[:4])))
                 return data[12:].decode()
 
     def beat(self) -> None:
-        """Is the other end there?"""
+        """Assert that the other end answers a HEARTBEAT."""
         self._forget()
         self.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
         assert self.hear(HEARTBEAT_ACK).only(HEARTBEAT_ACK) == b"\0\1\0\10beat"
 
     def close(self) -> None:
-        """Section 9.2."""
+        """Shut the association down (section 9.2)."""
         self._forget()
         self.say(chunk(SHUTDOWN, (_FIRST + self.sent).to_bytes(4)))
         self.hear(SHUTDOWN_ACK)
         self.say(chunk(SHUTDOWN_COMPLETE))
 
     def _forget(self) -> None:
-        """What others of this machine have heard meanwhile."""
+        """Discard packets of other associations of this machine: a raw socket receives them too."""
         while select.select([self.socket], [], [], 0)[0]:
             self.socket.recv(65536)
 
 
 def begin(where: Apart, vip: IPAddress, timeout: float = DEADLINE) -> Association:
-    """Nothing is said yet."""
+    """Client's end of an association that is not yet open."""
     with where.inside():
         made = raw_socket(vip.version)
         made.connect((str(vip), 0))
@@ -178,22 +181,22 @@ def begin(where: Apart, vip: IPAddress, timeout: float = DEADLINE) -> Associatio
 
 @dataclass
 class Member:
-    """Who answers at all addresses of a machine."""
+    """A server that answers on all addresses of a machine."""
 
     name: str
     longest: int = 1
-    """How often it says its name."""
+    """Number of repetitions of the name in an answer."""
     known: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Whom it has an association with: their tag, and its own."""
+    """Verification tags of each association: the peer's and the own."""
     heard: Counter[int] = field(default_factory=Counter)
-    """Types of first chunks."""
+    """Number of received packets, by type of the first chunk."""
     broken: int = 0
-    """Packets with a checksum that is not theirs."""
+    """Number of packets with a wrong checksum."""
     elsewhere: int = 0
-    """Packets for another port, without answers to clients on its own machine."""
+    """Number of packets to another port, except answers to clients on the same machine."""
 
     def answer(self, address: str, heard: Heard) -> tuple[int, bytes] | None:
-        """A tag, and chunks."""
+        """Verification tag and chunks of the answer, or None."""
         self.broken += not heard.right
         self.elsewhere += heard.destination != BEHIND and heard.source != PORT
         if heard.destination != BEHIND or not heard.right:
@@ -251,5 +254,5 @@ def _serve(member: Member, made: socket.socket, version: int, ended: threading.E
         octets, who = made.recvfrom(65536)
         heard = read(_without_header(octets, version))
         if answer := member.answer(who[0], heard):
-            with contextlib.suppress(OSError):  # too long for its path, as it has heard
+            with contextlib.suppress(OSError):  # the kernel returns a late EMSGSIZE or ICMP error
                 made.sendto(sctp.packet(BEHIND, heard.source, *answer), (who[0], 0))

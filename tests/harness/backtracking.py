@@ -1,7 +1,7 @@
-"""Counts what a backtracking matcher, such as `re`, does for a text, without a clock.
+"""Counts the steps of a backtracking matcher such as `re` for a text, without a clock.
 
-`re` matches in C, where no counter sees it. This one takes the same parsed pattern the same way, without the
-shortcuts of `re`, so it counts at least as much.
+`re` matches in C, where steps cannot be counted. This matcher executes the same parsed pattern in the same order,
+without the optimizations of `re`, so its count is an upper bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, TypeAlias
 
 Code: TypeAlias = list[tuple[str, Any]]
-"""Operation and its argument; places to continue at are relative."""
+"""Operation and its argument; jump targets are relative."""
 
 
 def count_match_steps(pattern: str, text: str, most: int) -> int:
-    """Steps of `re.fullmatch` for a text. More than `most` are not taken: an ambiguous pattern needs 2 ** len(text)."""
+    """Steps of `re.fullmatch` for a text, at most about `most`: an ambiguous pattern needs 2 ** len(text)."""
     code, steps, alternatives = _compile(_parser.parse(pattern)), 0, [(0, 0)]
     while alternatives and steps <= most:
         place, position = alternatives.pop()

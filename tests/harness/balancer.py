@@ -1,4 +1,4 @@
-"""Load balancers of the model that have something of everything."""
+"""Load balancers of the model that use every kind of part."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ ADDRESS = parse_address("10.0.0.1")
 
 
 def some_balancer(identity: str, project: str, dice: Random | None = None) -> LoadBalancer:
-    """With one of each part, or with as many as the dice say."""
+    """Load balancer with one of each part, or with a random number of each if `dice` is given."""
     own = {"project_id": project, "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
     def some(kind: Any, most: int, **attributes: Any) -> tuple[Any, ...]:

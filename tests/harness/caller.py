@@ -1,4 +1,4 @@
-"""The whole application in this process, for tests that give it bad input."""
+"""The whole application in this process, for tests that send malformed input."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,10 @@ from harness.served import make_whole
 
 
 class Caller:
-    """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
+    """Client of the whole application that checks each response.
+
+    Every response must match the OpenAPI document, an error must be short, and a status of 500 fails the test.
+    """
 
     def __init__(
         self,

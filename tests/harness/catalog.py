@@ -1,4 +1,4 @@
-"""Every stock command about quotas, flavors, availability zones, providers and amphorae, and what it prints."""
+"""Runs every stock command for quotas, flavors, availability zones, providers and amphorae, and checks its output."""
 
 from importlib.metadata import entry_points
 
@@ -9,7 +9,7 @@ RESOURCES = ("amphora", "availabilityzone", "availabilityzoneprofile", "flavor",
 
 
 def commands() -> set[str]:
-    """All that the client has about these resources."""
+    """Names of all the client's commands for these resources."""
     names = {point.name.replace("_", " ") for point in entry_points(group="openstack.load_balancer.v2")}
     wanted = {name.removeprefix("loadbalancer ") for name in names}
     return {name for name in wanted if name.split()[0] in RESOURCES}
@@ -103,7 +103,8 @@ def the_rest(cli: Tried) -> None:
 
 
 def type_every_command(cli: Tried) -> None:
-    """On a server that has none of these, and no load balancer of the project `default`."""
+    """Run all commands, on a server without any of these resources and without a load balancer of the project
+    `default`."""
     cli.any("network create net")
     cli.any("subnet create sub --network net --subnet-range 10.0.0.0/24")
     for story in (quotas, flavors, zones, the_rest):

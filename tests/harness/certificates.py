@@ -1,4 +1,4 @@
-"""Authorities, what they sign and what they revoke, made in memory: quick ones of elliptic curves, good for a day."""
+"""Certificate authorities, certificates and revocation lists, made in memory with EC keys and valid for one day."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -45,12 +45,12 @@ class Issued:
 
     @property
     def whole(self) -> str:
-        """With its key."""
+        """Certificate and private key as PEM."""
         return self.pem + key_pem(self.key)
 
     @property
     def bundle(self) -> bytes:
-        """PKCS#12, without a pass phrase."""
+        """PKCS #12 archive without a pass phrase."""
         return pkcs12.serialize_key_and_certificates(b"it", self.key, self.certificate, None, NoEncryption())
 
 
@@ -76,7 +76,8 @@ class Authority:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def issue(self, name: str, *addresses: str, key: Key | None = None, subject: str = "") -> Issued:
-        """Its subject is called as the first name it is for, unless it has one of its own."""
+        """Issue a certificate for a DNS name and addresses. The subject's common name is `subject`, by default
+        `name`."""
         key = key or new_key()
         names = [x509.DNSName(name), *(x509.IPAddress(ip_address(each)) for each in addresses)]
         made = _begun(subject or name, self.certificate.subject, key)

@@ -1,4 +1,4 @@
-"""What can be answered about one address that several clients want."""
+"""Sequential specification of one address that several clients claim, for the linearizability checker."""
 
 from collections.abc import Hashable
 
@@ -6,7 +6,10 @@ from harness.histories import Operation
 
 
 def claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
-    """Of one address: nothing, or the name and description of the load balancer that has it. Names are used once."""
+    """States that may follow `state` after `operation`; none if the operation is impossible in it.
+
+    The state is None (the address is free), or name and description of the load balancer that has it. Names are unique.
+    """
     action, value = operation.action, operation.value
     name = state[0] if isinstance(state, tuple) else None
     if action == "create":

@@ -1,9 +1,9 @@
-"""Starts a program as systemd would by a unit file, where no systemd runs: with its user, capabilities, read-only
-files, system calls and families of addresses (systemd.exec(5)). As root:
+"""Starts a program with the restrictions of a systemd unit file, on machines without systemd: user, capabilities,
+read-only file system, system call filter and address families (systemd.exec(5)). Usage, as root:
 
     python confined.py UNIT[:DROP-IN...] WRITABLE[:WRITABLE...] COMMAND...
 
-What systemd does besides (a /tmp of its own, devices, hidden processes, users and the like) is not done.
+Other restrictions of systemd (private /tmp and devices, hidden processes, user namespaces) are not applied.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 CLONE_NEWNS = 0x20000
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
 SCMP_ACT_ALLOW, SCMP_ACT_EPERM, SCMP_CMP_EQ = 0x7FFF0000, 0x00050000 | 1, 4
-"""seccomp.h of libseccomp."""
+"""Constants of seccomp.h (libseccomp)."""
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16, "AF_PACKET": 17}
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def read_unit(paths: str) -> dict[str, list[str]]:
-    """Each option of [Service] with its values, one after the other, those of drop-ins last."""
+    """Values of each option of [Service] in the order of the files, drop-ins last."""
     found: dict[str, list[str]] = {}
     for path in paths.split(":"):
         for line in Path(path).read_text().partition("[Service]")[2].partition("[Install]")[0].splitlines():
@@ -35,7 +35,7 @@ def read_unit(paths: str) -> dict[str, list[str]]:
 
 
 def system_calls(filters: Iterable[str]) -> list[str]:
-    """That are allowed."""
+    """Allowed system calls, sorted."""
     allowed = set[str]()
     for each in filters:
         names = {name for word in each.lstrip("~").split() for name in _members(word)}
@@ -57,7 +57,7 @@ def _check(result: int) -> None:
 
 
 def mount_read_only(writable: Sequence[str]) -> None:
-    """All but these, and what the kernel shows of itself."""
+    """Mount everything read-only, except these paths and the kernel's own file systems."""
 
     class Attributes(ctypes.Structure):
         _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "users")]
@@ -77,7 +77,7 @@ def mount_read_only(writable: Sequence[str]) -> None:
 
 
 def uncover(folder: Path) -> None:
-    """Let everybody come to a folder, here alone: it may be below one that is root's, as checkouts are."""
+    """Make a folder reachable for every user in this mount namespace: a checkout may be below a folder of root's."""
     closed = [each for each in reversed(folder.parents) if not each.stat().st_mode & 0o001]
     if not closed:
         return
@@ -109,7 +109,7 @@ def filter_system_calls(allowed: Iterable[str], families: Iterable[str]) -> None
 
 
 def setpriv(unit: dict[str, list[str]]) -> list[str]:
-    """A user of the unit's is here whoever has no name: nobody."""
+    """Command prefix that drops privileges. Any user of the unit file is replaced by `nobody`."""
     capabilities = [each for line in unit["CapabilityBoundingSet"] for each in line.split()]
     words = ["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities)]
     user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"] if "User" in unit else []
@@ -121,7 +121,7 @@ def main() -> None:
         unit, command = read_unit(sys.argv[2]), sys.argv[3:]
         allowed = sys.stdin.read().split()
         if unit.get("MemoryDenyWriteExecute", ["no"])[-1] == "yes":
-            LIBC.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)  # of Linux 6.3; systemd filters calls instead
+            LIBC.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)  # since Linux 6.3; systemd uses a filter
         filter_system_calls(allowed, unit["RestrictAddressFamilies"][-1].split())
         os.execvp(command[0], command)
     path, writable, command = sys.argv[1], sys.argv[2].split(":"), sys.argv[3:]

@@ -1,5 +1,7 @@
-"""The bound on steps for servers and agents that end-to-end tests start: on with COUNT_STEPS=1, as in
-`make test-all PART=long`. Without it these processes run on uvloop, as an operator's do, and nothing counts.
+"""Step limit for servers and agents that end-to-end tests start, enabled by COUNT_STEPS=1 as in `make test-all
+PART=long`.
+
+Without it these processes run on uvloop, as in production, and are not counted.
 """
 
 import os
@@ -8,13 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MAX_STEPS = 500_000
-"""Between two returns to the event loop: 100 to 200 ms, with what only a start or a resync does."""
+"""Between two returns to the event loop: 100 to 200 ms, including work that is done only at a start or a resync."""
 VARIABLE = "COUNT_STEPS"
 
 
 @contextmanager
 def counted_processes(folder: Path) -> Iterator[None]:
-    """Processes of the product that are started meanwhile count, and may not exceed the bound. The folder is empty."""
+    """Count the steps of product processes started in this context, and fail if one exceeds the limit.
+
+    The folder must be empty: processes that exceed the limit write a report to it.
+    """
     if not os.environ.get(VARIABLE):
         yield
         return

@@ -1,4 +1,4 @@
-"""Readings of a dataplane, as an agent sums them."""
+"""Counter samples of a dataplane, as an agent reads and sums them."""
 
 from fairlead.model.addresses import parse_address
 from fairlead.model.figures import Figures

@@ -1,4 +1,4 @@
-"""Holds every answer of a door against the door's own OpenAPI document."""
+"""Validates every response of an API front end against its OpenAPI document."""
 
 import json
 from typing import Any
@@ -15,11 +15,11 @@ ERROR: Schema = {"$ref": "#/components/schemas/Error"}
 
 
 _KNOWN: dict[frozenset[tuple[str, str]], "Documented"] = {}
-"""By the operations: a door's document is the same each time, and takes a while to make."""
+"""Validators by set of operations: generating a front end's document is slow, and its result constant."""
 
 
 async def documented(door: Starlette, client: httpx.AsyncClient, where: str = DOCUMENT) -> "Documented":
-    """What this door's answers are held against; the client gets its document at `where`."""
+    """Validator for this front end. The client can read the OpenAPI document at `where`."""
     key = frozenset((operation.method, path) for path, operation in operations(door.routes))
     if key not in _KNOWN:
         _KNOWN[key] = Documented(door, (await client.get(where)).json()["components"])
@@ -27,7 +27,7 @@ async def documented(door: Starlette, client: httpx.AsyncClient, where: str = DO
 
 
 class Documented:
-    """Of a door as `make_door` makes it, below whatever path it is mounted at."""
+    """Validator for a front end made by `make_door`, independent of the path at which it is mounted."""
 
     def __init__(self, door: Starlette, components: Any) -> None:
         self._paths = describe("", {}, door.routes)["paths"]
@@ -39,13 +39,13 @@ class Documented:
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
     async def hold(self, answer: httpx.Response) -> None:
-        """For httpx's `event_hooks`. Raises AssertionError."""
+        """Response hook for httpx's `event_hooks`. Raises AssertionError."""
         await answer.aread()
         self.check(answer.request.method, answer.request.url.path, answer.status_code, answer.content)
 
     def check(self, method: str, path: str, status: int, body: bytes) -> None:
         found = next((known for verb, regex, known in self._operations if verb == method and regex.match(path)), None)
-        if status == 500 or (found is None and status in (404, 405)):  # nobody says that these may come
+        if status == 500 or (found is None and status in (404, 405)):  # not declared by any operation
             self._validate("an error", ERROR, body)
             return
         assert found is not None, f"{method} {path} is not in the document, and answers {status}"

@@ -1,4 +1,4 @@
-"""A load balancer with two members that are probed, for tests of what is reported of members that are down."""
+"""A load balancer with two probed members, for tests of reports about down members."""
 
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint

@@ -1,4 +1,4 @@
-"""A real etcd of three members on loopback, in memory: started by a test, and ended with it."""
+"""A real etcd cluster of three members on loopback, with its data in memory."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ ATTEMPT = 5  # seconds for one of several attempts of etcdctl
 
 class Etcd:
     def __init__(self, folder: Path, options: tuple[str, ...], tls: tuple[str, ...]) -> None:
-        """`tls` is what etcdctl needs to come in, if members show certificates."""
+        """Start all members. `tls` has the options of etcdctl that are needed if members use TLS."""
         self._folder = folder
         self._options = options
         self._tls = tls
@@ -33,7 +33,7 @@ class Etcd:
             self.start(member)
 
     def start(self, member: int) -> None:
-        """Again, too, with what it has."""
+        """Start a member, for the first time or again with its existing data."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[member])
         client = client.replace("http", self._scheme)
         arguments = {
@@ -55,7 +55,7 @@ class Etcd:
             )
 
     def signal(self, member: int, number: signal.Signals) -> None:
-        """Returns when one that is to stand still does, and one that is killed is gone."""
+        """Send a signal to a member. Returns when a stopped process has stopped, and a killed one has exited."""
         process = self._running[member]
         process.send_signal(number)
         if number is signal.SIGSTOP:
@@ -90,7 +90,7 @@ class Etcd:
         return [number for number, line in enumerate(lines) if line.split(", ")[4] == "true"]
 
     def wait(self) -> None:
-        """Wait until the cluster writes."""
+        """Wait until the cluster accepts writes."""
         try:
             wait_until(
                 lambda: self._ctl("put", "ready", "1", members=range(MEMBERS), seconds=ATTEMPT),
@@ -107,7 +107,7 @@ class Etcd:
         self.ctl("snapshot", "save", str(path), members=[0])
 
     def restore(self, saved: Path) -> None:
-        """All members begin anew with what was saved, as operators do it."""
+        """Restore a snapshot: all members start with its data as a new cluster, by etcd's documented procedure."""
         for member in list(self._running):
             self.signal(member, signal.SIGKILL)
         peers = [f"http://127.0.0.1:{port}" for _, port in self._ports]
@@ -129,7 +129,7 @@ class Etcd:
 
 @contextmanager
 def started(*options: str, tls: tuple[str, ...] = (), folder: Path | None = None) -> Iterator[Etcd]:
-    """In memory, without a folder."""
+    """Start a cluster, by default with its data in /dev/shm."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed here: scripts/setup lab does it")
     memory = Path("/dev/shm")

@@ -1,4 +1,5 @@
-"""Three plain hosts with a member behind each, a router that leads VIPs where a test says, and a client outside."""
+"""Three plain hosts with one member each, a router that routes the VIPs to the host of the test's choice, and a
+client."""
 
 import asyncio
 import contextlib
@@ -24,9 +25,9 @@ from harness.waiting import DEADLINE
 VIPS: tuple[IPAddress, ...] = (IPv4Address("203.0.113.5"), IPv6Address("2001:db8::5"))
 PORT, BEHIND = 80, 8080
 LARGE = 50_000
-"""How often a member says its name to who asks for a large answer."""
+"""Repetitions of the member's name in a large answer."""
 LONG = 700
-"""And to who asks for one that is a full packet."""
+"""Repetitions of the member's name in an answer that fills a packet."""
 OWNER = Owner(Kind.LOAD_BALANCER, "11111111-1111-4111-8111-111111111111")
 HOSTS = (1, 2, 3)
 CLIENT = {4: ip_address("198.51.100.2"), 6: ip_address("fd51::2")}
@@ -45,7 +46,7 @@ def member_address(number: int, version: int) -> IPAddress:
 
 @dataclass
 class Flow:
-    """Of one client's port."""
+    """A connected socket of the client."""
 
     socket: socket.socket
     transport: Transport
@@ -53,16 +54,16 @@ class Flow:
     vip: IPAddress
 
     def ask(self, text: bytes = b"who") -> str:
-        """The member that answers. Raises OSError; a timeout is one."""
+        """Name of the member that answers. Raises OSError, also after a timeout."""
         self.socket.sendall(text)
         return self.socket.recv(2000).decode()
 
     def acknowledge(self) -> None:
-        """Of TCP what was received, now: the kernel does it later else, at a moment that no test knows."""
+        """Acknowledge received TCP data immediately, because a delayed ACK comes at an unpredictable time."""
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def ask_much(self) -> int:
-        """Bytes of a large answer. Raises OSError."""
+        """Size in bytes of a large answer. Raises OSError."""
         self.socket.sendall(b"large")
         left = 2 * LARGE
         while left:
@@ -72,12 +73,12 @@ class Flow:
 
 @dataclass
 class Asking:
-    """A connection that is being made, for as long as it takes."""
+    """A TCP connection that is being established."""
 
     socket: socket.socket
 
     def ask(self, *, within: float = DEADLINE) -> str:
-        """The member that answers. Raises OSError; a timeout is one."""
+        """Name of the member that answers. Raises OSError, also after a timeout."""
         _, writable, _ = select.select([], [self.socket], [], within)
         if not writable:
             raise TimeoutError
@@ -104,7 +105,7 @@ class Fabric:
             return asyncio.run(work)
 
     def open(self, version: int = 4) -> None:
-        """On each host a driver, with ways to the others over this IP version."""
+        """Start a driver on each host, with tunnels to the other hosts over this IP version."""
         for number in self.hosts:
             self.drivers[number] = Native()
             self.do(number, self.drivers[number].open())
@@ -123,7 +124,7 @@ class Fabric:
         self.put(number, rows_of(number, slots, **known))
 
     def lead(self, number: int) -> None:
-        """Packets of clients that know no hosts go to this one."""
+        """Route the VIPs to this host."""
         self.router.ip(
             *(f"route replace {vip} via {host_address(number, vip.version)}" for vip in VIPS),
         )
@@ -143,7 +144,7 @@ class Fabric:
         return self.flows[-1]
 
     def begin(self, vip: IPAddress) -> Asking:
-        """A connection of the client outside, made while the test goes on."""
+        """Start to connect from the external client, and return while the connection is being established."""
         with self.client.inside():
             made = socket.socket(socket.AF_INET if vip.version == 4 else socket.AF_INET6)
         made.setblocking(False)
@@ -161,7 +162,7 @@ def rows_of(
     by_source: bool = False,
     clients: Any = None,
 ) -> list[NativeRow]:
-    """Of a host: each place of the table is the member of the host that is one more."""
+    """Rows of a host. Slot value `n` assigns the member of host `n + 1`."""
     rows: list[NativeRow] = [Vip(address=vip, held=held) for vip in VIPS]
     moved = tuple(sorted((before or {}).items()))
     for vip in VIPS:
@@ -232,7 +233,7 @@ def fabric() -> Iterator[Fabric]:
 
 
 def _link(near: Apart, device: str, far: Apart, other: str, its: tuple[str, ...], others: tuple[str, ...]) -> None:
-    """The far one goes by the near one."""
+    """Connect two namespaces by a veth pair. The far one has its default routes via the near one."""
     near.ip(f"link add {device} type veth peer name {other} netns {far.path}", f"link set {device} up")
     near.ip(*(f"addr add {each} dev {device}" for each in its))
     far.ip(f"link set {other} up", *(f"addr add {each} dev {other}" for each in others))
@@ -241,7 +242,8 @@ def _link(near: Apart, device: str, far: Apart, other: str, its: tuple[str, ...]
 
 @contextmanager
 def answering(where: Apart, name: str, port: int = BEHIND) -> Iterator[None]:
-    """To each line and each packet with the member's name; to a line that asks so with the address that it is from."""
+    """Answer each TCP request and UDP packet with the member's name, and the request `from` with the client's
+    address."""
     with where.inside():
         listener = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=500)
         packets = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -279,7 +281,8 @@ def _talk(taken: socket.socket, name: str) -> None:
 
 
 def _echo(packets: socket.socket, name: str) -> None:
-    """From the address that was asked, which is the one that the machine has."""
+    """Answer UDP packets. The source address of an answer is the requested address, because the machine has only
+    one."""
     with contextlib.suppress(OSError):
         while True:
             asked, client = packets.recvfrom(65536)

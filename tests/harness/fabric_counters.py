@@ -1,4 +1,4 @@
-"""Counters that the plain hosts of a fabric have in their kernels."""
+"""Kernel counters of the plain hosts of a fabric."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def everybody(_: CountedService) -> bool:
 def read(
     site: Fabric, number: int, is_ours: Callable[[CountedService], bool] = everybody, *, boot: str = BOOT
 ) -> Readings:
-    """Read the counters of one host, as an agent does that has just started."""
+    """Read the counters of one host, as a newly started agent does."""
     with site.hosts[number].inside(), closing(Counters("fairlead", boot, 100_000)) as counters:
         return counters.read(is_ours)
 
@@ -31,11 +31,11 @@ def values(readings: Readings, name: str) -> dict[CountedService, int]:
 
 
 def total(site: Fabric, name: str) -> Counter[CountedService]:
-    """Sum of the hosts."""
+    """Sum over the hosts, by service."""
     return sum((Counter(values(read(site, each), name)) for each in HOSTS), Counter[CountedService]())
 
 
 def active(site: Fabric, transport: Transport) -> int:
-    """Open connections, the sum of the hosts."""
+    """Open connections, summed over the hosts."""
     readings = [each for number in HOSTS for each in read(site, number).items()]
     return sum(reading.active for service, reading in readings if service.transport is transport)

@@ -1,4 +1,4 @@
-"""Stores with something in them, for those who copy, keep and restore them."""
+"""Stores with content, for tests of copies, backups and restores."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def mtu(more: int) -> Callable[[Snapshot], Changes]:
 
 
 async def fill(store: Store, number: int = 40) -> None:
-    """The story's documents with claims, something that was deleted, and so many more changes."""
+    """Write the story's documents with claims, a deleted key, and `number` more changes."""
     model = await Model.load(store, lambda *_: None)
     await model.write(lambda _: Changes(puts=tuple(STATE.documents.values())))
     for _ in range(number):

@@ -1,4 +1,4 @@
-"""Load balancers on a network that Neutron owns, with proxies."""
+"""Load balancers with proxies on an unmanaged network, which Neutron owns."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The slice of a node, as a test says it."""
+"""The slice of a node, set by a test."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fairlead.node.channel import Slice
 
 
 class Given(Slice):
-    """Whatever it is told, at once."""
+    """Slice that a test replaces directly, without a server."""
 
     def __init__(self, name: str, path: Path, told: Snapshot) -> None:
         super().__init__(name, path)

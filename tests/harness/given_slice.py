@@ -20,6 +20,6 @@ class Given:
         self.call = call
 
     def say(self, snapshot: Snapshot) -> None:
-        """News of all load balancers that there are."""
+        """Replace the slice, and notify of all its load balancers."""
         self.snapshot = snapshot
         self.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in snapshot.load_balancers))

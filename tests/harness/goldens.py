@@ -1,6 +1,6 @@
-"""Documents as each format has them, which stay as they are for ever.
+"""Golden documents of each stored format, which never change.
 
-`python -m harness.goldens`, in `tests`, writes those of a new format: once.
+`python -m harness.goldens`, run in `tests`, writes those of a new format, once.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ def folder(number: int) -> Path:
 
 
 def shapes() -> str:
-    """Of all sorts of documents, by the classes of today."""
+    """Shapes of all kinds of documents, derived from the current classes, as JSON."""
     found = {kind.value: shape(declared.document) for kind, declared in KINDS.items()}
     return json.dumps(found, indent=1) + "\n"
 
 
 def digest(number: int) -> str:
-    """Of all files of a format, and their names."""
+    """SHA-256 over the names and contents of all files of a format."""
     found = hashlib.sha256()
     for path in sorted(folder(number).iterdir()):
         found.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

@@ -1,4 +1,4 @@
-"""A driver of HAProxy with real processes on loopback, and clients of theirs."""
+"""An HAProxy driver with real processes on loopback, and HTTP clients."""
 
 import asyncio
 import socket
@@ -31,12 +31,12 @@ NET = Owner(Kind.NETWORK, "net1")
 
 @dataclass
 class Here:
-    """No namespace: loopback has the proxy's addresses."""
+    """Network places without namespaces: the proxies' addresses are on loopback."""
 
     made: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     refusals: int = 0
-    """How often it will not be made."""
+    """Number of further calls of `make` that fail."""
 
     async def make(self, process: Process) -> Sequence[str]:
         if self.refusals:
@@ -51,7 +51,7 @@ class Here:
 
 @dataclass
 class Site:
-    """A driver, and what it says of serving."""
+    """A driver in a folder, with the reports that it makes."""
 
     folder: Path
     places: Here = field(default_factory=Here)
@@ -62,7 +62,7 @@ class Site:
     """Seconds for which a replaced process goes on."""
     tally: Tally = field(default_factory=Tally)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whoever was told to come later may come."""
+    """Set when the driver reports that a postponed owner may be applied."""
     failing: list[Collection[Owner]] = field(default_factory=list)
     driver: HAProxy = field(init=False)
 
@@ -80,11 +80,12 @@ class Site:
         self.said.append(ports)
 
     async def put(self, owner: Owner, rows: Rows) -> None:
-        """Apply, and retry until it is done, as a reconciler does."""
+        """Apply, and retry until it succeeds, as a reconciler does."""
         await eventually(lambda: self.try_(owner, rows), f"{owner} is applied", is_enough=lambda wait: not wait)
 
     async def try_(self, owner: Owner, rows: Rows) -> float:
-        """Seconds until the next try is due, and 0.0 when it is done. What goes on by itself has ended then."""
+        """Seconds until the next attempt is due, or 0.0 after success. Waits for work that the driver finishes by
+        itself."""
         while True:
             self.settled.clear()
             try:
@@ -97,11 +98,11 @@ class Site:
             await self.settled.wait()
 
     def allow_replacement(self) -> None:
-        """Any process may be replaced for a change now."""
+        """Allow the driver to replace any process immediately."""
         self._set_pace(Pace)
 
     def hold_replacements(self) -> None:
-        """No process may be replaced for a change."""
+        """Postpone all replacements of processes."""
         self._set_pace(_Held)
 
     def _set_pace(self, kind: type[Pace]) -> None:
@@ -123,7 +124,7 @@ class _Held(Pace):
 
 @asynccontextmanager
 async def opened(site: Site) -> AsyncIterator[Site]:
-    """The site with its driver open. At the end it has no process left."""
+    """Open the driver of the site. At the end, all its processes have exited."""
     await site.driver.open()
     try:
         yield site
@@ -151,7 +152,7 @@ NETWORK = HAPROXY.compile(view([], []), NET)
 
 
 def get(port: int, host: str = "127.0.0.1") -> str:
-    """The name of the machine that answers; empty where nobody does."""
+    """Name of the machine that answers, or an empty string if the request fails."""
     try:
         with socket.create_connection((host, port), 30) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -163,7 +164,7 @@ def get(port: int, host: str = "127.0.0.1") -> str:
 
 
 def sockets_at(port: int) -> dict[str, list[str]]:
-    """The inodes of those that listen there, by the table of proc(5) that has them."""
+    """Inodes of the sockets that listen on this port, by table of /proc/net (proc(5))."""
     found = dict[str, list[str]]()
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -175,7 +176,7 @@ def sockets_at(port: int) -> dict[str, list[str]]:
 
 @dataclass
 class Asking:
-    """Somebody asks again and again."""
+    """Client that repeats a request in a thread."""
 
     port: int
     host: str = "127.0.0.1"
@@ -197,7 +198,7 @@ class Asking:
 
 
 def asked(client: socket.socket) -> bytes:
-    """The answer on a connection that stays, or may."""
+    """Answer to a request on an open connection, which may be kept alive."""
     client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     answer = b""
     while not answer.endswith(b"m1"):
@@ -208,13 +209,13 @@ def asked(client: socket.socket) -> bytes:
 
 
 async def eventually_answers(name: str, port: int, host: str = "127.0.0.1") -> None:
-    """Wait until this machine answers there."""
+    """Wait until this machine answers on the port."""
     await eventually(
         lambda: asyncio.to_thread(get, port, host), f"an answer of {name}", is_enough=lambda found: found == name
     )
 
 
 async def more_answers(asking: Asking, count: int = 5) -> None:
-    """Wait for more than `count` answers to requests that are sent from now on, besides the one that is under way."""
+    """Wait for more than `count` answers to requests sent after this call, and the answer to the request under way."""
     seen = len(asking.answers)
     await eventually(lambda: len(asking.answers) - seen, f"{count} answers", is_enough=lambda more: more > count)

@@ -1,8 +1,8 @@
-"""Whether what several clients saw at once can have happened one after the other (linearizability).
+"""Linearizability checker: decides whether concurrent operations of several clients have a sequential order.
 
-After Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with what Lowe added, "Testing for
-linearizability" (2017): what was tried before, the same operations in another order with the same state, is not tried
-again. Histories of different keys are judged alone: linearizability is local (Herlihy and Wing 1990, theorem 1).
+The algorithm is that of Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with the cache of Lowe,
+"Testing for linearizability" (2017): a set of completed operations with a state is tried once. Histories of different
+keys are checked separately, because linearizability is local (Herlihy and Wing 1990, theorem 1).
 """
 
 import math
@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 UNKNOWN = math.inf
-"""When an operation ended whose answer nobody has: it may have been done at any time since, or never."""
+"""End of an operation without a response: it took effect at any time after its start, or never."""
 MOST_TRIED = 2_000_000
 
 
@@ -22,22 +22,22 @@ class Operation:
     key: str
     action: str
     value: Hashable
-    """What was asked for, or answered."""
+    """Argument of the request, or value of the response."""
     asked: float
     answered: float = UNKNOWN
-    """In the clock of `asked`."""
+    """Time of the response, on the clock of `asked`."""
 
 
 Step: TypeAlias = Callable[[Hashable, Operation], tuple[Hashable, ...]]
-"""The states that an operation can lead to from a state; none where it cannot be answered so."""
+"""The states that an operation can lead to from a state; none if this response is impossible in it."""
 
 
 class Undecided(Exception):
-    """There are too many orders to be tried."""
+    """Raised if there are too many orders to try."""
 
 
 def contradictions(history: Iterable[Operation], first: Hashable, step: Step) -> list[str]:
-    """The keys whose operations fit into no order. Raises Undecided."""
+    """Keys without a sequential order of their operations. Raises Undecided."""
     by_key = sorted(history, key=attrgetter("key", "asked"))
     return [key for key, its in groupby(by_key, key=attrgetter("key")) if not _has_order(list(its), first, step)]
 
@@ -61,8 +61,10 @@ def _has_order(operations: Sequence[Operation], first: Hashable, step: Step) -> 
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
-    """Those that may come next: asked before any other that is left was answered. Those that were answered first are
-    last, so that they are tried first."""
+    """Operations that may come next: those requested before any other remaining operation was answered.
+
+    The one that was answered first is the last, because a stack is taken from its end.
+    """
     left = []
     soonest = UNKNOWN
     for place in range(_first_left(done), len(operations)):
@@ -78,5 +80,5 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
 
 
 def _first_left(done: int) -> int:
-    """The lowest place that is not done."""
+    """Lowest bit that is not set."""
     return (~done & done + 1).bit_length() - 1

@@ -1,4 +1,4 @@
-"""The bound on how long one piece of work may hold an event loop, for each front end and each part of an agent."""
+"""Limit on the steps between two returns to the event loop, for each front end and each part of an agent."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,14 @@ MAX_STEPS: Mapping[str, int] = {
     "reconciler": 150_000,
     "store": 150_000,
 }
-"""Steps (harness.step_counter) between two returns to the event loop, by the folder of the tests. 150,000 steps are
-about 30 ms, a little more than what the largest accepted request takes today; the product promises 50 ms."""
+"""Steps (harness.step_counter) between two returns to the event loop, by folder of the tests.
+
+150,000 steps take about 30 ms, slightly more than the largest accepted request takes; the documented limit is 50 ms.
+"""
 
 
 def max_steps_of(test: Path) -> int | None:
-    """The bound of the innermost folder that has one; None where no event loop of the product is tested."""
+    """Limit of the innermost folder that has one, or None for tests without an event loop of the product."""
     for folder in test.relative_to(TESTS).parents:
         if (bound := MAX_STEPS.get(str(folder))) is not None:
             return bound

@@ -1,4 +1,4 @@
-"""What a story says of a listener that leads to a proxy, among its options and in lines of policies:
+"""Syntax of proxied listeners and L7 policies in a story: options of a listener, and lines of policies.
 
     web vip=10.0.0.10 on=net1 http:80{proxy=2000,insert=X-Forwarded-For+X-Forwarded-Port,hsts=60}=a/10.0.0.11:8080
     web vip=10.0.0.10 on=net1 tcp:22{proxy=2000,raw=0:5353482d}=a/10.0.0.11:22
@@ -8,8 +8,9 @@
     policy web http-80 p1 REDIRECT_TO_URL=https://example.com/@301 PATH:STARTS_WITH:/a !HEADER(X-A):EQUAL_TO:b off
     policy web http-80 p2 REDIRECT_TO_POOL=web-http-81-pool COOKIE(c):REGEX:^a$
 
-`times` are those of clients, of connecting, of members and of looking at the first bytes. `show` are references to
-certificates, the default one first. A policy names its load balancer and listener, and comes behind those before it.
+`times` are Octavia's timeouts in ms: client data, member connect, member data and TCP inspect. `show` lists container
+references of certificates, the default one first. A policy names its load balancer and listener; its position is after
+the policies of earlier lines.
 """
 
 import re
@@ -45,7 +46,7 @@ from fairlead.model.loadbalancer import (
 
 RULE = re.compile(r"(!?)(\w+)(?:\(([^)]*)\))?:(\w+):(.*)")
 POOLS = {"TERMINATED_HTTPS": PoolProtocol.HTTP, "PROMETHEUS": PoolProtocol.HTTP}
-"""The protocols of pools of such listeners; those of others have the listener's."""
+"""Pool protocol by listener protocol, where the two differ."""
 
 
 def _said(words: Iterable[str]) -> dict[str, str]:
@@ -93,7 +94,7 @@ def l7_pool(pool: Pool, words: list[str]) -> Pool:
 
 
 def with_policy(balancer: LoadBalancer, words: list[str], common: dict[str, Any]) -> LoadBalancer:
-    """`words`: the listener, the policy, its action and its rules."""
+    """Add a policy. `words` are the listener, the name, the action and the rules."""
     listener_id, name, action, *rules = words
     identity = f"{balancer.id}-{name}"
     policy = L7Policy(

@@ -1,4 +1,4 @@
-"""The language in which a story says a model, a line each:
+"""Syntax of the model in a story, one document or fact per line:
 
     network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
     network public external wire=physnet:100 203.0.113.0/24 route=198.51.100.0/24
@@ -32,34 +32,48 @@
     network pool announced 203.0.113.0/24 2001:db8:5::/64
     host node1 1 10.20.0.21 fd00::21 10.1.0.0/24 fd00:1::/64=city draining
 
-A host has a number, addresses, and the prefixes that are behind it, one project's or everybody's.
-What has `by=neutron` others wrote, and with a network or a router its ports: it has no rows here, and its own row is
-called `neutron-<name>@<UUID>`.
-A listener with `proxy=PORT` leads to proxies of the VIP's network, each of which is at this port of the addresses that
-`proxy` says; `serves` are the ports at which one takes connections. With `at=r1` it is a proxy for VIPs on the gateway
-of a router (`serves chassis1 r1 2000`), with `of=bob` one of a guest's (`serves chassis1 square/bob 2000`). Load
-balancers of the provider `fairlead` may. What else may be said of such a listener, and of its policies, is in
-`harness/l7_language.py`. What is said of hosts that announce VIPs is in `harness/native_language.py`.
-Every document but `probes`, `covers`, `covering`, `down`, `plugged`, `zones`, `agents` and `answers` may say whose it
-is, `project=NAME`, and what its tenant calls it, `name=NAME`; what says nothing is of the project demo, and has no
-name.
-A pool with `near` among its options leads clients to members on their chassis first, then to those in their zone; one
-with `near=zone` to the latter at once; one with `reset` cuts the connections of members that go down.
-`plugged` may name a chassis without a port, `zones` says in which zones one is.
-A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
-with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
-the states before, as they would in the store. `probes` names the address from which members on its subnet are probed,
-`covers` the one from which another node probes them, and `covering` the chassis that does so, with the networks;
-Several ports are `80+81+8080-8090`; a member without a port is at the one that the client connected to; `any:=` is
-whatever no other listener is for. `for=NETWORK` is a load balancer that was described as a whole, for this network.
-`at=ROUTER`: the gateway of this router has the VIPs.
-`@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say, of a member (`a`)
-or of one of its ports (`a:81`), or of a replica of a Local IP, by its port; a member with a
-monitor and without a port is down too.
-`given` is one that another service has too; `prepared` and `taken` are, and say how far it is that another provider had
-before.
-`parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
-load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
+All documents, except `probes` and `covers`:
+* `project=NAME` is the project, by default `demo`; `name=NAME` is the display name, by default empty.
+* `by=neutron` marks an unmanaged document, which Neutron writes, with the ports of its network or router. It has no
+  rows here, and its existing row is `neutron-<name>@<UUID>`.
+
+Load balancers:
+* `vip=` lists the VIP and the additional VIPs. `provider=NAME` is the provider, by default `ovn`.
+* `at=ROUTER`: the gateway of this router has the VIPs. Gateway chassis of routers are gw1 and gw2.
+* `for=NETWORK`: the load balancer is declared as part of this network (LXD, Incus).
+* `given`: another service manages the same load balancer. `prepared` and `taken` are states of a takeover from another
+  provider.
+* `parted=` is a member that was removed and is draining.
+
+Listeners and pools:
+* Several ports are `80+81+8080-8090`. `any:=` receives the traffic of all ports without a listener of their own. A
+  listener without `=` has no pool, and `-` is a pool without members.
+* A pool with `near` prefers members on the client's chassis, then those in its zone; one with `near=zone` prefers
+  members in the client's zone. One with `reset` resets the connections of members that go down.
+* Slot tables are derived from those of the preceding states, as a store does.
+
+Members are `name/endpoint`, with these suffixes: `@10.0.0.11:8081` is the monitor address and port, `*3` the weight,
+`~` marks a backup member and `!` a disabled one. A member without a port is reached at the port of the listener.
+
+Probes and health:
+* `probes` is the address from which members on a subnet are probed. `covers` is the address for delegated probing by
+  another node, and `covering` names the chassis that does it, with the networks.
+* `down` lists members with a failed monitor: a member (`a`), one of its ports (`a:81`), or a replica of a Local IP, by
+  its port. A member with a monitor and without a port may be down as well.
+
+Nodes:
+* `plugged` is a chassis with the ports bound to it, possibly none. `zones` lists the availability zones of a chassis.
+* `host` is a plain host with its number, its addresses, and the prefixes that it routes, for one project or for all.
+
+Proxies, for load balancers of the provider `fairlead`:
+* A listener with `proxy=PORT` leads to the proxies of the VIP's network, at this port of the addresses in `proxy`
+  lines.
+* `serves` lists the ports on which a proxy accepts connections.
+* With `at=r1` it is the proxy for VIPs on the gateway of a router (`serves chassis1 r1 2000`), and with `of=bob` that
+  of another project on a shared network (`serves chassis1 square/bob 2000`).
+* Other options of proxied listeners, and L7 policies, are in `harness/l7_language.py`.
+
+Plain hosts that announce VIPs are in `harness/native_language.py`.
 """
 
 import re
@@ -150,7 +164,7 @@ Documents = dict[Owner, Aggregate]
 
 
 def parse_plugged(text: str) -> dict[str, str]:
-    """Port -> chassis."""
+    """Chassis of each bound port."""
     return {port: chassis for _, chassis, *ports in _plugged(text) for port in ports}
 
 
@@ -159,13 +173,13 @@ def parse_chassis(text: str) -> frozenset[str]:
 
 
 def parse_zones(text: str) -> dict[str, frozenset[str]]:
-    """Chassis -> its zones, of those that are in any."""
+    """Availability zones of each chassis that is in any."""
     words = (line.split() for line in text.splitlines() if line.startswith("zones "))
     return {chassis: frozenset(zones) for _, chassis, *zones in words}
 
 
 def parse_proxies(text: str) -> dict[str, Proxy]:
-    """Port of a proxy, or name of a plain host's -> what it serves."""
+    """Served ports of each proxy, by its port, or by `NETWORK/HOST` on a plain host."""
     hosts = {line.split()[1] for line in text.splitlines() if line.startswith("host ")}
     lines = (line.split() for line in text.splitlines() if line.startswith("serves "))
     return {
@@ -177,13 +191,13 @@ def parse_proxies(text: str) -> dict[str, Proxy]:
 
 
 def parse_own_addresses(text: str) -> dict[str, frozenset[IPAddress]]:
-    """Plain host -> the addresses behind it that are its own."""
+    """Routed addresses of each plain host that are assigned to the host itself."""
     lines = (line.split() for line in text.splitlines() if line.startswith("owns "))
     return {host: frozenset(map(parse_address, addresses)) for _, host, *addresses in lines}
 
 
 def parse_agents_probe(text: str) -> bool:
-    """Whether they do, and not OVN."""
+    """Whether agents probe members, instead of OVN."""
     return "agents probe" in text.splitlines()
 
 
@@ -192,7 +206,7 @@ def parse_counts_answers(text: str) -> bool:
 
 
 def parse_covering(text: str) -> dict[str, str]:
-    """Network -> the chassis that probes from there who is elsewhere."""
+    """Chassis with delegated probing, by network."""
     words = (line.split() for line in text.splitlines() if line.startswith("covering "))
     return {network: chassis for _, chassis, *networks in words for network in networks}
 
@@ -238,7 +252,7 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
             case "proxy":
                 made = iter([_proxy(documents, *words)])
             case "plugged" | "zones" | "agents" | "answers" | "serves" | "owns" | "covering":
-                continue  # read by functions of their own, `parse_plugged` for one
+                continue  # parsed by functions of their own, such as `parse_plugged`
             case _:
                 made = _balancer(documents, before, kind, words)
         found = [replace(each, **attributes) for each in made]
@@ -254,7 +268,7 @@ def _is_on_foreign(documents: Documents, document: Aggregate) -> bool:
 
 
 def _foreign(document: Aggregate) -> Aggregate:
-    """As it is when Neutron has written it."""
+    """Convert a document to the unmanaged one that Neutron's rows yield."""
     values = {field.name: getattr(document, field.name) for field in fields(document)}
     row = str(uuid5(NAMESPACE_DNS, values["id"]))
     if isinstance(document, Port) and document.use is PortUse.PROXY:
@@ -377,9 +391,12 @@ def _floating_ip(documents: Documents, name: str, where: str, target: str = "") 
 
 
 def _local_ip(documents: Documents, name: str, network: str, address: str, *words: str) -> Iterator[Aggregate]:
-    """`port=NAME` has the address, or one that is made for it; `+NAME` is a replica, with its first address of the same
-    IP version, or with `+NAME/ADDRESS`; `monitor=TCP+port=80+delay=5` is how replicas are probed. The rest are the mode
-    and the fallback."""
+    """Local IP and its port.
+
+    `port=NAME` is the port with the address; by default a port is made. `+NAME` is a replica, at the first address of
+    its port with the same IP version, or `+NAME/ADDRESS`. `monitor=TCP+port=80+delay=5` is the health monitor of the
+    replicas. Other words are the mode and the fallback.
+    """
     fixed = _fixed(documents, network, parse_address(address))
     port_id = next((word.removeprefix("port=") for word in words if word.startswith("port=")), None)
     if port_id is None:
@@ -423,7 +440,8 @@ def _known_balancer(documents: Documents, owner: Owner) -> LoadBalancer:
 
 
 def _proxy(documents: Documents, chassis: str, network: str, *words: str) -> Port:
-    """Of guests, and of a router's gateway: by the name that it has there (`model/proxies.py`)."""
+    """Port of a proxy: of a network, a router's gateway (`at=`), or a project on a shared network
+    (`model/proxies.py`)."""
     where = next((word[3:] for word in words if word.startswith("at=")), network)
     guest = next((word[3:] for word in words if word.startswith("of=")), "")
     addresses = [word for word in words if "=" not in word]

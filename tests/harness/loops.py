@@ -1,4 +1,4 @@
-"""The event loops on which the product runs, for what they do in different ways: uvloop's and asyncio's own."""
+"""Event loops on which the product runs, uvloop's and asyncio's, for tests of behaviour that differs between them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

@@ -1,4 +1,4 @@
-"""Listeners of LXD's clients in this process, and a client that shows the certificate that it is told to."""
+"""LXD front end listening in this process, and a client that presents a given certificate."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
         nodes = NodesServer(configuration)
         secrets = Secrets(authenticate=anybody, lxd=own, nodes=nodes, renew_store=place.store.renew)
         listening = asyncio.create_task(listen(apps, configuration, secrets))
-        await eventually(lambda: is_listening(port) or listening.done())  # at the last of its sockets
+        await eventually(lambda: is_listening(port) or listening.done())  # true when the last socket listens
         assert not listening.done(), listening.result()
         yield Served(place, port, path, own)
         listening.cancel()
@@ -91,7 +91,7 @@ async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
 
 
 def identity(folder: Path, name: str = "client") -> tuple[Path, str]:
-    """A file with certificate and key, and the fingerprint."""
+    """Path of a file with certificate and key, and the certificate's fingerprint."""
     der, key = make_certificate(name)
     path = folder / f"{name}.pem"
     path.write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())

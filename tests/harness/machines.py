@@ -1,4 +1,4 @@
-"""Machines behind a real HAProxy on loopback, and who asks them something through it."""
+"""HTTP servers as members of a real HAProxy on loopback, and clients that send requests through it."""
 
 import socket
 import socketserver
@@ -19,24 +19,24 @@ from harness.waiting import DEADLINE
 
 @dataclass
 class Machine:
-    """A member that says its name and what it was told."""
+    """A member that answers with its name and records the request headers."""
 
     name: str
     port: int
     seen: list[dict[str, str]] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
-    """That it was asked for in TLS (SNI), by connection."""
+    """Server names that clients sent (SNI), one per connection."""
 
 
 @contextmanager
 def machine(
     name: str, *, cookie: str = "", family: socket.AddressFamily = socket.AF_INET, tls: str = "", host: str = ""
 ) -> Iterator[Machine]:
-    """On loopback, unless it has an address of its own."""
+    """Run a member, by default on a loopback address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else what follows a head waits for an acknowledgement, 40 ms
+        disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the ACK of the head
 
         def do_GET(self) -> None:
             it.seen.append({name.title(): text for name, text in self.headers.items()})
@@ -55,7 +55,7 @@ def machine(
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            pass  # a client has hung up
+            pass  # the client closed the connection
 
     host = host or ("127.0.0.1" if family is socket.AF_INET else "::1")
     with Server((host, 0), Handler) as server:
@@ -105,7 +105,7 @@ def served(one: Listener, *pools: Pool, **known: Any) -> Iterator[tuple[Running,
 
 
 class Greeted(socketserver.ThreadingTCPServer):
-    """It answers with the first bytes that it is sent, and keeps the connection."""
+    """TCP server that answers with the bytes it receives, as hexadecimal digits, and keeps the connection open."""
 
     daemon_threads, allow_reuse_address = True, True
 

@@ -1,4 +1,4 @@
-"""A plain host in a namespace of the real kernel, and rows for a driver of it."""
+"""A plain host in a network namespace, and rows for its driver."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,12 +24,12 @@ table ip fairlead {
     chain mine { meta mark 0x1001 accept; }
 }
 """
-"""Tables of another program, one of them with the name of ours in another family."""
+"""Tables of another program, one of them with the same name as Fairlead's in another family."""
 
 
 @contextmanager
 def plain_host() -> Iterator[Apart]:
-    """A namespace with an address, routes, and rules that are not ours. This thread is inside."""
+    """Enter a namespace with an address, routes and rules that belong to other programs."""
     require_root("/usr/sbin/nft")
     with apart() as made:
         made.set("net/ipv6/conf/default/accept_dad", 0)
@@ -99,7 +99,7 @@ async def put(driver: Native, owner: Owner, rows: Rows) -> None:
 
 
 def kernel_state(host: Apart) -> list[str]:
-    """All that a driver could change: nftables, rules of routing, routes, addresses, devices and sysctls."""
+    """State that a driver could change: nftables, routing rules, routes, addresses, devices and sysctls."""
     shown: Iterable[str] = ("rule", "-6 rule", "route show table all", "-6 route show table all", "addr", "link")
     found = [host.run("nft", "list", "ruleset")]
     found += [host.run("ip", "-j", *each.split()) for each in shown]

@@ -1,13 +1,13 @@
-"""What stories say of load balancers whose VIPs hosts announce: `provider=native`.
+"""Syntax of a story for load balancers with VIPs announced by plain hosts (`provider=native`).
 
     network pool announced 203.0.113.0/24 2001:db8:5::/64
     host h1 1 10.20.0.21 fd00:20::21 10.1.0.0/24 fd00:1::/64=alice draining
     web vip=203.0.113.5,2001:db8:5::5 on=pool provider=native tcp:443=a/10.1.0.11:8443*3,b/10.2.0.11:8443
     plugged h1
 
-A host is a chassis too, which `plugged` names. One that was drained lately is `returning`. What its proxy serves is
-said with the project, as in `serves h1 pool/demo 2000`, and which addresses behind it are its own, `owns h1 10.1.0.1`.
-Slots that move between two states remember whose they were.
+A host is a chassis too, named by `plugged`. `returning` marks a host whose drain ended recently. The ports of its proxy
+are given with the project, `serves h1 pool/demo 2000`, and the routed addresses that are the host's own with `owns h1
+10.1.0.1`. Slots that move between two states record their previous owner.
 """
 
 from datetime import UTC, datetime
@@ -23,12 +23,12 @@ MOVING = Transition(now=datetime(2026, 1, 1, tzinfo=UTC), until=datetime(2026, 1
 
 
 def smallest_table(provider: str) -> int:
-    """Slots of a new pool of this provider."""
+    """Number of slots of a new pool of this provider."""
     return LARGEST if provider == NATIVE else SMALLEST
 
 
 def with_moved(old: LoadBalancer | None, balancer: LoadBalancer) -> LoadBalancer:
-    """As a write stores it."""
+    """Load balancer as a write stores it, with the previous owners of moved slots."""
     if old is None or balancer.provider != NATIVE:
         return balancer
     return at_once(remember_moved(old, balancer, frozenset(), MOVING))

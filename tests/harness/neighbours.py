@@ -1,4 +1,4 @@
-"""Addresses that machines of a network have to learn: a Local IP and its ordinary port."""
+"""Neighbour entries that machines of a network must learn: for a Local IP and for its ordinary port."""
 
 from ipaddress import ip_address
 

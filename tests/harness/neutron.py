@@ -1,6 +1,6 @@
-"""What Neutron (ML2/OVN) and LXD write into the Northbound database, as operations of one transaction (RFC 7047).
+"""Rows that Neutron (ML2/OVN) and LXD write to the Northbound database, as operations of a transaction (RFC 7047).
 
-The columns and words are those of Neutron 29 with OVN 23.03, as they were recorded.
+Columns and values are those of Neutron 29 with OVN 23.03, as recorded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ def an_id(name: str) -> str:
 
 
 def _row(*parts: str) -> str:
-    """What one transaction calls a row: an <id> (RFC 7047, 3.1)."""
+    """Name of a row inside a transaction: an <id> (RFC 7047, section 3.1)."""
     return f"row_{an_id('/'.join(parts)).replace('-', '_')}"
 
 
@@ -39,7 +39,7 @@ def add_to(table: str, name: str, column: str, new: str) -> Json:
 
 
 def words(table: str, name: str, **changed: str) -> Json:
-    """Keys of external_ids with underscores for the sign behind `neutron`."""
+    """Mutation that sets external_ids. Each keyword is the key without its prefix `neutron:`."""
     pairs = {f"neutron:{word}": text for word, text in changed.items()}
     mutations = [["external_ids", "delete", ["set", sorted(pairs)]], ["external_ids", "insert", encode_map(pairs)]]
     return {"op": "mutate", "table": table, "where": [["name", "==", name]], "mutations": mutations}
@@ -60,7 +60,7 @@ def remove_held(table: str, holder: str, column: str, uuid: str) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """A network of Neutron, and how it is written. `subnets` are CIDRs with DHCP, `silent` those without."""
+    """A network of Neutron, and the operations that write it."""
 
     name: str
     project: str = "a"
@@ -118,7 +118,7 @@ class Net:
         yield add_to("Logical_Switch", self.switch, "ports", _row("wire", self.name))
 
     def subnet(self, cidr: str, router: str = "") -> Json:
-        """One with DHCP."""
+        """Insert the DHCP options of a subnet."""
         options = {"server_mac": mac_of(cidr), "lease_time": "43200", "mtu": str(self.mtu)}
         external_ids = {
             "subnet_id": self.subnet_id(cidr),
@@ -151,7 +151,7 @@ class Net:
         options: Mapping[str, str] | None = None,
         secured: bool = True,
     ) -> Iterator[Json]:
-        """`addresses` as `10.0.0.5/24`."""
+        """Insert a port. `addresses` have prefix lengths, such as `10.0.0.5/24`."""
         mac = mac_of(f"{self.name}-{name}")
         texts = [" ".join([mac, *(str(ip_interface(each).ip) for each in addresses)])]
         external_ids = {
@@ -185,7 +185,7 @@ class Net:
         yield add_to("Logical_Switch", self.switch, "ports", _row("port", self.name, name))
 
     def unport(self, name: str) -> Iterator[Json]:
-        """One that the test knows by its row's UUID is removed by `remove_held`; this removes by a look-up."""
+        """Delete a port by its name. `remove_held` removes one by the UUID of its row."""
         yield delete("Logical_Switch_Port", "name", self.port_id(name))
 
     def options(self, cidr: str, **changed: str) -> Json:
@@ -225,7 +225,8 @@ class Rtr:
         return f"{self.name}-{'-'.join(addresses)}"
 
     def join(self, net: Net, *addresses: str, gateway: bool = False, attached: bool = True) -> Iterator[Json]:
-        """First the port, as any other; when the router takes it, in a second transaction, the two ends."""
+        """Insert a router's port: like any other port first, then, when the router takes it (`attached`), with both
+        ends."""
         port = self.port_name(net, *addresses)
         port_id = net.port_id(port)
         yield from net.port(
@@ -312,7 +313,7 @@ class Rtr:
 
 
 def lxd(number: int = 9, brand: str = "lxd") -> Iterator[Json]:
-    """A network of LXD's, with its uplink, its router and an instance whose addresses OVN has chosen."""
+    """A network of LXD with its uplink, its router, and an instance with addresses chosen by OVN."""
     prefix = f"{brand}-net{number}"
     inside, outside, router = f"{prefix}-ls-int", f"{prefix}-ls-ext", f"{prefix}-lr"
     yield insert("Logical_Switch", {"name": inside, "other_config": encode_map({"subnet": "10.3.0.0/24"})})

@@ -1,8 +1,8 @@
-"""Fairlead as its next release could be: the program of today with one format of documents more, and with messages
-between agents and servers of which each part says something more.
+"""A hypothetical next release of Fairlead: the current program with one more document format, and with additional
+fields in each part of the messages between agents and servers.
 
-Which documents have something that the format before cannot say, `harness/next_format.py` says.
-It shows what programs of two releases do with each other's documents and messages, and nothing else of a next release.
+`harness/next_format.py` defines which documents the previous format cannot express. Tests use this program only to
+check how two releases handle each other's documents and messages.
 """
 
 import sys
@@ -23,7 +23,10 @@ ENDPOINT = [*agent_reports.Endpoint._fields]
 
 
 def with_more(message: Any) -> Any:
-    """Each object of a message says more; an object in an object is a list by name, and says more in what it lists."""
+    """Message with an additional field in each object.
+
+    An object in an object is a mapping by name, so the fields are added to its values.
+    """
     match message:
         case dict():
             return {**{name: _inside(each) for name, each in message.items()}, **MORE}
@@ -40,7 +43,7 @@ def _inside(value: Any) -> Any:
 
 
 def say_more() -> None:
-    """In each message of agents, and in each answer and line of servers for them."""
+    """Add fields to each request of agents, and to each response and line of servers."""
     begin, exchange, line = Connection._begin, Server.exchange, agent_lines._line
 
     def asked(connection: Connection, method: str, path: str, body: object) -> Any:

@@ -1,6 +1,6 @@
-"""The formats of documents as the next release could have them: one more than today.
+"""Document formats of a hypothetical next release: the current ones and one more.
 
-A network that is called `new-...` has something that the format before cannot say; all others are written as before.
+The previous format cannot express a network named `new-...`; all other documents are written as before.
 """
 
 from collections.abc import Sequence

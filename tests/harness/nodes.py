@@ -1,4 +1,4 @@
-"""A server with agents' own way in, as it is deployed: TLS by its own authority, and nodes that enrol."""
+"""A server with the agents' listener as deployed: TLS by its own certificate authority, and nodes that enrol."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
         try:
             yield stage
         finally:
-            await turns()  # connections that clients have ended end here too
+            await turns()  # connections closed by clients end here too
             for task in tasks:
                 task.cancel()
             for task in tasks:
@@ -105,7 +105,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
 
 
 PLACES = {"one": "vm1", "two": "vm2"}
-"""Chassis -> the machine that is there."""
+"""Machine of each chassis."""
 
 
 def _listens(where: str) -> bool:

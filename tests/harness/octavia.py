@@ -1,4 +1,4 @@
-"""The load-balancer door with one network behind it, and what a test of it makes first."""
+"""The Octavia front end with one network, and the calls with which most of its tests begin."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -53,7 +53,7 @@ async def make(place: Inside, path: str, root: str, **attributes: Any) -> Any:
 
 
 async def said(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
-    """Of a call that is refused."""
+    """Status and faultstring of a call that must fail."""
     answer = await place.call(method, f"{ROOT}/{path}", body)
     assert answer.status_code >= 400, answer.text
     return answer.status_code, answer.json()["faultstring"]

@@ -1,4 +1,4 @@
-"""Certificates of sorts that some programs refuse, made by OpenSSL: PEM of the chain and the key."""
+"""Certificates of kinds that some programs reject, made by OpenSSL: chain and private key as PEM."""
 
 import shlex
 import subprocess
@@ -48,7 +48,7 @@ RSA, CURVE = "genpkey -algorithm rsa -pkeyopt rsa_keygen_bits:2048", "genpkey -a
 
 
 def _intermediate_of_dsa(bits: int) -> Callable[[Path], str]:
-    """In the chain beside the one that has signed."""
+    """Chain with an additional DSA intermediate, which did not sign the certificate."""
 
     def make(folder: Path) -> str:
         _authority(folder)
@@ -72,7 +72,7 @@ def _root_of_sha1(folder: Path) -> str:
 
 
 def _rolled_over_with_sha1(folder: Path) -> str:
-    """An authority whose new key is certified by its old one, under the same name."""
+    """Chain of an authority with a new key, which its old key signed under the same name."""
     _authority(folder)
     (folder / "new.ext").write_text(CA)
     _run(
@@ -91,7 +91,7 @@ SERVED: Mapping[str, Callable[[Path], str]] = {
     "a root that signs itself with SHA-1": _root_of_sha1,
     "an intermediate of DSA with 2048 bits": _intermediate_of_dsa(2048),
 }
-"""HAProxy loads them, and clients can use them."""
+"""Certificates that HAProxy loads and clients accept."""
 REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
     "RSA-PSS": (
         _of_key("genpkey -algorithm rsa-pss -pkeyopt rsa_keygen_bits:2048"),
@@ -110,4 +110,4 @@ REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
         "a certificate has a DSA key of 1024 bits, and 2048 at least are served",
     ),
 }
-"""With the reason."""
+"""Certificates that are rejected, with the reason."""

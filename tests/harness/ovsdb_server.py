@@ -1,4 +1,4 @@
-"""A real ovsdb-server with a schema of OVN."""
+"""A real ovsdb-server with the OVN Northbound schema."""
 
 import errno
 import os
@@ -16,10 +16,10 @@ SERVER = Path("/usr/sbin/ovsdb-server")
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
 DATABASE = "OVN_Northbound"
 QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.005, longest_pause=0.02)
-"""A client with it reconnects as soon as the server is back, and never takes a busy server for dead."""
+"""Client timing: reconnect as soon as the server is back, and never time out on a busy server."""
 REASONS_OF_A_KILL = ("closed by the server", f"[Errno {errno.ECONNRESET}] {os.strerror(errno.ECONNRESET)}")
-"""Why a connection to a killed process ended: its kernel resets a connection whose input the process has not read
-(RFC 1122, 4.2.2.13)."""
+"""Reasons for the end of a connection to a killed process: the kernel resets a connection with unread input (RFC 1122,
+section 4.2.2.13)."""
 
 
 def require_ovsdb_server() -> None:
@@ -30,7 +30,7 @@ def require_ovsdb_server() -> None:
 
 
 class Server:
-    """One ovsdb-server process; ended by its own pid."""
+    """One ovsdb-server process."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Pools of a test: of addresses, and of members."""
+"""Pools for tests: allocation pools of addresses, and pools of members."""
 
 from dataclasses import replace
 from ipaddress import ip_network
@@ -10,10 +10,10 @@ from fairlead.model.steps import at_once
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:
-    """Allocation pools of a subnet for its POST: below them the addresses are the test's own.
+    """Allocation pools for a subnet's POST: the upper half of the CIDR; the test assigns addresses of the lower half.
 
-    The server starts to look for a free address where a hash of a random id points, so it meets each address of its
-    pools once in a while: also one that the test has written down for a member, a client or nobody.
+    The server starts its search for a free address at a hash of a random id, so it would sometimes allocate an address
+    that the test uses for a member, a client or an unused address.
     """
     network = ip_network(cidr)
     middle = network.network_address + network.num_addresses // 2
@@ -21,7 +21,7 @@ def upper_half(cidr: str) -> list[dict[str, str]]:
 
 
 def with_members(pool: Pool, members: tuple[Member, ...], smallest: int = SMALLEST) -> Pool:
-    """The pool with these members, which say their ordinals themselves, and with slots as a write gives them."""
+    """Pool with these members, which have their ordinals, and with the slots that a write computes."""
     ordinals = (member.ordinal + 1 for member in members)
     numbered = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
     return at_once(with_slots(numbered, pool.members, smallest))

@@ -1,20 +1,21 @@
-"""Ports of this machine for what tests start."""
+"""TCP and UDP ports of this machine for programs that tests start."""
 
 import contextlib
 import socket
 from pathlib import Path
 
 PORTS = range(20_000, 30_000)
-"""Below those from which Linux makes connections (ip(7), ip_local_port_range)."""
+"""below Linux's range of ephemeral ports (ip(7), ip_local_port_range)"""
 _KEPT = dict[int, socket.socket]()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that no other test is given while this process lives, and that the kernel gives to nobody by itself.
+    """A free port that no other test is given while this process lives, and that is not ephemeral.
 
-    A port that is looked for and found free may be somebody's a moment later. And HAProxy binds its ports with
-    SO_REUSEPORT: two that are given the same one both serve it, and each gets half of the connections (socket(7)). So
-    who has a port also has an abstract socket of its name (unix(7)), which one can have.
+    A port that is merely tested to be free may be bound by another process a moment later. HAProxy binds with
+    SO_REUSEPORT, so two processes given the same port would both serve it, with half of the connections each
+    (socket(7)). Therefore an abstract Unix socket named after the port, which one process can have, reserves it
+    (unix(7)).
     """
     for port in PORTS:
         if port not in _KEPT and _is_kept(port) and _is_free(host, port):
@@ -42,7 +43,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def is_listening(port: int) -> bool:
-    """A socket of this machine listens at the port, by the table of proc(5). No connection is made to find out."""
+    """Whether a socket of this machine listens on the port, by /proc/net/tcp (proc(5)), without a connection."""
     lines = (
         line.split() for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]
     )

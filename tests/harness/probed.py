@@ -1,4 +1,4 @@
-"""Members on loopback for probes: right, wrong, slow, silent, resetting, half open, with TLS under a wrong name."""
+"""Members on loopback for probes: correct, wrong, slow, silent, resetting, half open, and TLS with a wrong name."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from fairlead.node.tracker import Standing
 from harness.waiting import eventually, pause_loop, turns, wait_until
 
 PATIENCE = 1.0
-"""Seconds in which a member has to answer."""
+"""seconds in which a member has to answer"""
 RHYTHM = Rhythm(delay=1.25, timeout=PATIENCE, max_retries=1, max_retries_down=1)
 TCP, PING, HELLO, UDP = (
     PlainCheck(type=each)
@@ -45,7 +45,7 @@ def target(check: Check, port: int, version: int = 4, rhythm: Rhythm = RHYTHM) -
 
 
 async def probe(asked: Target, device: str = "lo") -> Standing:
-    """What the first probe comes to."""
+    """Result of the first probe of the target."""
     return (await probe_all({"": asked}, device))[""]
 
 
@@ -58,7 +58,7 @@ async def probe_all(asked: dict[Name, Target], device: str = "lo") -> dict[Name,
 
 @contextlib.asynccontextmanager
 async def probing(*targets: Target, device: str = "lo", **own: Any) -> AsyncIterator[Prober]:
-    """A prober that runs. `own` are attributes of the prober."""
+    """Run a prober for these targets. `own` are attributes of the prober."""
     prober = Prober(device=lambda _: device, **{"told": lambda _: None, **own})
     prober.change((), targets)
     running = asyncio.create_task(prober.run())
@@ -135,7 +135,7 @@ async def stammers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def alerts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An alert of TLS, as from a server without a common version."""
+    """Send a TLS alert, as a server without a common version does (protocol_version, RFC 8446, section 6)."""
     await reader.read(1)
     writer.write(bytes([21, 3, 3, 0, 2, 2, 70]))
     await writer.drain()
@@ -153,7 +153,7 @@ BUSY = (Verdict.PENDING, STARVED)
 
 
 def outcome(standing: Standing) -> tuple[Verdict, str]:
-    """What was missed after something was seen takes nothing away."""
+    """Verdict and error. A missed probe counts only if no probe succeeded before."""
     missed = standing.missed if standing.verdict is Verdict.PENDING else ""
     return standing.verdict, standing.error or missed
 
@@ -213,7 +213,7 @@ def full(version: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def bound(version: int, kind: socket.SocketKind) -> Iterator[int]:
-    """A port that refuses connections, and that takes datagrams without an answer."""
+    """A port that refuses connections, or accepts datagrams without an answer."""
     with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, kind) as held:
         held.bind((HOSTS[version], 0))
         yield held.getsockname()[1]

@@ -1,7 +1,6 @@
-"""Every kind of pool and monitor with real members on loopback, and the HAProxy that Octavia's amphora would probe
-them with.
+"""All combinations of pool and monitor, with real members on loopback, probed by Fairlead and by an amphora's HAProxy.
 
-A cell is one member: the pool and the monitor that it has, where it is probed, and what the server speaks there.
+A cell is one member: its pool and monitor, where it is probed, and the protocols that its server requires there.
 """
 
 import contextlib
@@ -49,17 +48,17 @@ GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
 PROTOCOLS = (PoolProtocol.TCP, PoolProtocol.HTTP, PoolProtocol.HTTPS, *sorted(GREETED))
 TYPES = (MonitorType.TCP, MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO)
 NOWHERE = 9
-"""The members' own port where they are probed at another one; nothing listens there."""
+"""The member's own port if it is probed at another one; nothing listens there."""
 ELSEWHERE = {4: "127.0.0.5", 6: "::5"}
-"""Their own addresses where they are probed at another one."""
+"""The member's own address if it is probed at another one, by IP version."""
 
 
 @dataclass(frozen=True, order=True)
 class Spoken:
-    """What a server requires of every connection."""
+    """Protocols that a server requires of every connection."""
 
     header: bool
-    """Of the PROXY protocol."""
+    """PROXY protocol header."""
     tls: bool
 
 
@@ -70,11 +69,11 @@ class Place(StrEnum):
     """Where a member is probed."""
 
     MEMBER = "member"
-    """Where it takes connections."""
+    """At its own address and port."""
     PORT = "port"
-    """At a port of the monitor's own."""
+    """At the member's monitor_port."""
     ADDRESS = "address"
-    """At an address of the monitor's own, and the same port."""
+    """At the member's monitor_address, on its own port."""
 
 
 @dataclass(frozen=True, order=True)
@@ -84,7 +83,7 @@ class Cell:
     type: MonitorType
     place: Place
     server: Spoken
-    """What is required where the member is probed."""
+    """Protocols that the server requires at the probed address and port."""
     version: int
 
     def __str__(self) -> str:
@@ -98,20 +97,20 @@ class Cell:
 
     @property
     def asked(self) -> Spoken:
-        """What the monitor is to speak."""
+        """Protocols that the probe has to use."""
         at_member = self.place is Place.MEMBER
         by_type = self.type in (MonitorType.HTTPS, MonitorType.TLS_HELLO)
         return Spoken(self.protocol in GREETED and at_member, by_type or (self.tls_enabled and at_member))
 
     @property
     def verdict(self) -> Verdict:
-        """A TCP monitor without TLS asks for no answer."""
+        """Expected verdict. A TCP monitor without TLS only connects, so it needs no answer."""
         needs_no_answer = self.type is MonitorType.TCP and not self.asked.tls
         return Verdict.UP if needs_no_answer or self.asked == self.server else Verdict.DOWN
 
     @property
     def differs_from_amphora(self) -> bool:
-        """Of a TLS-HELLO monitor an amphora asks whether the port is open, if the pool has no TLS."""
+        """Whether an amphora's verdict differs: its TLS-HELLO monitor only connects if the pool has no TLS."""
         is_open = not (self.tls_enabled and self.place is Place.MEMBER)
         return self.type is MonitorType.TLS_HELLO and is_open and self.verdict is Verdict.DOWN
 
@@ -128,7 +127,7 @@ def free_ports() -> Ports:
 
 @contextlib.contextmanager
 def running(command: Iterable[str], log: Path, ports: Ports) -> Iterator[None]:
-    """A server, once it listens at all of these."""
+    """Run a server. Returns as soon as it listens on all ports."""
     with log.open("wb") as output, subprocess.Popen([*command], stdout=output, stderr=output) as process:
         try:
             wait_until(lambda: _accepting(process, log, ports), "the members to listen", retry=(ConnectionError,))
@@ -147,7 +146,7 @@ def _accepting(process: subprocess.Popen[bytes], log: Path, ports: Ports) -> boo
 
 @contextlib.contextmanager
 def haproxy_members(folder: Path, certificate: Path) -> Iterator[Ports]:
-    """One of each kind and IP version."""
+    """HAProxy with one frontend of each kind and IP version."""
     ports = free_ports()
     binds = "".join(
         f"    bind {_endpoint(HOSTS[version], port)}{' accept-proxy' if kind.header else ''}"
@@ -191,11 +190,11 @@ def _endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# As Fairlead probes them
+# Probes as Fairlead makes them
 
 
 def cell_targets(cells: Iterable[Cell], ports: Ports) -> dict[Cell, Target]:
-    """What the agent of the members' node is to probe, from the model."""
+    """Targets that the agent of the members' node derives from the model."""
     found = list(cells)
     snapshot = _snapshot(found, ports)
     made = {
@@ -246,20 +245,23 @@ def _member(cell: Cell, ordinal: int, ports: Ports) -> Member:
 
 
 def own_place(cell: Cell, ports: Ports) -> tuple[str, int]:
-    """Where the member takes connections."""
+    """Address and port at which the member accepts connections."""
     hosts = ELSEWHERE if cell.place is Place.ADDRESS else HOSTS
     port = NOWHERE if cell.place is Place.PORT else ports[cell.server, cell.version]
     return hosts[cell.version], port
 
 
-# As Octavia's amphora does
+# Probes as Octavia's amphora makes them
 
 
 def amphora_verdicts(cells: Sequence[Cell], ports: Ports) -> dict[Cell, Verdict]:
-    """What its HAProxy says of each member after one check (octavia 19.0.0, haproxy/combined_listeners/templates,
-    `backend_macro` and `member_macro`)."""
+    """Verdict of the amphora's HAProxy for each member after one check.
+
+    The configuration is that of octavia 19.0.0, haproxy/combined_listeners/templates, `backend_macro` and
+    `member_macro`.
+    """
     backends = "".join(_backend(number, cell, ports) for number, cell in enumerate(cells))
-    with tempfile.TemporaryDirectory() as folder:  # a path of a socket may have 107 bytes (unix(7))
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket has at most 107 bytes (unix(7))
         path, control = Path(folder, "haproxy.cfg"), Path(folder, "control")
         path.write_text(
             f"global\n    stats socket {control}\n    max-spread-checks 1s\ndefaults\n    timeout connect 1m\n"
@@ -304,7 +306,7 @@ _GREETINGS = {PoolProtocol.PROXY: ("send-proxy",), PoolProtocol.PROXYV2: ("send-
 
 
 def _checked(process: subprocess.Popen[bytes], control: Path) -> dict[str, bool]:
-    """Backend -> whether its member is up, of those that have been checked (HAProxy's management guide, 9.1: CSV)."""
+    """Whether each backend's checked member is up (HAProxy management guide, section 9.1, CSV format)."""
     assert process.poll() is None, "it ended"
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(control))

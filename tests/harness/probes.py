@@ -1,4 +1,4 @@
-"""Members that are probed, and probe results taken in without the steps of the model."""
+"""Probed members, and probe results applied to a snapshot without the steps of the model."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from harness.story import parse_model
 
 
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
-    """The snapshot with the news, and the owners with a member that went down or came back."""
+    """The snapshot with the probe results, and the owners with a member that changed between up and down."""
     learned = with_facts(snapshot, HEALTH, news)
     concerned = tuple(HEALTH.concerns(snapshot, learned, news))
     after = HEALTH.derive(learned, concerned)

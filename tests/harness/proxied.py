@@ -1,4 +1,4 @@
-"""Load balancers that lead to an HAProxy, their configuration, and the real program with it on loopback."""
+"""Load balancers served by HAProxy: their configuration, and the real program running with it on loopback."""
 
 import contextlib
 import shutil
@@ -63,7 +63,7 @@ def listener(name: str, proxy_port: int, default: Pool | None = None, **known: A
 
 
 def view(listeners: Iterable[Listener], pools: Iterable[Pool], *, down: Iterable[str] = (), **known: Any) -> Snapshot:
-    """A node's slice in which it has a proxy on loopback."""
+    """Slice of a node that has a proxy on loopback."""
     subnets = tuple(
         Subnet(id=cidr, cidr=parse_network(cidr), gateway=None, allocation_pools=(), **COMMON) for cidr in CIDRS
     )
@@ -101,7 +101,7 @@ def rows_of(snapshot: Snapshot) -> Rows:
 
 
 def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[str, str]:
-    """The files of the one process, put into the folder."""
+    """Write the files of the only process to the folder, and return them."""
     process = next(row for row in rows.values() if isinstance(row, Process))
     sockets = Sockets(control=f"{folder}/control", peers=f"{folder}/peers")
     texts = files(process, rows.values(), sockets, Held(missing=tuple(missing)))
@@ -112,8 +112,7 @@ def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[st
 
 
 def refusal(folder: Path) -> str:
-    """What the program says of a configuration that it does not take; nothing of one that it does. With `-q` it says
-    nothing at all."""
+    """HAProxy's error or warning for the configuration, or an empty string. With `-q` it would print nothing."""
     command = [PROGRAM, "-c", "-f", str(folder / CONFIGURATION)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE)
     return done.stdout + done.stderr if done.returncode else done.stderr
@@ -125,7 +124,7 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def tell(self, command: str) -> str:
-        """Of the runtime API."""
+        """Response of the runtime API to a command."""
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(f"{self.folder}/control")
             client.sendall(command.encode() + b"\n")
@@ -134,12 +133,12 @@ class Running:
         return answer.decode().strip()
 
     def reload(self) -> None:
-        """A new process takes over the sockets and the tables of the old one, which has ended then."""
+        """Start a new process that takes over sockets and stick tables, and wait until the old one has exited."""
         old = self.replace()
         wait_until(lambda: old.poll() is not None)
 
     def replace(self) -> subprocess.Popen[bytes]:
-        """The old process, which may go on with the connections that it has."""
+        """Start a new process and return the old one, which may still serve its connections."""
         old, before = self.process, self._arguments()
         more = ["-x", f"{self.folder}/control", "-sf", str(old.pid)]
         self.process = subprocess.Popen([*before, *more])
@@ -151,7 +150,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(rows: Rows, prepared: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """`prepared`: further files, as secrets are."""
+    """Run HAProxy with these rows. `prepared` are further files, such as secrets."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, text in (prepared or {}).items():

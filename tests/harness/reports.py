@@ -1,4 +1,4 @@
-"""Reports of agents."""
+"""A report as agents send it."""
 
 REPORT = {
     "version": "1",

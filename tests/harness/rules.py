@@ -1,6 +1,5 @@
-"""What no test may do, found on the syntax tree: look at a clock, sleep, wait by a helper of its own, run an event loop
-by hand, or import from a test module. `tests/test_rules.py` checks all tests.
-"""
+"""Rules for tests, checked on the syntax tree: no clock, no sleep, no waiting loop, no event loop run by hand, and no
+import from a test module. `tests/test_rules.py` checks all tests."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 CLOCKS = frozenset({"monotonic", "perf_counter", "process_time", "thread_time"})
 CLOCKS |= {f"{name}_ns" for name in (*CLOCKS, "time")}
-MIN_TIMEOUT = 30  # seconds: a shorter one with a real program is an assertion about the speed of a machine
+MIN_TIMEOUT = 30  # seconds; a shorter timeout for a real program would depend on the speed of the machine
 
 MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
     "harness/waiting.py": "waits for real programs",
@@ -28,12 +27,12 @@ MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
     "harness/siege/neighbour.py": "changes at a steady rate, and measures for `make siege`; no test asserts the times",
     "harness/siege/town.py": "measures requests for the table of `make siege`; no test asserts the times",
 }
-"""Modules and why. A test module is never one of them."""
+"""Modules with the reason. Test modules are not allowed here."""
 MAY_RUN_A_LOOP: Mapping[str, str] = {
     "api/test_agents_that_hang_up.py": "runs the server on uvloop too",
     "test_subprocesses.py": "shows what is left when the loop has ended",
 }
-"""Harness modules may; test modules with their reasons."""
+"""Test modules with the reason. All modules of the harness may run a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,9 @@ def check_module(path: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _nodes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, bool]]:
-    """All nodes of the kinds that a rule is about, and whether a virtual clock is theirs. A walk of half a million
-    nodes: `ast.walk` takes four times as long.
+    """All nodes that a rule concerns, and whether each runs on a virtual clock.
+
+    The walk of half a million nodes takes a quarter of the time of `ast.walk`.
     """
     left: list[tuple[ast.AST, bool]] = [(tree, _is_virtual(_module_marks(tree)))]
     while left:
@@ -87,7 +87,7 @@ _LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
 
 @cache
 def _areas() -> frozenset[str]:
-    """First words of the modules of tests: folders and files."""
+    """First names of test modules: folders and files."""
     folders = {each.name for each in TESTS.iterdir() if each.is_dir()} - {"harness"}
     return frozenset(folders | {each.stem for each in TESTS.glob("*.py")} | {"conftest"})
 
@@ -104,7 +104,7 @@ def _imports(path: str, node: ast.AST) -> Iterator[str]:
         case _:
             return
     for name in names:
-        is_program = path.startswith("harness/") and path.endswith("serve.py")  # in another Python environment
+        is_program = path.startswith("harness/") and path.endswith("serve.py")  # runs in another Python environment
         if name.partition(".")[0] in _areas() and not is_program and (TESTS / _first(name)).exists():
             yield f"imports from {name}: shared code belongs in tests/harness"
 
@@ -147,7 +147,7 @@ def _is_loop(func: ast.expr) -> bool:
 
 
 def _is_yield(node: ast.AST) -> bool:
-    """`asyncio.sleep` or `sleep` of any length."""
+    """Whether this is a call of `asyncio.sleep` or `sleep`, of any length."""
     return isinstance(node, ast.Call) and ast.unparse(node.func) in ("asyncio.sleep", "sleep", "time.sleep")
 
 

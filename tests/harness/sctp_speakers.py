@@ -1,4 +1,4 @@
-"""SCTP servers in user space that answer the first packet of an association, for kernels that have no sockets of it."""
+"""SCTP servers in user space that answer the first packet of an association, for kernels without SCTP sockets."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from fairlead.node import sctp
 from fairlead.node.prober import IPPROTO_SCTP
 
 SPEAKERS: Mapping[int, int] = {7001: sctp.INIT_ACK, 7002: sctp.ABORT, 7003: sctp.INIT_ACK}
-"""Ports, and the chunk that each of them answers with. The answer of `TO_ANOTHER` has another association's tag."""
+"""Chunk with which each port answers. `TO_ANOTHER` answers with the tag of another association."""
 TO_ANOTHER = 7003
 
 
 def can_be_played() -> bool:
-    """Raw sockets are allowed, and the kernel has no SCTP of its own, which would answer beside a speaker."""
+    """Whether raw sockets are allowed and the kernel has no SCTP of its own, which would answer too."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SCTP):
         return False
     with contextlib.suppress(PermissionError), socket.socket(socket.AF_INET, socket.SOCK_RAW, IPPROTO_SCTP):
@@ -25,7 +25,7 @@ def can_be_played() -> bool:
 
 @contextlib.contextmanager
 def speaking_sctp(address: str, speakers: Mapping[int, int] = SPEAKERS) -> Iterator[None]:
-    """Speakers at this address, as a kernel with SCTP has them. An INIT with a wrong checksum fails the test."""
+    """Answer at this address as a kernel with SCTP does. An INIT with a wrong checksum fails the test."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     loop = asyncio.get_running_loop()
     with socket.socket(family, socket.SOCK_RAW, IPPROTO_SCTP) as speaker:
@@ -44,7 +44,7 @@ def speaking_sctp(address: str, speakers: Mapping[int, int] = SPEAKERS) -> Itera
             chunk = struct.pack("!BBHIIHHI", speakers[heard.destination], 0, 20, 77, 65536, 1, 1, 1)
             speaker.sendto(
                 sctp.packet(heard.destination, heard.source, tag, chunk), (who[0], 0, *who[2:])
-            )  # with the scope of a link
+            )  # with the scope id of a link-local address
 
         loop.add_reader(speaker, answer)
         try:

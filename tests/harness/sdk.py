@@ -1,4 +1,4 @@
-"""openstacksdk's load-balancer proxy: what was called, what came back, and what was refused."""
+"""openstacksdk's load-balancer proxy, with a record of called methods, and checks of results and errors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ NOT_A_FILTER = {"limit", "marker"}
 
 
 class Called:
-    """A proxy, and which of its methods were used."""
+    """Proxy that records the names of the methods used."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -26,7 +26,7 @@ class Called:
 
 
 def methods() -> set[str]:
-    """All that the proxy itself has, beside what every service of the SDK has."""
+    """Names of all methods of the proxy itself, without those inherited by every service of the SDK."""
     return {name for name, member in vars(Proxy).items() if isfunction(member) and not name.startswith("_")}
 
 
@@ -35,7 +35,7 @@ def has(resource: Any, **wanted: Any) -> None:
 
 
 def same(*found: Any) -> None:
-    """Whichever way it was read, in a list (that has nothing else) or alone."""
+    """Assert that all results are equal, whether read alone or as the only item of a list."""
     first, *others = (only(each).to_dict() for each in found)
     assert others == [first] * len(others)
 
@@ -53,7 +53,8 @@ def refused(status: int, words: str) -> Iterator[None]:
 
 
 def check_queries(resource: Any, listed: Callable[..., Iterable[Any]]) -> None:
-    """By every attribute that the SDK can ask for, and that has a value: it is found, and by no other value."""
+    """Assert that a list filtered by each attribute the SDK supports contains the resource, and with a wrong value does
+    not."""
     for name in sorted(type(resource)._query_mapping._mapping.keys() - NOT_A_FILTER):
         value = resource.to_dict().get(name)
         if value in (None, [], {}):

@@ -1,4 +1,4 @@
-"""Segments of TCP in Ethernet frames."""
+"""TCP segments in Ethernet frames."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The real application on a free port of this host, for clients that are programs of their own."""
+"""The real application on a free port of this host, for clients that are separate programs."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from harness.api import Inside, compile_owner, inside, kept_by
 
 @contextmanager
 def served(folder: Path, compile_owner: Compile = compile_owner) -> Iterator[str]:
-    """Its address; the thread has ended when the block has."""
+    """URL of the running application. Its thread has ended when the context exits."""
     started: list[uvicorn.Server] = []
     ready = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_serve(folder, compile_owner, started, ready)))
@@ -39,7 +39,7 @@ def served(folder: Path, compile_owner: Compile = compile_owner) -> Iterator[str
 
 
 class Announced(uvicorn.Server):
-    """Says when it can be called."""
+    """Server that sets an event as soon as it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
         super().__init__(config)
@@ -60,7 +60,7 @@ async def _serve(folder: Path, compile_owner: Compile, started: list[uvicorn.Ser
 
 
 def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[Services, ASGIApp]:
-    """The whole application on what is in `place`, and on services of its own."""
+    """The whole application on the store and reconciler of `place`, with services of its own."""
     services = Services(
         model=place.model,
         applied=place.reconciler.applied,
@@ -73,14 +73,14 @@ def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[S
         outcome=place.reconciler.outcome,
         follow=place.reconciler.follow,
         node_counts=place.node_counts,
-        ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
+        ports_on=lambda _: frozenset(),  # every chassis exists, without ports
         **own,
     )
     return services, make_app(services, kept_by(place.reconciler, names=own.get("providers")), authenticate).all
 
 
 def write_clouds(folder: Path, address: str) -> Path:
-    """A clouds.yaml as a user writes it."""
+    """Write a clouds.yaml as a user would."""
     path = folder / "clouds.yaml"
     doors = {"network": "network", "load_balancer": "load-balancer"}
     lines = [f"    {service}_endpoint_override: {address}/{door}\n" for service, door in doors.items()]

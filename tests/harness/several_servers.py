@@ -1,4 +1,4 @@
-"""Agents of which each listens to one of several servers that share a store, and reports to all of them."""
+"""Agents that each follow one of several servers with a shared store, and report to all of them."""
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ ALL_UP = dict.fromkeys(SOME_DOWN, "ONLINE")
 
 @dataclass
 class Node:
-    """What an agent does: it listens to one server, and tells all of them."""
+    """An agent: it receives its slice from one server, and reports to all."""
 
     name: str
     urls: list[str]
@@ -58,7 +58,7 @@ class Node:
 
 
 async def asked(url: str) -> Any:
-    """How its members and all of it stand there, and what was counted."""
+    """Operating statuses of members and load balancer, and the number of connections, as returned by this server."""
     async with httpx.AsyncClient(base_url=url) as client:
         tree = (await client.get(f"{LBS}/web/status")).json()["statuses"]["loadbalancer"]
         members = [each for listener in tree["listeners"] for pool in listener["pools"] for each in pool["members"]]
@@ -71,7 +71,7 @@ async def asked(url: str) -> Any:
 
 
 async def all_say(wanted: Any, servers: list[Served]) -> None:
-    """Wait until all these servers answer the same."""
+    """Wait until all servers return these values."""
 
     async def answers() -> list[Any]:
         return [await asked(each.url) for each in servers]
@@ -80,7 +80,7 @@ async def all_say(wanted: Any, servers: list[Served]) -> None:
 
 
 async def begin(stack: AsyncExitStack, folder: Path, url: str, port: int) -> Served:
-    """A server that sees in OVN what all see there."""
+    """Start a server whose OVN facts are those of all servers."""
     server = await stack.enter_async_context(serving(folder, url=url, port=port))
     server.observe(CHASSIS, {"one": ONE, "two": TWO})
     server.observe(PLUGGED, {machine: chassis for plugs in PLUGS.values() for machine, chassis in plugs.items()})

@@ -1,4 +1,4 @@
-"""Documents by their types alone: which shape they have, and one of each sort with something in every field."""
+"""Shapes of documents, derived from their types, and a sample of each kind with a value in every field."""
 
 import types
 from dataclasses import MISSING, fields, is_dataclass
@@ -27,7 +27,7 @@ PLAIN: dict[Any, Any] = {
 
 
 def shape(form: Any) -> Any:
-    """As JSON: names and sorts of fields, and the words of enumerations."""
+    """Shape as JSON: names and types of fields, and values of enumerations."""
     if is_dataclass(form) and isinstance(form, type):
         hints = get_type_hints(form)
         return {each.name: [shape(hints[each.name]), _default(each)] for each in fields(form) if each.init}
@@ -43,14 +43,14 @@ def shape(form: Any) -> Any:
 
 
 def _default(field: Any) -> str:
-    """What is read where it is not there: another one is another meaning."""
+    """Value that a missing field is read as. A different default changes the meaning of stored documents."""
     if field.default is not MISSING:
         return str(field.default)
     return "required" if field.default_factory is MISSING else "made"
 
 
 def filled(kind: Kind) -> Aggregate:
-    """With something in every field."""
+    """A document with a value in every field."""
     made: Aggregate = sample(KINDS[kind].document)
     return made
 
@@ -84,7 +84,7 @@ def sample(form: Any) -> Any:
 
 
 def _each_of(form: Any) -> tuple[Any, ...]:
-    """One of every sort of a union."""
+    """All alternatives of a union, without None; otherwise the type itself."""
     if get_origin(form) in (Union, types.UnionType):
         return tuple(each for each in get_args(form) if each is not type(None))
     return (form,)

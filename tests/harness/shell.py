@@ -1,6 +1,6 @@
-"""The stock `openstack` command, unmodified, started once: each command line is then a fraction of a second.
+"""The unmodified stock `openstack` command, started once, so that each command line takes a fraction of a second.
 
-Run as a program it reads command lines, a JSON list a line, and answers each with [exit code, output, errors].
+As a program it reads command lines, one JSON list per line, and answers each with [exit code, output, errors].
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Shell:
-    """For somebody who types one command after the other."""
+    """Interactive `openstack` session: runs one command line after the other."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -35,7 +35,7 @@ class Shell:
         return code, f"{printed}{complaint}"
 
     def good(self, line: str) -> Any:
-        """What it printed: as JSON, if it is."""
+        """Output of a command that must succeed, parsed if it is JSON."""
         code, printed, complaint = self.run(line)
         assert code == 0, (line, complaint)
         return json.loads(printed) if printed.startswith(("{", "[")) else printed
@@ -46,7 +46,7 @@ class Shell:
 
 
 class Tried:
-    """`openstack loadbalancer ...`, and what was typed."""
+    """`openstack loadbalancer ...`, with a record of all command lines."""
 
     def __init__(self, typed: Shell) -> None:
         self._shell = typed
@@ -61,7 +61,7 @@ class Tried:
         self._shell.bad(f"loadbalancer {line}", words)
 
     def any(self, line: str) -> None:
-        """Of another service."""
+        """Run a command of another service."""
         self._shell.good(line)
 
 
@@ -82,7 +82,7 @@ def _serve() -> None:
     from openstackclient.shell import main
 
     answers, place = sys.stdout, sys.path[0]
-    sys.path.remove(place)  # this file's folder: its modules are none of the client's
+    sys.path.remove(place)  # the client must not import modules of this file's folder
     for line in sys.stdin:
         printed, complaint = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):

@@ -1,4 +1,4 @@
-"""What the agents of two chassis report of the members of `harness.probes`."""
+"""Probe results that the agents of two chassis report for the members of `harness.probes`."""
 
 from dataclasses import replace
 

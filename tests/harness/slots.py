@@ -1,4 +1,4 @@
-"""Members and pools for the assignment of slots."""
+"""Members and pools for tests of slot assignment."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,8 @@ COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def keys(table: Sequence[int]) -> tuple[int, ...]:
-    """Whom each of the most hash values that a table can tell apart leads to."""
+    """Member of each hash value, repeated to the largest table size so that tables of different sizes are
+    comparable."""
     return tuple(table) * (LARGEST // len(table)) if table else ()
 
 

@@ -1,11 +1,13 @@
-"""Counts how much Python the product runs between two returns to the event loop, without a clock.
+"""Counts the Python steps of the product between two returns to the event loop, without a clock.
 
-An import hook adds a call to each function of the product, to each iteration of its loops and comprehensions, and to
-those of the libraries that work for it. The call is `next` of a counter in C, about 40 ns, so whole suites run with it.
-No counter sees one long call in C, such as `json` or `sqlite3`: it is bounded by the size of its input, and
+An import hook adds a call to each function, and to each iteration of loops and comprehensions, of the product and of
+the Python libraries that it runs. The call is `next` of a counter in C and takes about 40 ns, so whole suites can use
+it.
+
+A long call in C, such as `json` or `sqlite3`, counts as one step. The size of its input bounds it, and
 `benchmarks/holds.py` reports its time.
 
-A count is the same on every machine: 2,000 to 6,000 steps take a millisecond on that of benchmarks/RESULTS.md.
+Counts are the same on every machine; 2,000 to 6,000 steps take a millisecond on the machine of benchmarks/RESULTS.md.
 """
 
 import ast
@@ -24,7 +26,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 COUNTED = frozenset({"fairlead", "starlette", "uvicorn", "prometheus_client", "yaml", "cattrs", "websockets"})
-"""Packages whose steps count: the product, and the libraries in Python that run on its event loop."""
+"""Packages with counted steps: the product, and the Python libraries that run on its event loop."""
 STEP = "__counted_step__"
 STEPS_PER_SECOND = 3_000_000
 _VERSION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
@@ -32,7 +34,7 @@ _VERSION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
 _T = TypeVar("_T")
 
 step = count(1).__next__
-"""Take a step, and return how many there were. It is never 0, so it can be a condition of a comprehension."""
+"""Take a step, and return the number of steps so far. It is never 0, so a comprehension can have it as a condition."""
 
 
 class _Counting(ast.NodeTransformer):
@@ -66,7 +68,7 @@ def _call_before(place: ast.AST) -> ast.Expr:
 
 
 class _CountingLoader(SourceFileLoader):
-    """Its bytecode is kept beside Python's own, under a name of its own."""
+    """Loader that stores its bytecode beside Python's own, under a different name."""
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         tree = _Counting().visit(ast.parse(data, path))
@@ -96,7 +98,7 @@ class _CountingFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Count in modules that are imported from now on. Nothing of the product may be imported before."""
+    """Count in modules that are imported after this call. No counted package may be imported before."""
     if is_installed():
         return
     early = sorted(name for name in sys.modules if name.partition(".")[0] in COUNTED)
@@ -111,7 +113,7 @@ def is_installed() -> bool:
 
 @dataclass
 class Longest:
-    """The most steps between two returns to an event loop of this process."""
+    """Largest number of steps between two returns to an event loop of this process."""
 
     steps: int = 0
     where: str = ""
@@ -122,13 +124,13 @@ class Longest:
 
 
 def clock_of_steps() -> float:
-    """Seconds on a machine where all steps take the same time: for work that rests by a clock."""
+    """Seconds on an imaginary machine on which all steps take the same time, for work that yields by a clock."""
     return step() / STEPS_PER_SECOND
 
 
 @contextmanager
 def counted() -> Iterator[Longest]:
-    """Count between each two returns to any event loop of this process. Work that rests by a clock rests by steps."""
+    """Count between each two returns to any event loop of this process. Work that yields by a clock yields by steps."""
     assert is_installed(), "tests/conftest.py installs the counter"
     from fairlead import resting
 
@@ -149,7 +151,7 @@ def counted() -> Iterator[Longest]:
 
 
 def longest_between_yields(work: Iterator[_T]) -> tuple[list[_T], int]:
-    """Exhaust a generator: its items, and the most steps that it took from one to the next."""
+    """Exhaust a generator; return its items, and the largest number of steps from one item to the next."""
     items, longest = [], 0
     while True:
         before = step()

@@ -1,4 +1,4 @@
-"""Documents of all stories, for tests of what keeps them."""
+"""Documents of all stories, for tests of stores."""
 
 from dataclasses import replace
 from pathlib import Path

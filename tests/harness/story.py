@@ -1,11 +1,11 @@
-"""A story: a text file of states, each a model and the rows that every dataplane must hold for it.
+"""A story: a text file of states, each with a model and the rows that every dataplane must have for it.
 
-    -- STATE model --              what is asked for, and observed
-    -- STATE ovn --                the rows of a central dataplane
-    -- STATE toy @chassis1 --      the rows of one of nodes, on this chassis
+    -- STATE model --              documents and facts
+    -- STATE ovn --                rows of a central dataplane
+    -- STATE toy @chassis1 --      rows of a per-node dataplane, on this chassis
 
-A dataplane that has no rows in the whole story has no section, and what it is not said to have it does not have.
-A model is said in the language of `harness/language.py`.
+A dataplane without rows in the whole story has no section. Rows that are not listed must not exist. The syntax of a
+model is that of `harness/language.py`.
 """
 
 import re
@@ -49,11 +49,11 @@ EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"), proxied_providers=frozenset({"f
 
 
 PRODUCT = dataplanes_of(DEFAULT)
-"""The dataplanes of the stories, unless a test hands in others."""
+"""The dataplanes of the stories, unless a test passes others."""
 
 
 class Where(NamedTuple):
-    """Where rows of an owner are applied: in a central dataplane, or in one of nodes on this chassis."""
+    """Dataplane, and the chassis if the dataplane is per node, to which rows of an owner are applied."""
 
     dataplane: str
     chassis: str = ""
@@ -67,26 +67,26 @@ class State:
     name: str
     model: str
     expected: Mapping[Where, str]
-    """The lines of each dataplane that has any, and of each chassis."""
+    """Lines of rows, by dataplane and chassis."""
     documents: Documents
     down: dict[str, frozenset[HealthKey]]
     plugged: Mapping[str, str] = field(default_factory=dict)
-    """Port -> chassis."""
+    """Chassis of each bound port."""
     chassis: frozenset[str] = frozenset()
-    """All that there are."""
+    """Names of all chassis."""
     zones: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Chassis -> those that it is in."""
+    """Availability zones of each chassis."""
     agents_probe: bool = False
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
-    """By their ports."""
+    """Proxies by their port."""
     own_addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
-    """By their hosts."""
+    """Own addresses of each plain host."""
     counts_answers: bool = False
     covering: Mapping[str, str] = field(default_factory=dict)
-    """Network -> chassis."""
+    """Chassis with delegated probing, by network."""
 
     def snapshot(self) -> Snapshot:
-        """As if the state were the first."""
+        """The snapshot of this state as if it were the first."""
         documents = self.documents.values()
         snapshot = with_foreign(EMPTY, self.foreign)
         snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
@@ -94,11 +94,11 @@ class State:
 
     @property
     def foreign(self) -> dict[Owner, Foreign | None]:
-        """What others have written."""
+        """Unmanaged documents, which other programs write."""
         return {owner: each for owner, each in self.documents.items() if is_foreign(each)}
 
     def told(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot that knows where ports are plugged in, and what the operator wants, and no more."""
+        """The snapshot with the facts about chassis, port bindings, probes and proxies of this state, and no others."""
         ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in self.chassis}
         chassis = {
             name: Chassis(name=name, host=name, ports=ports[name], zones=self.zones.get(name, frozenset()))
@@ -124,7 +124,7 @@ class Story:
 
 
 def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> tuple[Where, ...]:
-    """Where rows are applied: each central dataplane, and each of nodes on every chassis that the states name."""
+    """Each central dataplane, and each per-node dataplane on every chassis of the states."""
     chassis = sorted({name for state in states for name in state.chassis})
     return tuple(
         Where(dataplane.name, name)
@@ -134,12 +134,12 @@ def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> t
 
 
 def view_of(snapshot: Snapshot, where: Where) -> Snapshot:
-    """What is compiled there."""
+    """The snapshot, or the chassis's slice of it, that is compiled there."""
     return slice_of(snapshot, where.chassis) if where.chassis else snapshot
 
 
 def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) -> Snapshot:
-    """The snapshot in which the monitors say this, and no more."""
+    """The snapshot with exactly these members down."""
     kinds = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
     probing = [Owner(kind, each) for kind in kinds for each in snapshot.documents(kind)]
     for identity in {*snapshot.down, *down} - {owner.id for owner in probing}:
@@ -170,7 +170,7 @@ def read_state(name: str, model: str, expected: Mapping[Where, str], before: Doc
 
 
 def write_story(story: Story) -> None:
-    """Rewrite the goldens: to be read as a diff before they are believed."""
+    """Rewrite the goldens. Review them as a diff before they are committed."""
     texts = {state.name: render_state(state, story.dataplanes, story.places) for state in story.states}
     told = [where for where in story.places if any(text[where] for text in texts.values())]
     parts = [story.comment]
@@ -188,7 +188,7 @@ def render_state(state: State, dataplanes: tuple[Dataplane, ...], places: tuple[
 
 
 def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
-    """Every owner's rows as text, and the refusals of those that do not compile, as Octavia's clients read them."""
+    """Rows of every owner as text, and the errors of owners that do not compile, as Octavia's clients read them."""
     lines: list[str] = []
     for owner in sorted(owners_with_rows(view), key=creation_order):
         if owner.kind not in dataplane.kinds:
@@ -208,7 +208,8 @@ WORDS = {
     "pool.algorithm": "lb_algorithm",
     "pool.health_monitor": "health monitors of type",
 }
-"""Octavia's: stories tell refusals as its clients read them. The door needs packages that pure tests have not."""
+"""Octavia's names of attributes, as in its errors. The front end's own table needs packages that pure tests do not
+have."""
 
 
 def tell_feature(asked: Feature | str) -> str:
@@ -216,7 +217,7 @@ def tell_feature(asked: Feature | str) -> str:
 
 
 def _sections(text: str) -> tuple[str, dict[str, dict[Where, str]]]:
-    """By state, and by dataplane and chassis."""
+    """The leading comment, and the text of each section by state and by dataplane and chassis."""
     comment: list[str] = []
     sections: dict[str, dict[Where, list[str]]] = {}
     into = comment

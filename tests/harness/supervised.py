@@ -1,4 +1,4 @@
-"""A process of Fairlead's own that tells its supervisor when it is ready, as systemd starts it."""
+"""A Fairlead process that notifies its supervisor when it is ready, as under systemd (sd_notify(3))."""
 
 import os
 import select
@@ -21,7 +21,7 @@ class Supervised:
     _hears: socket.socket
 
     def wait_for(self, words: str) -> None:
-        """Until the process has said it."""
+        """Wait until the process has sent this notification."""
 
         def heard() -> list[str]:
             is_over = self.process.poll() is not None
@@ -33,7 +33,7 @@ class Supervised:
         wait_until(heard, f"{words} of {self.process.args!r}", is_enough=lambda lines: words in lines)
 
     def end(self) -> int:
-        """Its exit code."""
+        """Terminate the process and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(DEADLINE)
 
@@ -42,12 +42,13 @@ class Supervised:
 def supervised(
     folder: Path, command: Sequence[str], environment: Mapping[str, str], through: Sequence[str] = ()
 ) -> Iterator[Supervised]:
-    """`fairlead command...`, when it is ready. `through` is what starts it, with less than this process may do."""
+    """Run `fairlead command...`, and yield when it is ready. `through` is a prefix that starts it with fewer
+    privileges."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
         where = folder / f"{command[0]}.notify"
         where.unlink(missing_ok=True)
         hears.bind(str(where))
-        where.chmod(0o777)  # it may be started as somebody else
+        where.chmod(0o777)  # the process may run as another user
         log = folder / f"{command[0]}.log"
         with log.open("ab") as stream:
             process = subprocess.Popen(

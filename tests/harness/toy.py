@@ -1,7 +1,7 @@
-"""Two dataplanes that nobody has, to show what one is made of: row types, a compiler, and a line in a registry.
+"""Two fictional dataplanes that show the parts of one: row types, a compiler, and a line in a registry.
 
 `toy` is central. Each network is a Segment, and each listener of its load balancers a Service on it with Targets.
-`leaf` is on nodes: it hooks the members whose machines are plugged in there, and has nothing elsewhere.
+`leaf` is per node: it has a Hook for each member with a port bound there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """On a node."""
+    """Row of a node."""
 
     balancer: str
     port: str

@@ -1,4 +1,4 @@
-"""Texts that a tenant may type, to reach a configuration of HAProxy with more than one word."""
+"""Texts that a tenant might enter to inject more than one word into HAProxy's configuration."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""What a property-based test draws from: JSON as clients send it, and values that are nearly right."""
+"""Strategies of property-based tests: JSON as clients send it, and values that are nearly valid."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 FEW = settings(derandomize=True, deadline=None, max_examples=settings.default.max_examples * 3 // 2, database=None)
-"""The same examples in every run: a test that failed on CI fails on a laptop."""
+"""Settings with the same examples in every run, so a failure on CI is reproducible elsewhere."""
 HOSTS = st.ip_addresses().filter(lambda address: getattr(address, "ipv4_mapped", None) is None)
 ADDRESSES = HOSTS.map(str)
 NETWORKS = st.builds(lambda address, bits: f"{address}/{bits}", ADDRESSES, st.integers(0, 140))

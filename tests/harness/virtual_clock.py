@@ -1,8 +1,8 @@
-"""An event loop whose clock jumps to the next timer as soon as nothing else can run.
+"""An event loop with a clock that jumps to the next timer as soon as nothing else can run.
 
-Timers, timeouts and back-off of seconds or hours cost no time and are exact, whatever else the machine does. Mark a
-test with `virtual_clock` to run it on such a loop. I/O within the loop works; the clock stands still while a thread
-works for the loop. Other processes do not know this clock: tests with real programs use the real one.
+Timers, timeouts and back-off of seconds or hours take no real time and are exact, however busy the machine is. The mark
+`virtual_clock` runs a test on such a loop. I/O within the loop works. The clock stops while a thread works for the
+loop. Other processes do not have this clock, so tests with real programs use the real one.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from concurrent.futures import Executor
 from concurrent.futures import Future as ThreadFuture
 from typing import Any, TypeVar
 
-_GRACE = 0.004  # seconds: the kernel delivers what one socket of this process sent to another
-_DELIVERY = 0.25  # seconds in which it does so on a busy machine; a peer that never reads costs as much at each timer
-_THREAD_POLL = 0.005  # seconds between two looks at the sockets while a thread works
+_GRACE = 0.004  # seconds in which the kernel normally delivers data from one socket of this process to another
+_DELIVERY = 0.25  # seconds for the same on a busy machine; a peer that never reads costs this much at each timer
+_THREAD_POLL = 0.005  # seconds between two polls of the sockets while a thread works
 _REAL_MONOTONIC = time.monotonic
 _WRAP_FUTURE = asyncio.wrap_future
 _T = TypeVar("_T")
 
 
 def time_of_loop() -> float:
-    """What `time.monotonic` returns while a test is marked with `virtual_clock`, to code that runs on its loop."""
+    """Replacement of `time.monotonic` during tests marked `virtual_clock`, for code that runs on their loop."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -34,14 +34,14 @@ def time_of_loop() -> float:
 
 
 def advance(seconds: float) -> None:
-    """Let time pass on the running virtual clock while nothing runs: the process is not given the processor."""
+    """Advance the running virtual clock while nothing runs, as when the process is not scheduled."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualClockLoop)
     loop.advance(seconds)
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """Its time starts at 0 and is in seconds."""
+    """Event loop with a virtual clock, which starts at 0 s."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -55,7 +55,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     def owns(self, descriptor: int) -> bool:
-        """Whether it is the one by which threads and signals wake this loop."""
+        """Whether the descriptor is the one through which threads and signals wake this loop."""
         return descriptor == self._ssock.fileno()  # type: ignore[attr-defined]
 
     @property
@@ -68,7 +68,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._stand_still_until(super().run_in_executor(executor, func, *args))
 
     def run_forever(self) -> None:
-        """Threads that the product starts itself come back by `asyncio.wrap_future`."""
+        """Run the loop, with `asyncio.wrap_future` replaced: threads that the product starts return through it."""
         asyncio.wrap_future = self._wrap_future  # type: ignore[assignment]
         try:
             super().run_forever()
@@ -96,7 +96,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:  # no timer: a socket, a thread or a signal wakes this loop, or nothing ever does
+        if timeout is None:  # no timer, so only a socket, a thread or a signal can wake this loop
             return super().select(None)
         if timeout <= 0:
             return super().select(0)
@@ -112,7 +112,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def _has_unread_output(descriptor: int) -> bool:
-    """Bytes that a socket sent and its peer has not acknowledged or read (TIOCOUTQ, tcp(7), udp(7))."""
+    """Whether a socket has sent bytes that its peer has not acknowledged or read (TIOCOUTQ, tcp(7), udp(7))."""
     found = bytearray(4)
     try:
         fcntl.ioctl(descriptor, termios.TIOCOUTQ, found)

@@ -1,7 +1,7 @@
-"""Waiting for a real program, the only place in the tests that sleeps until something is true.
+"""Waits for real programs: the only code of the tests that sleeps until a condition is true.
 
-A program has as long as it needs: the deadline ends a test that would hang. It is not about speed, and no test asserts
-how long a wait took. A failure prints the last observation.
+A program may take as long as it needs: the deadline only ends a test that would hang. No test asserts the duration of a
+wait. A failure prints the last observation.
 """
 
 import asyncio
@@ -61,8 +61,9 @@ async def eventually(
     retry: tuple[type[Exception], ...] = (),
     seconds: float = DEADLINE,
 ) -> _T:
-    """As `wait_until`, by the time of the running event loop: on a virtual clock it costs no time. An observation may
-    be awaitable.
+    """Wait as `wait_until` does, by the clock of the running event loop, so a virtual clock takes no real time.
+
+    An observation may be awaitable.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -94,14 +95,15 @@ async def eventually_equal(
 
 
 async def turns(count: int = 50) -> None:
-    """Let every task of this loop that is ready run, `count` times: for what needs no other process and no timer."""
+    """Run every ready task of this loop `count` times, for work that needs no other process and no timer."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def watch(seconds: float, observe: Callable[[], _T], what: str = "", *, holds: Callable[[_T], object] = bool) -> None:
-    """Assert that the observation holds for a while: for what must not happen. A slow machine observes less often, so
-    this never fails by chance.
+    """Assert that the observation holds during `seconds`, for events that must not happen.
+
+    A slow machine observes less often, so this never fails by chance.
     """
     end = monotonic() + seconds
     while True:
@@ -115,7 +117,7 @@ def watch(seconds: float, observe: Callable[[], _T], what: str = "", *, holds: C
 async def watch_loop(
     seconds: float, observe: Callable[[], _T], what: str = "", *, holds: Callable[[_T], object] = bool
 ) -> None:
-    """As `watch`, by the time of the running event loop, whose other tasks run meanwhile."""
+    """Assert as `watch` does, by the clock of the running event loop, while its other tasks run."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while True:
@@ -127,14 +129,15 @@ async def watch_loop(
 
 
 def pause(seconds: float) -> None:
-    """Let a load or another program run for a while, when nothing that it does tells how far it is. Never wait for an
-    expected state with it.
+    """Let a load or another program run for a while if its progress cannot be observed.
+
+    Waiting for an expected state with it is forbidden.
     """
     sleep(seconds)
 
 
 async def pause_loop(seconds: float) -> None:
-    """As `pause`, by the time of the running event loop: for a server of a test that answers slowly."""
+    """Pause as `pause` does, by the clock of the running event loop, for a test server that answers slowly."""
     await asyncio.sleep(seconds)
 
 

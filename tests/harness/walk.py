@@ -1,4 +1,5 @@
-"""Walks: every way to come to a state must end with the same rows, and leave a fresh start nothing to do."""
+"""Walks through a story's states: every path to a state must end with the same rows, and a restart must change
+nothing."""
 
 import asyncio
 import random
@@ -34,18 +35,18 @@ from harness.story import EMPTY, PRODUCT, State, Story, Where, places_of, render
 
 FAILING = 0.3
 PATIENCE = 3_000
-"""Steps after which a world that is still not at rest never will be."""
+"""Maximum number of steps until all reconcilers are idle."""
 
 
 def foreign_documents(snapshot: Snapshot) -> list[Owner]:
-    """What others have written, as far as the snapshot knows."""
+    """Unmanaged documents of the snapshot, which other programs wrote."""
     kinds = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
     return [Owner(kind, each) for kind in kinds for each, it in snapshot.documents(kind).items() if is_foreign(it)]
 
 
 @dataclass
 class Site:
-    """A dataplane and its reconciler: a central one, or one of nodes on one chassis."""
+    """A dataplane and its reconciler: central, or per node on one chassis."""
 
     where: Where
     dataplane: Dataplane
@@ -54,7 +55,8 @@ class Site:
 
 
 class Remembering:
-    """Compiles each owner of a view once: a compiler is a function, and every look at everything asks it the same."""
+    """Cache of compiled rows per view. A compiler is a pure function, and every resync calls it with the same
+    arguments."""
 
     def __init__(self, compile_in_steps: CompileInSteps) -> None:
         self._compile = compile_in_steps
@@ -70,7 +72,7 @@ class Remembering:
 
 
 class World:
-    """A model, its dataplanes and a reconciler for each, under a clock that jumps to what comes next."""
+    """A model, its dataplanes and a reconciler for each, with a clock that jumps to the next due time."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class World:
 
     @property
     def driver(self) -> FakeDriver:
-        """Of the one site, where there is but one."""
+        """Driver of the only site."""
         (site,) = self.sites
         return site.driver
 
@@ -106,13 +108,13 @@ class World:
         return next(site for site in self.sites if site.where == where)
 
     async def go(self, state: State) -> None:
-        """Change the model to this state, as a door would, and let the reconcilers come to rest."""
+        """Change the model to this state, as an API front end would, and run the reconcilers until they are idle."""
         self.mark(self._change(state))
         await self.rest()
         await self.check(state)
 
     async def crash(self, state: State, steps: int) -> None:
-        """Change the model, let the reconcilers begin, and kill them in the middle."""
+        """Change the model, run some steps of the reconcilers, and restart them before they have finished."""
         self.mark(self._change(state))
         for _ in range(steps):
             for site in self.sites:
@@ -121,7 +123,7 @@ class World:
         await self.check(state)
 
     async def restart(self) -> None:
-        """New processes: no memory, only the model and the dataplanes."""
+        """Restart: new reconcilers without memory, with the same model and dataplanes."""
         self._start()
         for site in self.sites:
             await site.reconciler.resync(force=True)
@@ -133,7 +135,8 @@ class World:
             site.reconciler.mark(self._in_order(site.where, dirty) if site.where.chassis else dirty)
 
     def _in_order(self, where: Where, owners: Iterable[Owner]) -> list[Owner]:
-        """As a node hears it: who is gone from its slice comes last, though others have it."""
+        """Owners in the order in which a node receives them: owners that left its slice are last, even if others have
+        them."""
         view = view_of(self.snapshot, where)
         gone = {each for each in owners if each.kind not in WITHOUT_DOCUMENTS and view.find(each) is None}
         there = sorted({*owners} - gone, key=creation_order)
@@ -151,7 +154,8 @@ class World:
         raise AssertionError(f"not at rest after {PATIENCE} steps")
 
     async def check(self, state: State) -> None:
-        """The rows are the story's; all is ACTIVE; a fresh start and a second look find nothing to do."""
+        """Assert that the rows are those of the story and all is ACTIVE, and that neither a restart nor a resync
+        changes a row."""
         for site in self.sites:
             lines = [str(row) for rows in site.driver.rows.values() for row in rows.values()]
             assert (site.where, sorted(lines)) == (site.where, wanted_rows(state, site.where))
@@ -180,7 +184,7 @@ class World:
             assert (owner, wanted) == (owner, status)
 
     def dataplanes(self) -> Dataplanes:
-        """What a server knows of all sites."""
+        """Dataplanes of all sites, as a server sees them."""
         central = [
             Central(reconciler=site.reconciler, condition=_well) for site in self.sites if not site.where.chassis
         ]
@@ -211,7 +215,7 @@ class World:
         for wanted in (AGENTS_PROBE, COUNTS_ANSWERS):
             if getattr(old, wanted.field) != (now := getattr(self.snapshot, wanted.field)):
                 dirty += wanted.concerns(old, self.snapshot, now)
-        if any(site.where.chassis for site in self.sites):  # their rows depend on what is plugged in there
+        if any(site.where.chassis for site in self.sites):  # their rows depend on the ports bound there
             dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
             dirty += [Owner(Kind.NETWORK, each) for each in self.snapshot.networks]
             dirty += [Owner(Kind.HOST, each) for each in self.snapshot.hosts]
@@ -225,7 +229,7 @@ class World:
         seen: dict[str, Snapshot] = {}
 
         def view() -> Snapshot:
-            """The same one until the model changes, as a node has it: owners are applied together by one."""
+            """Same view until the model changes, as on a node, because owners are applied together by view."""
             if seen.get("whole") is not self.snapshot:
                 seen.update(whole=self.snapshot, view=view_of(self.snapshot, site.where))
             return seen["view"]
@@ -250,7 +254,7 @@ NOTHING = State(name="nothing", model="", expected={}, documents={}, down={})
 
 
 def walks(states: Sequence[State]) -> dict[str, list[State]]:
-    """Every order in which the states are visited; each ends torn down."""
+    """Orders in which the states are visited; each ends with everything deleted."""
     ways = {
         "forward": list(states),
         "backward": list(reversed(states)),

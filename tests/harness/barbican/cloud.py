@@ -1,4 +1,4 @@
-"""A real Barbican beside a real Keystone: a process of this test alone, ended by its own id."""
+"""A real Barbican with a real Keystone, as a process of this test alone."""
 
 import base64
 import os
@@ -40,7 +40,7 @@ service_token_roles_required = true
 class Barbican:
     folder: Path
     url: str
-    """Without a version."""
+    """URL without a version."""
     cloud: Cloud
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=DEADLINE))
     process: "subprocess.Popen[bytes] | None" = None
@@ -69,11 +69,11 @@ class Barbican:
             self.process = None
 
     def send(self, number: int) -> None:
-        """A signal: it hangs, and goes on."""
+        """Send a signal, such as SIGSTOP and SIGCONT."""
         assert self.process is not None
         self.process.send_signal(number)
 
-    # what users do
+    # requests of users
 
     def call(self, token: str, method: str, path: str, body: object = None) -> Any:
         answer = self.client.request(method, f"{self.url}/v1{path}", json=body, headers={"X-Auth-Token": token})
@@ -81,11 +81,11 @@ class Barbican:
         return answer.json() if answer.content else None
 
     def text(self, token: str, content: str, **more: object) -> str:
-        """As `openstack secret store --payload` does. The reference."""
+        """Store a text, as `openstack secret store --payload` does, and return its reference."""
         return self._store(token, {"payload": content, "payload_content_type": "text/plain", **more})
 
     def binary(self, token: str, content: bytes, **more: object) -> str:
-        """As `openstack secret store --payload-content-type application/octet-stream` does."""
+        """Store bytes, as `openstack secret store --payload-content-type application/octet-stream` does."""
         payload = {"payload": base64.b64encode(content).decode(), "payload_content_encoding": "base64"}
         return self._store(token, {**payload, "payload_content_type": "application/octet-stream", **more})
 
@@ -100,7 +100,7 @@ class Barbican:
         return made
 
     def expire(self, reference: str) -> None:
-        """Move the end of a secret's life into the past, as time does."""
+        """Expire a secret by moving its expiration into the past."""
         with closing(sqlite3.connect(self.folder / "barbican.sqlite", timeout=DEADLINE)) as database, database:
             command = "UPDATE secrets SET expiration = created_at WHERE id = ? AND expiration IS NOT NULL"
             assert database.execute(command, (reference.rpartition("/")[2],)).rowcount == 1
@@ -111,7 +111,7 @@ class Barbican:
 
 @contextmanager
 def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
-    """With a user in Keystone, and in its catalogue."""
+    """Run a Barbican with a service user in Keystone and an entry in its catalogue."""
     here = folder / "barbican"
     shutil.copytree(EMPTY, here)
     cloud.employ("barbican")
@@ -129,8 +129,9 @@ def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
 
 
 def octavia_options(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
-    """Environment variables of a Fairlead server behind an Octavia. Octavia's user validates tokens in Keystone and
-    reads Barbican; a password of that user lets Octavia call Fairlead.
+    """Environment variables of a Fairlead server that serves an Octavia.
+
+    Octavia's user validates tokens in Keystone and reads Barbican; Octavia calls Fairlead with a password of that user.
     """
     own, users = folder / "own-password", folder / "passwords"
     for each in (own, users):

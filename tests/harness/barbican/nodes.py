@@ -1,4 +1,5 @@
-"""A real Keystone, a real Barbican, a Fairlead server that trusts both, and a lab's node whose proxies end TLS."""
+"""A real Keystone, a real Barbican, a Fairlead server that trusts both, and a lab's node with TLS-terminating
+proxies."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from harness.fuzz.machine import Machine, machine
 from harness.keystone.cloud import INSTALLED, Cloud, keystone
 
 AGENT = ("octavia", "plugged in")
-"""Whom the server knows by a password: its agents, and an Octavia."""
+"""User and password of agents and of Octavia."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Place:
 
 @contextmanager
 def on_a_node(folder: Path) -> Iterator[Place]:
-    """With the node's agent heard. Services are not in the catalogue yet: these doors, or an Octavia's, may be."""
+    """Run everything, with the node's agent connected. Services are not in the catalogue yet, so a test may add its
+    own."""
     there = (INSTALLED, barbican_cloud.INSTALLED)
     if not all(each.exists() for each in there):
         reason = f"needs {', '.join(map(str, there))}: scripts/setup makes them"

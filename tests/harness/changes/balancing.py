@@ -1,4 +1,4 @@
-"""What tests of the rules of load balancing begin with: a whole load balancer, as a door builds it that gives ids."""
+"""Fixtures for tests of load-balancing rules: a whole load balancer, as a front end with client-given ids builds it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +50,7 @@ def listener(identity: str, port: int, **fields: Any) -> Listener:
 
 
 def built(snapshot: Snapshot, identity: str = "lb", **fields: Any) -> Steps[Changes]:
-    """What a door asks that has the whole load balancer, with an id for each part."""
+    """Request of a front end for a whole load balancer, with an id for each part."""
     asked = AskedVip(balancer_id=identity, project_id="owner", new_port_id=f"vip-{identity}", subnet_id="four")
     vip = choose_vip(snapshot, ASKER, asked)
     wanted = {"provider": "fairlead", "vip": vip.vips[0]} | OWNERS | fields
@@ -62,7 +62,7 @@ def after(snapshot: Snapshot, work: Steps[Changes]) -> Snapshot:
 
 
 def whole() -> Snapshot:
-    """A network, and a load balancer `lb` with the listener `front` that leads to the pool `app` of `a` and `b`."""
+    """A network, and a load balancer `lb` with the listener `front` and its pool `app` of members `a` and `b`."""
     app = pool("app", member("a", 11), member("b", 12))
     front = listener("front", 80, default_pool_id="app")
     return after(having(NETWORK), built(having(NETWORK), listeners=(front,), pools=(app,)))
@@ -73,7 +73,7 @@ def stored(snapshot: Snapshot) -> LoadBalancer:
 
 
 def with_pool(snapshot: Snapshot, **fields: Any) -> LoadBalancer:
-    """The stored load balancer with another pool `app`."""
+    """The stored load balancer with changed fields of its pool `app`."""
     (app,) = stored(snapshot).pools
     return replace(stored(snapshot), pools=(replace(app, **fields),))
 

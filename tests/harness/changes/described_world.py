@@ -1,4 +1,4 @@
-"""What tests of described load balancers begin with: a tenant's network behind a router on an uplink with routes."""
+"""Fixtures for tests of declared load balancers: a tenant's network behind a router on an uplink with routes."""
 
 from collections.abc import Iterator
 from dataclasses import replace

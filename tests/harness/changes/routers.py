@@ -33,7 +33,7 @@ FOUR = InterfaceTarget(subnet_id="four")
 
 
 def joined() -> Snapshot:
-    """A router with a gateway and an interface on the owner's subnet, where a machine is."""
+    """A router with a gateway, and an interface on the owner's subnet with a machine."""
     snapshot = having(OUTSIDE, INSIDE, OWN_PORT)
     made = create_router(snapshot, OWNER, RouterChange(router=ROUTER, gateway=WORLD, gateway_port_id="gateway"))
     snapshot = apply_changes(snapshot, made, 2)
@@ -47,6 +47,6 @@ def floating(identity: str, **fields: object) -> NewFloatingIP:
 
 
 def led() -> Snapshot:
-    """And a floating IP that leads to the machine."""
+    """The same router with a floating IP of the machine."""
     made = create_floating_ip(joined(), OWNER, floating("f", destination=Destination(port_id="port")))
     return apply_changes(joined(), made, 4)

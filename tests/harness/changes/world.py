@@ -1,4 +1,4 @@
-"""What the tests of networking's rules begin with: a network that its owner shares, a guest on it, and others."""
+"""Fixtures for tests of networking rules: a network shared by its owner, a guest's port on it, and other networks."""
 
 from ipaddress import ip_address, ip_network
 from typing import Any

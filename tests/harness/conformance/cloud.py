@@ -1,4 +1,4 @@
-"""What tempest takes for an OpenStack: a Fairlead server, and a Keystone and a Barbican in front of it."""
+"""The OpenStack that tempest tests: a Fairlead server with stand-ins for Keystone and Barbican."""
 
 import asyncio
 import threading
@@ -85,9 +85,9 @@ prometheus_listener_enabled = true
 l4_protocol = TCP
 """
 DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
-"""The providers of Fairlead's own door."""
+"""Providers of Fairlead's own front end."""
 PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
-"""Those of a door whose nodes run proxies."""
+"""Providers of a front end with nodes that run proxies."""
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
     " ACTIVE_STANDBY - Two amphora per load balancer."
@@ -96,7 +96,7 @@ ZONE_CAPABILITIES = {
     "compute_zone": "The compute availability zone.",
     "management_network": "The management network ID for the amphora.",
 }
-"""Keys of the profiles in the tests, in the words of the plug-in's defaults. The provider `ovn` has none of its own."""
+"""Keys of profiles in the tests, with the plug-in's default texts. The provider `ovn` has none of its own."""
 
 
 def write_configuration(
@@ -113,10 +113,15 @@ def write_configuration(
     region: str = "one",
     password: str = PASSWORD,
 ) -> None:
-    """`everything`: the provider can do all that there is in Octavia's API, and 501 is a failure. `public` is an
-    external network. The last of the providers is used. `tls`: certificates are found in what plays Barbican.
-    `interval`: seconds between two looks at what is on its way. `region` and `password` are Keystone's, and its
-    administrator's."""
+    """Write tempest's configuration.
+
+    * `everything`: the provider supports all of Octavia's API, so a 501 is a failure.
+    * `public`: an external network.
+    * `providers`: the last one is used.
+    * `tls`: certificates are in the stand-in for Barbican.
+    * `interval`: seconds between two polls.
+    * `region` and `password`: Keystone's region, and its administrator's password.
+    """
     values = {
         "folder": folder,
         "address": address,
@@ -137,17 +142,17 @@ def write_configuration(
 
 @contextmanager
 def on_ovn(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
-    """A server over real databases of OVN. The address of its Keystone."""
+    """Run a server with real OVN databases. Yields the address of its Keystone."""
     with fairlead_server(folder, proxied) as server, keystone(server, counted) as address:
         yield address
 
 
 @contextmanager
 def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
-    """A server that knows the users of Keystone, and has heard of a node. Its address.
+    """Run a server with Keystone's users and a registered node. Yields its address.
 
-    `proxied` are providers and their names (providers.names) of which one has proxies: then the node is one of a lab,
-    and the agent there runs them.
+    `proxied` are providers and their names (providers.names), one of them with proxies. In that case the node is one of
+    a lab, with an agent that runs the proxies.
     """
     passwords = folder / "passwords"
     write_password_file(passwords)
@@ -165,7 +170,8 @@ def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
 
 @contextmanager
 def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
-    """The doors, with a provider that refuses nothing and does nothing. The address of its Keystone."""
+    """Run the front ends with a provider that accepts everything and does nothing. Yields the address of its
+    Keystone."""
     passwords = folder / "passwords"
     write_password_file(passwords)
     provider = replace(
@@ -190,7 +196,7 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
 
 
 def _tell_that_it_counts(fairlead: str) -> None:
-    """As the agent of the one node that OVN knows: nothing, until now."""
+    """Report empty counters, as the agent of OVN's only node."""
     body = {"interval": 3600, "listeners": {}}
     httpx.put(
         f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=ADMINISTRATOR, timeout=DEADLINE
@@ -199,7 +205,7 @@ def _tell_that_it_counts(fairlead: str) -> None:
 
 @contextmanager
 def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Iterator[str]:
-    """Its address; `octavia` is that of a real one."""
+    """Run the stand-in for Keystone, and yield its address; `octavia` is the address of a real Octavia."""
     with socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -215,7 +221,7 @@ def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Itera
 
 @contextmanager
 def serving(make: Callable[[], AbstractAsyncContextManager[ASGIApp]], *sockets: socket) -> Iterator[str]:
-    """An application in a thread of its own, which has ended when the block has. Its address."""
+    """Run an application in a thread until the context exits, and yield its address."""
     started: list[uvicorn.Server] = []
     ready = threading.Event()
 

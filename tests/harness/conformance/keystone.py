@@ -1,9 +1,9 @@
-"""As much of Keystone and Barbican as tempest asks for, in memory, in front of a Fairlead server.
+"""The parts of Keystone and Barbican that tempest uses, in memory, in front of a Fairlead server.
 
-Tempest makes a project and a user for each part that a test plays, and speaks to each service with a token. Fairlead
-knows the users of its password file. So the file has a user for each project there may be and each set of roles that
-the tests give away (`write_password_file`), projects are handed out of that stock, and a request with a token goes on
-to Fairlead as the user of its project and its roles: what he may do, Fairlead alone decides.
+Tempest creates a project and a user for each role of a test, and calls each service with a token. Fairlead has the
+users of its password file. So the file has a user for each possible project and each set of roles in the tests
+(`write_password_file`), projects are allocated from that stock, and a request with a token is forwarded to Fairlead as
+the user of its project and its roles. Only Fairlead decides on authorization.
 """
 
 import base64
@@ -23,13 +23,13 @@ from starlette.routing import Route
 
 PASSWORD = "tempest"
 PROJECTS = [uuid.uuid5(uuid.NAMESPACE_DNS, f"project-{number}").hex for number in range(400)]
-"""More than the tests make: none is given away twice."""
+"""More than the tests create: none is allocated twice."""
 NOBODY = frozenset({"load-balancer_quota_admin"})
-"""The role of a user who has none that counts, whom a password file cannot have: no test asks for quotas."""
+"""Role of a user without relevant roles, because a password file requires one; no test uses quotas."""
 KEYSTONE_ROLES = frozenset({"admin", "member", "reader"})
 OCTAVIA_ROLES = frozenset(f"load-balancer_{name}" for name in ("admin", "member", "observer", "global_observer"))
 ROLE_SETS = [*map(frozenset, ([role] for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES))), NOBODY]
-"""Nobody in the tests has two roles of one family but administrators, who have `admin` and need no other."""
+"""Users in the tests have at most one role of a family, except administrators, whose `admin` suffices."""
 SERVICES = {"load-balancer": "/load-balancer", "network": "/network"}
 DOMAIN = {"id": "default", "name": "Default"}
 EXPIRES = "2999-12-31T00:00:00.000000Z"
@@ -52,7 +52,7 @@ def user_name(project: str, roles: frozenset[str]) -> str:
 
 
 def basic(project: str, roles: frozenset[str]) -> str:
-    """The header by which Fairlead knows a user."""
+    """Authorization header of a user of Fairlead."""
     credentials = f"{user_name(project, roles)}:{PASSWORD}"
     return "Basic " + base64.b64encode(credentials.encode()).decode()
 
@@ -62,16 +62,16 @@ ADMINISTRATOR = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
 
 @dataclass
 class Keystone:
-    """The administrator `admin` of the project `admin` is there from the start; all others are made."""
+    """The stand-in. It starts with the administrator `admin` of the project `admin`; tests create all others."""
 
     fairlead: str
-    """The address of the server."""
+    """Address of the server."""
     address: str
-    """Its own, for the catalog."""
+    """Own address, for the catalogue."""
     octavia: str = ""
-    """The address of a real one, to which what is of load balancers goes instead."""
+    """Address of a real Octavia that gets the load-balancer requests instead."""
     counted: frozenset[str] = KEYSTONE_ROLES
-    """The roles that count for load balancers: Keystone's, or Octavia's older ones. For networks it is Keystone's."""
+    """Roles relevant for load balancers: Keystone's, or Octavia's older ones. For networks they are Keystone's."""
     stock: list[str] = field(default_factory=lambda: list(reversed(PROJECTS)))
     projects: dict[str, dict[str, Any]] = field(default_factory=dict)
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Keystone:
     assigned: set[tuple[str, str, str]] = field(default_factory=set)
     """(project, user, role)"""
     tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Token -> (project, user)"""
+    """(project, user) of each token."""
 
     def __post_init__(self) -> None:
         for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES):
@@ -104,7 +104,7 @@ class Keystone:
         return made
 
     def token(self, auth: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-        """For a password or another token, in a project."""
+        """Issue a token for a password or another token, scoped to a project."""
         identity, scope = auth["identity"], auth["scope"]["project"]
         project = scope.get("id") or self._named(self.projects, scope["name"])
         if "token" in identity:
@@ -135,7 +135,7 @@ class Keystone:
         ]
 
     def way(self, token: str, path: str) -> tuple[str, dict[str, str]]:
-        """Where a request goes, and the headers that say who calls."""
+        """Target URL of a request, and the headers that identify the caller."""
         prefix = SERVICES["load-balancer"]
         if not (self.octavia and path.startswith(prefix)):
             return self.fairlead + path, {"authorization": self.authorization(token, path)}
@@ -145,7 +145,7 @@ class Keystone:
         return self.octavia + path.removeprefix(prefix), headers
 
     def authorization(self, token: str, path: str) -> str:
-        """What Fairlead is told instead of the token."""
+        """Authorization header that replaces the token in requests to Fairlead."""
         project, user = self.tokens[token]
         names = frozenset(self.roles[role]["name"] for role in self._held(project, user))
         counted = self.counted | {"admin"} if path.startswith(SERVICES["load-balancer"]) else KEYSTONE_ROLES

@@ -1,4 +1,4 @@
-"""A compute node of the lab with its agent, which runs the proxies that listeners need to be served."""
+"""A compute node of the lab with its agent, which runs the proxies that some listeners require."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,20 +13,20 @@ from harness.waiting import DEADLINE, wait_until
 
 WITH_PROXIES = "ovn=ovn,fairlead=fairlead"
 PROXIES_ALONE = "fairlead=fairlead"
-"""For an Octavia, which gives all to the default provider, `fairlead`."""
+"""For an Octavia, which uses the default provider, `fairlead`."""
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 
 
 @contextmanager
 def node() -> Iterator[Lab]:
-    """A lab with one chassis; nothing of it is left."""
+    """Run a lab with one chassis."""
     require_lab()
     with lab_of("tempest", chassis=1) as lab:
         yield lab
 
 
 def options_of(lab: Lab, providers: str) -> dict[str, str]:
-    """Of a server that writes this lab's OVN and whose agents run proxies."""
+    """Options of a server that writes to this lab's OVN and whose agents run proxies."""
     return {
         "FAIRLEAD_PROVIDERS_NAMES": providers,
         "FAIRLEAD_HEALTH_PROBER": "agents",

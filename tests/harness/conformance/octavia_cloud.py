@@ -1,7 +1,7 @@
-"""A real Octavia whose provider is Fairlead, in front of which tempest has a stand-in for Keystone (`keystone.py`).
+"""A real Octavia with Fairlead as provider, and a stand-in for Keystone (`keystone.py`) for tempest.
 
-Its API and its driver-agent are Octavia's own, and its Neutron is Fairlead's network door. It is told who calls in the
-headers that Keystone's middleware would have written (`auth_strategy = testing`): its own policies and quotas hold.
+API and driver-agent are Octavia's own; its Neutron is Fairlead's network front end. The caller is in the headers that
+Keystone's middleware would write (`auth_strategy = testing`), so Octavia's own policies and quotas apply.
 """
 
 import os
@@ -21,18 +21,18 @@ from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal
 
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
-"""Whom Fairlead knows Octavia as."""
+"""User as which Octavia calls Fairlead."""
 MORE = """
 [api_settings]
 auth_strategy = testing
 """
 PATIENCE = 60
-"""Seconds: nobody is killed here."""
+"""Seconds; generous, because no process is killed in these tests."""
 
 
 @contextmanager
 def on_octavia(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
-    """The address of its Keystone."""
+    """Run everything, and yield the address of its Keystone."""
     with (
         fairlead_server(folder, proxied) as server,
         octavia(folder, server) as address,
@@ -43,7 +43,7 @@ def on_octavia(folder: Path, counted: frozenset[str], proxied: str = "") -> Iter
 
 @contextmanager
 def octavia(folder: Path, fairlead: str) -> Iterator[str]:
-    """Its address."""
+    """Run Octavia, and yield its address."""
     port, file = free_port(), folder / "octavia.conf"
     said = {"user": ADMIN, "password": PASSWORD, "url": fairlead, "port": port, "folder": folder}
     file.write_text(
@@ -53,7 +53,7 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
     command = [OCTAVIA, LAUNCH]
     subprocess.run([*command, "database", "--config-file", file], check=True, env=environment, capture_output=True)
     with closing(connect(folder / "octavia.db")) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # who reads does not hold up who writes
+        database.execute("PRAGMA journal_mode = WAL")  # readers do not block the writer
     with ExitStack() as stack:
         for name in ("agent", "api"):
             log = stack.enter_context((folder / f"octavia-{name}.log").open("wb"))
@@ -71,6 +71,6 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """And all of its children."""
+    """Kill a process and all its children."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """Run tests of tempest and its plug-ins, and print a line of JSON for each: [name, outcome, reason].
 
-A program of its own, so that tempest has a process, a configuration and warnings of its own. Arguments: what is
-run, `--`, single tests that are left out.
+It is a separate program, so tempest has its own process, configuration and warnings. Arguments: names of tests, `--`,
+tests to leave out.
 """
 
 import json
@@ -23,7 +23,7 @@ class Report(unittest.TestResult):
         self._tests = tests
 
     def say(self, test: Any, outcome: str, reason: str = "") -> None:
-        """What is said of a class (`setUpClass (module.Class)`) holds for each of its tests."""
+        """Print an outcome. That of a class (`setUpClass (module.Class)`) applies to each of its tests."""
         whole = re.fullmatch(r"\w+ \((.+)\)", str(test.id()))
         inside = [each for each in map(name, self._tests) if whole and each.rpartition(".")[0] == whole[1]]
         for each in inside or [name(test)]:
@@ -42,7 +42,7 @@ class Report(unittest.TestResult):
 
 
 def name(test: Any) -> str:
-    """Without the attributes that tempest adds: module.Class.method[id-...]"""
+    """Name without the attributes that tempest appends: module.Class.method[id-...]"""
     return str(test.id()).partition("[")[0]
 
 
@@ -57,7 +57,7 @@ def single(suite: Any) -> Iterator[Any]:
 def main(arguments: list[str]) -> None:
     wanted = list(takewhile(lambda argument: argument != "--", arguments))
     left_out = arguments[len(wanted) + 1 :]
-    # The plug-in asks for this option before it tests TLS; Barbican's own plug-in declares it.
+    # The plug-in reads this option before it tests TLS; Barbican's own plug-in declares it.
     config.CONF.register_opt(cfg.BoolOpt("barbican", default=False), group="service_available")
     found = unittest.TestLoader().loadTestsFromNames(wanted)
     tests = [test for test in single(found) if name(test) not in left_out]

@@ -1,4 +1,4 @@
-"""A run of tempest in a process of its own, and what came of it."""
+"""A run of tempest in a separate process, and its outcomes."""
 
 import json
 import os
@@ -13,14 +13,16 @@ from typing import TypeAlias
 from harness.conformance.cloud import CONFIGURATION_FILE
 
 Outcome: TypeAlias = tuple[str, str, str]
-"""Test, what came of it, reason."""
+"""Test, outcome, reason."""
 
 
 def tempest(
     folder: Path, package: str, module: str, left_out: Iterable[str] = (), python: str = sys.executable
 ) -> list[Outcome]:
-    """Runs a module of a package of tests, without those left out, with the configuration in the folder. `python` is
-    that of the environment which has them."""
+    """Run a module of a package of tests, except `left_out`, with the configuration in the folder.
+
+    `python` is that of the environment with the packages.
+    """
     program = [
         python,
         str(Path(__file__).with_name("run.py")),
@@ -53,7 +55,7 @@ def module_of(test: str) -> str:
 
 
 def summary(outcomes: Iterable[Outcome]) -> str:
-    """How many tests of each module had which outcome for which reason."""
+    """Number of tests by module, outcome and reason."""
     counted = Counter(
         (module_of(test), outcome, reason.splitlines()[0] if reason else "") for test, outcome, reason in outcomes
     )

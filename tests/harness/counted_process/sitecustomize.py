@@ -1,9 +1,9 @@
-"""Counts the steps of Fairlead's own processes, servers and agents, that end-to-end tests start.
+"""Counts the steps of Fairlead's servers and agents that end-to-end tests start.
 
-Python imports this module in every process whose PYTHONPATH has this folder (site documentation). A process that takes
-more steps than the bound between two returns to its event loop writes what held it to a file in the folder that
-COUNTED_PROCESSES names; tests/harness/counted_processes.py reads it. Its loop is asyncio's, written in Python: that of
-uvloop cannot be counted.
+Python imports this module in every process with this folder in PYTHONPATH (module site). A process that exceeds the
+limit of steps between two returns to its event loop reports the callback to a file in the folder that COUNTED_PROCESSES
+names; tests/harness/counted_processes.py reads it. The event loop is that of asyncio, because uvloop is written in C
+and cannot be counted.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ api vip=203.0.113.6 on=pool provider=native project=alice http:80{proxy=2000}=a/
 
 @dataclass
 class Listener:
-    """An agent at the end of the line."""
+    """The agent's end of the channel."""
 
     channel: Channel
     slice: Slice
@@ -58,7 +58,7 @@ class Listener:
         at_once(self.taking(message))
 
     def taking(self, message: bytes) -> Steps[None]:
-        """The same with rests."""
+        """Process a message, with cooperative yields."""
         self.received += len(message)
         for text in message.splitlines():
             line = read_line(text)
@@ -68,7 +68,7 @@ class Listener:
 
 @dataclass
 class Server:
-    """What of a server takes reports of agents and writes to the agents that follow."""
+    """Parts of a server that receive agents' reports and send slices."""
 
     model: Model
     channel: Channel

@@ -1,6 +1,6 @@
-"""Answers that Keystone 30.0.0 gave, and a server that gives them again, or fails in all the ways in which servers do.
+"""Recorded responses of Keystone 30.0.0, and a server that replays them or fails in every way in which servers fail.
 
-What a real Keystone says is the business of tests/keystone; here it has to fail at the right moment.
+tests/keystone uses a real Keystone; this server can fail at a chosen moment.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ DOMAIN = {"id": "default", "name": "Default"}
 ALICE = {"domain": DOMAIN, "id": "0774e14e3bce4533a031132760b7288d", "name": "alice", "password_expires_at": None}
 SHOP = {"domain": DOMAIN, "id": "6f7dc5cd3fe94936828e88c46c2cc573", "name": "shop"}
 ADMIN_ROLES = ("member", "manager", "admin", "reader")
-"""The role admin, with those that it implies."""
+"""The role admin with the roles that it implies."""
 NOT_FOUND = {"error": {"code": 404, "message": "Could not recognize Fernet token", "title": "Not Found"}}
 UNAUTHORIZED = {
     "error": {
@@ -41,7 +41,7 @@ FORBIDDEN = {
 
 
 def token(*roles: str, seconds: float = 3600, **scope: Any) -> bytes:
-    """What a valid token says, which ends in so many seconds."""
+    """Response for a valid token that expires in `seconds`."""
     ends = datetime.now(UTC) + timedelta(seconds=seconds)
     said = {
         "methods": ["password"],
@@ -60,23 +60,23 @@ OF_SHOP = {"project": SHOP, "is_domain": False}
 
 
 class Playing:
-    """Says of each token what it is told to say, and counts how often it was asked."""
+    """Replayed Keystone: returns the configured response for each token, and records the requests."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, bytes] = {}
-        """Those that are good, and what they say."""
+        """Response for each valid token."""
         self.asked: list[str] = []
-        """About which tokens."""
+        """Tokens that were validated."""
         self.log_ins = 0
         self.own = "own-token-1"
         self.own_roles = ("service",)
         self.answers: list[tuple[int, Any]] = []
-        """What is said next, whatever is asked."""
+        """Responses that are sent next, to any request."""
         self.log_in_status = 201
         self.status = 0
-        """What is said to all questions about tokens, if it is not 0."""
+        """Status of all responses about tokens, if not 0."""
         self.hold: Callable[[], Awaitable[object]] | None = None
-        """Awaited before each answer."""
+        """Awaited before each response."""
 
     async def answer(self, head: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         lines = head.split("\r\n")
@@ -110,7 +110,7 @@ class Playing:
 
 @asynccontextmanager
 async def playing(play: Playing, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
-    """Its port."""
+    """Run the server, and yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -123,7 +123,7 @@ async def playing(play: Playing, tls: ssl.SSLContext | None = None, port: int = 
             writer.write(f"{top}\r\n".encode() + said)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # who asked has left
+            pass  # the client closed the connection
         finally:
             writer.transport.abort() if writer.is_closing() else writer.close()
 

@@ -1,4 +1,4 @@
-"""What Kubernetes' cloud provider sends for a Service."""
+"""Requests that Kubernetes' cloud provider sends for a Service."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def members(*numbers: int) -> list[dict[str, Any]]:
 
 
 def service(provider: str, **listener: object) -> dict[str, Any]:
-    """Of one port, with nodes 11 and 12."""
+    """Load balancer for a Service with one port, on nodes 11 and 12."""
     monitor = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3}
     pool = {
         "name": f"pool_0_{NAME}",

@@ -1,8 +1,8 @@
-"""A site for load balancers: an uplink with routes, a network `net` with a router on it, and machines.
+"""Fixture for load balancers: an uplink with routes, a network `net` with a router on it, and machines.
 
-The uplink is 192.0.2.0/24 and 2001:db8:1::/64; 198.51.100.0/24 and 2001:db8:2::/64 are led to it. The network is
-10.0.0.0/24 and fd00::/64, with machines at 10.0.0.11 to .14 and fd00::11 to ::14. `other` of the project
-`one` and `four`, which has no IPv6, are on the same uplink; `alone` is on none.
+The uplink is 192.0.2.0/24 and 2001:db8:1::/64; 198.51.100.0/24 and 2001:db8:2::/64 are routed to it. The network is
+10.0.0.0/24 and fd00::/64, with machines at 10.0.0.11 to .14 and fd00::11 to ::14. `other` of the project `one`, and
+`four`, which has no IPv6, are on the same uplink; `alone` has no uplink.
 """
 
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _uplink() -> Network:
 
 
 def _routed(name: str, number: int, project: str, *, six: str = "") -> Iterator[Aggregate]:
-    """A network with a router that is on the uplink."""
+    """A network with a router on the uplink."""
     cidrs = [f"10.0.{number}.0/24", *filter(None, [six])]
     subnets = tuple(_subnet(f"{name}{ip_network(cidr).version}", cidr, project) for cidr in cidrs)
     common: dict[str, Any] = {"project_id": project, "created_at": NOON}

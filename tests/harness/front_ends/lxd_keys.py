@@ -1,4 +1,4 @@
-"""Certificates of clients, as the real ones make them: P-384, signed by themselves."""
+"""Certificates of clients, as LXD's and Incus's clients make them: P-384, self-signed."""
 
 import base64
 from datetime import UTC, datetime, timedelta
@@ -35,5 +35,5 @@ def make_certificate(
 
 
 def base64_of(der: bytes) -> str:
-    """As `incus config trust add-certificate` sends it."""
+    """Certificate encoded as `incus config trust add-certificate` sends it."""
     return base64.b64encode(der).decode()

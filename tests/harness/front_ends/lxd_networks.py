@@ -1,4 +1,4 @@
-"""Networks that a test makes by LXD's API."""
+"""Networks that a test creates through LXD's API."""
 
 from typing import Any
 

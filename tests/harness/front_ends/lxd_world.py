@@ -1,4 +1,4 @@
-"""A door for LXD's clients to call from a test: the shared one of `harness.api`, with callers of several projects."""
+"""The LXD front end for tests, based on `harness.api`, with callers of several projects."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -29,11 +29,11 @@ CALLERS = {
     "rita": Identity(user="rita", project_id="one", roles=frozenset({"reader"})),
     "stranger": Identity(user="", project_id="", roles=frozenset()),
 }
-"""`root` is not restricted; who is restricted has `projects`."""
+"""Callers by name. `root` is unrestricted; restricted callers have `projects`."""
 
 
 class Door:
-    """Calls wait for the dataplane to be at rest. Paths are whole: /1.0/networks."""
+    """Client that waits after each call until the dataplane is idle. Paths are complete, such as /1.0/networks."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
         self.callers = dict(CALLERS)
@@ -66,7 +66,7 @@ class Door:
         self.rest()
 
     def make_project(self, name: str) -> None:
-        """By a network of its own."""
+        """Create a project, by creating a network in it."""
         identity = self.place.new_id()
         self.write(Network(id=identity, name=f"net-of-{name}", mtu=1442, project_id=name, created_at=NOON))
 
@@ -74,7 +74,7 @@ class Door:
         self.run(self.place.rest())
 
     def come_by(self, certificate: bytes | None, address: str = "192.0.2.7") -> None:
-        """From now on callers are on HTTPS, with this certificate (DER)."""
+        """Make later calls through HTTPS with this client certificate (DER)."""
         self.place.seen = {
             "scheme": "https",
             "client": (address, 5555),
@@ -82,7 +82,7 @@ class Door:
         }
 
     def send(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> httpx.Response:
-        """`headers` with an underline for each hyphen: if_match."""
+        """Send a request. Names of `headers` have an underscore for each hyphen, such as if_match."""
         assert path == "/1.0" or path.startswith("/1.0/"), path
         self.place.caller = self.callers[by]
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -93,13 +93,13 @@ class Door:
         return answer
 
     def good(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> Any:
-        """The metadata of an answer that must be no error."""
+        """Metadata of the response to a call that must succeed."""
         answer = self.send(method, path, body, by=by, **headers)
         assert answer.status_code < 300, answer.text
         return answer.json()["metadata"]
 
     def bad(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> tuple[int, str]:
-        """Code and text of an error; nothing may have been written."""
+        """Code and text of the error of a call that must fail without a write."""
         before = self.snapshot
         answer = self.send(method, path, body, by=by, **headers)
         assert answer.status_code >= 400, answer.text

@@ -1,4 +1,4 @@
-"""A network door to call from a test: the shared one of `harness.api`, with callers of several projects."""
+"""The network front end for tests, based on `harness.api`, with callers of several projects."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -31,7 +31,7 @@ CALLERS = {
 
 
 class Door:
-    """Calls wait for the dataplane to be at rest; an answer is a status and a body."""
+    """Client that waits after each call until the dataplane is idle; a response is a status and a body."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
         self._runner = asyncio.Runner()
@@ -86,7 +86,7 @@ class Door:
         return changed
 
     def refused(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, str, str]:
-        """The error of a call that must write nothing: status, type, message."""
+        """Error of a call that must fail without a write: status, type, message."""
         before = self.snapshot
         status, answer = self.call(method, path, body, caller)
         assert status >= 400, answer

@@ -1,4 +1,4 @@
-"""A load-balancer door with networks and machines whose members can be probed."""
+"""The load-balancer front end with networks and machines as members that can be probed."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def port(number: int, address: str, subnet: str = SUBNET, network_id: str = NET)
 
 
 def tiny() -> Network:
-    """A network whose one address is the member's."""
+    """A network with one allocatable address, which a member has."""
     one = parse_address("10.9.0.2")
     subnet = Subnet(
         id=TINY,

@@ -1,4 +1,5 @@
-"""A load-balancer door to call from a test. A tree of every kind of object, for a provider that can do all of them."""
+"""The load-balancer front end for tests, with a tree of every kind of object, and a provider that supports all of
+them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ PATHS = {
     "policy": ("l7policy", "/l7policies"),
     "rule": ("rule", "/l7policies/{policy}/rules"),
 }
-"""Kind -> its root element and its path."""
+"""Root element and path of each kind."""
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
 TREE = {
     "name": "web",
@@ -79,12 +80,12 @@ def network() -> Network:
 
 
 def machine(number: int) -> str:
-    """The port of 10.0.0.<number>."""
+    """Id of the port with the address 10.0.0.<number>."""
     return f"33333333-0000-4000-8000-{number:012}"
 
 
 def machines() -> Iterator[Port]:
-    """The ports of those that may be members, so that they can be probed."""
+    """Ports of possible members, so that they can be probed."""
     for number in (9, *range(11, 20), *range(100, 140)):
         yield Port(
             id=machine(number),
@@ -97,7 +98,7 @@ def machines() -> Iterator[Port]:
 
 
 class Door:
-    """Calls are answered before the dataplane has anything of them; `rest` lets it catch up."""
+    """Client whose calls return before the dataplane is reconciled; `rest` reconciles it."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_anything, deployment: Deployment = PLAIN) -> None:
         self._runner = asyncio.Runner()
@@ -122,11 +123,11 @@ class Door:
         self.run(self.place.rest())
 
     def break_dataplane(self) -> None:
-        """It refuses everything from now on."""
+        """Make every later apply of the dataplane fail."""
         self.place.driver._fault = lambda: Fault.BEFORE
 
     def call(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """`path` below the root, with names of `ids` in braces."""
+        """Send a request. `path` is relative to the root, with names of `ids` in braces."""
         answer: httpx.Response = self.run(self.place.call(method, ROOT + path.format(**self.ids), body))
         return answer
 
@@ -157,7 +158,7 @@ class Door:
         return shown
 
     def build(self, **more: object) -> dict[str, Any]:
-        """The tree; `ids` then has the id of each of its objects, by kind and by name."""
+        """Create the tree, and set `ids` to the id of each of its objects, by kind and by name."""
         tree: dict[str, Any] = self.good("POST", "/loadbalancers", {"loadbalancer": {**TREE, **more}})["loadbalancer"]
         self.ids = {"lb": tree["id"]}
         for listener in tree["listeners"]:

@@ -23,7 +23,7 @@ ONE = {
 
 
 def compile_own(snapshot: Snapshot, owner: Owner) -> Rows:
-    """What OVN has of it; a host refuses what it cannot do."""
+    """Rows of OVN for an owner. Raises Unsupported if plain hosts do not support it."""
     central, *others = dataplanes_of(NAMES)
     for each in others:
         each.compile(snapshot, owner)

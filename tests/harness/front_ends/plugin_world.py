@@ -1,4 +1,4 @@
-"""The door for plug-ins, and a load balancer that a service of Octavia gives to it."""
+"""The plug-in front end, and a load balancer that an Octavia sends to it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
@@ -55,7 +55,7 @@ WHOLE: dict[str, Any] = {
 
 
 def vip_port(**changes: Any) -> Port:
-    """As Octavia makes one in Neutron before it asks its provider's driver."""
+    """VIP port as Octavia creates it in Neutron before it calls its provider's driver."""
     port = Port(
         id=PORT,
         project_id="tenant",
@@ -71,7 +71,7 @@ def vip_port(**changes: Any) -> Port:
 
 
 def machine(number: int) -> Port:
-    """Of a workload of the tenant: a monitor probes no address that is no port's."""
+    """Port of a tenant's workload: members without a port are not probed."""
     address = parse_address(f"10.0.0.{number}")
     fixed = (FixedIP(subnet_id=SUBNET, address=address),)
     return replace(

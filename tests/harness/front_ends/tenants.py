@@ -9,7 +9,7 @@ NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 
 async def by_name(attempt: LoginAttempt) -> Identity | None:
-    """A user has the name of their project; a request without a name is one of the administrator."""
+    """Identity of a request: a user's project has the user's name. A request without a name is the administrator's."""
     if attempt.authorization is None:
         return Identity(user="admin", project_id="city", roles=ROLES)
     who = attempt.authorization

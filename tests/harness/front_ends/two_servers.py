@@ -1,4 +1,4 @@
-"""Two servers over one store, in this process."""
+"""Two servers with one store, in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 
 @dataclass
 class Server:
-    """The whole application of one, and a client at its main listener."""
+    """The whole application of one server, and a client of its main listener."""
 
     place: Inside
     client: httpx.AsyncClient
@@ -30,7 +30,7 @@ class Server:
         return await self.client.request(method, path, json=body)
 
     async def readiness(self) -> int:
-        """Status, as monitoring reads it."""
+        """HTTP status of /readyz, as monitoring reads it."""
         return (await self.ask("GET", "/readyz")).status_code
 
     async def make(self, path: str, root: str, **body: Any) -> Any:
@@ -39,7 +39,7 @@ class Server:
         return answer.json()[root]
 
     async def build(self, cidr: str = "10.0.0.0/24", **balancer: Any) -> Any:
-        """A load balancer, and its network."""
+        """Create a network and a load balancer on it."""
         network = (await self.make("/network/v2.0/networks", "network", name="net"))["id"]
         subnet = await self.make("/network/v2.0/subnets", "subnet", network_id=network, cidr=cidr, ip_version=4)
         return await self.make(LBS, "loadbalancer", vip_subnet_id=subnet["id"], **balancer)
@@ -60,7 +60,7 @@ async def serving(url: str, number: int) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def two_servers(url: str) -> AsyncIterator[tuple[Server, Server]]:
-    """`url` is of their store."""
+    """Run two servers. `url` is that of their store."""
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(serving(url, number)) for number in range(2)]
         yield one, two

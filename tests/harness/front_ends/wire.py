@@ -1,4 +1,4 @@
-"""The server's way in from a socket to HTTP, with a small application behind it."""
+"""The server's connection handling from socket to HTTP, with a small application."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,8 @@ POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers how much it was sent; `/early` before it was, and `/news` when nobody waits any longer."""
+    """Answers with the size of the body; `/early` answers before it is received, `/news` after the end of the
+    request."""
     if scope["path"] == "/news":
         await scope["extensions"]["fairlead.over"]["event"].wait()
     size, more = 0, scope["path"] != "/early"
@@ -76,7 +77,7 @@ async def entered(
 
 
 def own_tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the server, and of a client that trusts it."""
+    """TLS contexts of the server and of a client that trusts it."""
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj",

@@ -1,4 +1,4 @@
-"""Bodies for LXD's door that can be had: drawn at random their parts never fit together."""
+"""Valid bodies for the LXD front end: parts drawn at random would never fit together."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
@@ -11,7 +11,7 @@ TEXTS = ["", "web", "ü"]
 
 
 def body(method: str, template: str, cidrs: Sequence[str], random: Random) -> Any:
-    """`cidrs` are those of the network that the path names. None where there is nothing to be thought of."""
+    """Body of a request, or None if there is no generator for it. `cidrs` are those of the network in the path."""
     common = {"description": random.choice(TEXTS), "config": random.choice(USERS)}
     match template.split("/")[1:]:
         case ["networks"]:
@@ -32,7 +32,7 @@ def _network(common: Mapping[str, Any], random: Random) -> Any:
 
 
 def _balancer(common: Mapping[str, Any], plural: str, cidr: str, random: Random) -> Any:
-    """A load balancer or a forward; each passes over what only the other has."""
+    """A load balancer or a forward; each ignores the keys that only the other has."""
     inside = ip_network(cidr)
     targets = {f"b{number}": str(inside[number]) for number in random.sample(range(100, 110), 3)}
     ports = [

@@ -1,4 +1,4 @@
-"""A Fairlead server of its own over real ovsdb-servers: processes of this test alone, ended by their own ids."""
+"""A Fairlead server with real ovsdb-servers, as processes of this test alone."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from harness.waiting import DEADLINE, wait_equal, wait_until
 
 SERVER, SCHEMA = Path("/usr/sbin/ovsdb-server"), Path("/usr/share/ovn/ovn-nb.ovsschema")
 CHASSIS = "seed"
-"""The one node that the Southbound database knows."""
+"""The only chassis in the Southbound database."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class Machine:
         return self.client.get(path).raise_for_status().json()
 
     def rest(self) -> None:
-        """Wait until the reconciler has nothing to do."""
+        """Wait until the reconciler is idle."""
         wait_equal(lambda: self.get("/operator/statistics")["waiting"], 0)
 
     def memory(self) -> int:
-        """Bytes that the server holds."""
+        """Resident memory of the server in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s*(\d+) kB", status)
         assert found is not None
         return int(found[1]) * 1024
 
     def mistakes(self) -> list[str]:
-        """Lines of the log that speak of a mistake of the server's own."""
+        """Log lines that report a bug of the server."""
         return [line for line in self.log.read_text().splitlines() if re.search(r"Traceback| ERROR | CRITICAL ", line)]
 
     def send_raw(self, request: bytes) -> bytes:
-        """What comes back for bytes that need not be HTTP; empty when the server hangs up."""
+        """Response to bytes that need not be HTTP; empty if the server closes the connection."""
         found = b""
         with self.connect() as connection, contextlib.suppress(ConnectionError):
             connection.sendall(request)
@@ -68,7 +68,8 @@ class Machine:
 def machine(
     folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = (), scheme: str = "http"
 ) -> Iterator[Machine]:
-    """`options` are environment variables of the server's configuration, `prefix` is a command that starts it."""
+    """Run a server. `options` are environment variables with its configuration; `prefix` is a command that starts
+    it."""
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))

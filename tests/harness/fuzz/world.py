@@ -1,7 +1,7 @@
-"""What exists on the server under test, and requests that speak of it.
+"""Objects that exist on the server under test, and requests that refer to them.
 
-Drawn from the document alone, ids name nothing and addresses fit nowhere: every answer would be a 404. So most requests
-get real ids where the document asks for one, and values that can go together; some stay as wild as they were drawn.
+Requests drawn from the OpenAPI document alone have unknown ids and unsuitable addresses, so every response would be a
+404. Therefore most requests get real ids and values that fit together; some stay as they were drawn.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ LISTS = {
     "l7policy": "/load-balancer/v2.0/lbaas/l7policies",
 }
 KEYS = {"availability_zone": "name", "quota": "project_id"}
-"""Where the name of a thing is not its id."""
+"""Attribute that identifies an object, if it is not its id."""
 KINDS = {path.rsplit("/", 1)[1]: kind for kind, path in LISTS.items()} | {
     "network-ip-availabilities": "network",
     "local-ips": "local_ip",
@@ -70,17 +70,17 @@ LEFT_OUT = frozenset(
      "ip_version", "mtu", "persistence_granularity", "vip_address", "domain_name", "expected_codes", "http_method",
      "http_version", "url_path", "local_port_id", "local_ip_address"}
 )  # fmt: skip
-"""Attributes that OVN refuses, or that fit to nothing when they are drawn alone: mostly left out."""
+"""Attributes that OVN rejects, or that rarely fit if drawn alone; they are mostly left out."""
 REFUSED = "/l7policies"
-"""Part of the path of what OVN refuses altogether: seldom asked for."""
+"""Part of the path of requests that OVN always rejects; they are rarely sent."""
 KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
-"""How often a body, an attribute and an id stay as they were drawn."""
+"""Probabilities with which a body, an attribute and an id stay as they were drawn."""
 
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
 FEWEST = 3
-"""Load balancers that there should be."""
+"""Minimum number of load balancers."""
 HOSTS = [f"host{number}" for number in range(1, 7)]
-"""Plain hosts, some of which are declared. What is behind the first one, members are."""
+"""Names of plain hosts, some of which are declared. Members are behind the first one."""
 
 
 class World:
@@ -88,13 +88,13 @@ class World:
         self._client = client
         self.ids: Mapping[str, list[str]] = {}
         self.announced: list[str] = []
-        """VIPs that hosts announce, each with a port at which somebody listens."""
+        """Announced VIPs, each with the port of a listener."""
         self.members: list[tuple[str, str]] = []
         """(pool, member)"""
         self.associations: list[tuple[str, str]] = []
         """(Local IP, port)"""
         self.interfaces: Mapping[str, str] = {}
-        """router -> one of its ports"""
+        """One port of each router."""
         self.cidrs: list[tuple[str, str]] = []
         """(network, prefix)"""
         self.listening: list[str] = []
@@ -157,7 +157,7 @@ class World:
             self.members += [(pool, member["id"]) for member in answer.get("members", ())]
 
     def seed(self) -> None:
-        """One of everything, so that there is something to speak of; and a node that counts."""
+        """Create one object of each kind, and a node that reports counters."""
         told = {"interval": 3600, "listeners": {}}
         self._client.put(f"/agent/chassis/{CHASSIS}", json=told).raise_for_status()
         for number, cidrs in enumerate((["10.0.0.0/24"], ["10.0.1.0/24", "fd00:1::/64"])):
@@ -184,7 +184,7 @@ class World:
         self.refresh()
 
     def _announce(self) -> None:
-        """A VIP of both IP versions that a plain host serves."""
+        """Create a VIP of both IP versions that a plain host announces."""
         told = {"addresses": ["192.0.2.1"], "prefixes": [{"cidr": "10.254.0.0/24"}]}
         self._client.put(f"/operator/hosts/{HOSTS[0]}", json=told).raise_for_status()
         pool = self._post("network", name="pool", **{"provider:network_type": "announced"})["id"]
@@ -202,7 +202,7 @@ class World:
         self.announced = [f"{vip}:443" for vip in found]
 
     def revive(self, random: Random) -> None:
-        """Load balancers and Local IPs again where all have been deleted: about none there is little to say."""
+        """Create load balancers and Local IPs again if too few are left, because most requests need one."""
         if len(self.associations) < FEWEST and self.ids["port"]:
             self._associate(self._client.get(f"{LISTS['port']}/{self._one('port', random)}").json()["port"])
         if len(self.ids["loadbalancer"]) < FEWEST and self.ids["subnet"]:
@@ -211,7 +211,7 @@ class World:
                 self.refresh()
 
     def _associate(self, port: Mapping[str, Any]) -> None:
-        """With a new Local IP, if it is a machine's; else it is refused."""
+        """Associate the port with a new Local IP. The server rejects ports that are not a machine's."""
         made = self._client.post(LISTS["local_ip"], json={"local_ip": {"network_id": port["network_id"]}})
         if made.is_success:
             path = f"{LISTS['local_ip']}/{made.json()['local_ip']['id']}/port_associations"
@@ -223,12 +223,12 @@ class World:
         return answer.json().get(kind)
 
     def path(self, template: str, drawn: Mapping[str, Any], random: Random) -> dict[str, Any]:
-        """The parameters of a path with names of what there is."""
+        """Parameters of a path with ids of existing objects."""
         if not drawn or random.random() < KEEP_ID:
             return dict(drawn)
         kind = KINDS.get(template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1], "")
         known: dict[str, Any] = {"id": self._one(kind, random), "alias": "router", "tag": random.choice(TAGS)}
-        if template.startswith(("/loadbalancers/", "/statuses/")):  # of the door for plug-ins
+        if template.startswith(("/loadbalancers/", "/statuses/")):  # paths of the plug-in front end
             known["id"] = self._one("kept", random)
         if "{pool_id}" in template:
             pool, member = random.choice(self.members or [("", "")])
@@ -263,7 +263,7 @@ class World:
         return {name: known.get(name) or value for name, value in drawn.items()}
 
     def flow(self, random: Random) -> dict[str, str]:
-        """One that leads to a VIP that hosts announce, or past it."""
+        """A flow to an announced VIP, or to an address near it."""
         to = random.choice(self.announced)
         port = random.randrange(1, 65536)
         client = f"[2001:db8:1::{port:x}]:{port}" if "[" in to else f"198.51.100.{port % 256}:{port}"
@@ -275,16 +275,16 @@ class World:
         return {name: odd.get(name, said) if random.random() < KEEP_ODD else said for name, said in asked.items()}
 
     def leaving(self, router: str) -> Any:
-        """A body that takes an interface from the router."""
+        """Body that removes an interface from the router."""
         return {"port_id": self.interfaces.get(router)}
 
     def description(self, operation: Any, network: str, random: Random) -> Any:
-        """A body for LXD's door; None where there is none to be thought of."""
+        """Body for the LXD front end, or None if there is no generator for it."""
         cidrs = [cidr for each, cidr in self.cidrs if each == network and ip_network(cidr).num_addresses > 200]
         return described.body(operation.method, operation.path, cidrs, random)
 
     def given(self, path: str, parameters: Mapping[str, Any], random: Random) -> Any:
-        """A load balancer as a plug-in gives it: with ids of its own, and again under its own."""
+        """A load balancer in the plug-in front end's format, with new ids or those of an existing one."""
         tree = self._tree(random)
         pools = [self._with_id(pool, random) for pool in tree["pools"]]
         for pool in pools:
@@ -334,7 +334,7 @@ class World:
         return random.choice(found) if found else None
 
     def _tree(self, random: Random) -> Any:
-        """A load balancer that can be had."""
+        """A valid load balancer with all its parts."""
         ports = random.sample(range(1, 65536), random.randrange(4))
         return {
             "name": f"lb{random.randrange(100)}",
@@ -351,7 +351,7 @@ class World:
                         "lb_algorithm": random.choice(["SOURCE_IP", "SOURCE_IP_PORT"]),
                         "members": [
                             {"address": f"10.0.0.{number}", "protocol_port": 80, "weight": random.randrange(257)}
-                            for number in range(230, 230 + random.randrange(1, 7))  # no VIP gets these unasked
+                            for number in range(230, 230 + random.randrange(1, 7))  # not allocated to VIPs
                         ],
                     },
                 }
@@ -371,7 +371,7 @@ def _host_addresses(random: Random) -> list[str]:
 
 
 def _host_prefixes(random: Random) -> list[dict[str, Any]]:
-    """Some too many, now and then."""
+    """Prefixes of a host, sometimes more than the limit."""
     count = random.choice([0, 1, 2, 2, 64, 65])
     first, whose = random.randrange(60), random.choice([None, None, "fuzz"])
     return [{"cidr": f"10.253.{first + each}.0/24", "project_id": whose} for each in range(count)]

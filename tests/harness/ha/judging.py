@@ -1,4 +1,5 @@
-"""What came of it: for each way to disturb, the longest pause and what users saw; and what was lost or doubled."""
+"""Evaluation of a run: for each disturbance the longest pause and the errors of users, and lost or duplicate
+objects."""
 
 import csv
 import io
@@ -26,7 +27,7 @@ def p50_p99(writes: Iterable[Write]) -> str:
 
 
 def pauses(writes: Sequence[Write], began: float, ended: float) -> Iterator[tuple[float, float]]:
-    """When nobody had a write acknowledged: since when, and for how long."""
+    """Start and length of each period without an acknowledged write."""
     last = began
     for moment in (*sorted(each.answered for each in writes if each.is_done), ended):
         if began <= moment <= ended:
@@ -35,7 +36,8 @@ def pauses(writes: Sequence[Write], began: float, ended: float) -> Iterator[tupl
 
 
 def by_way(town: Town, steps: Sequence[Step]) -> dict[str, Table]:
-    """A write belongs to the step that was the last to begin before it was asked; none is begun after the last step."""
+    """Results by disturbance. A write belongs to the last step that began before it; no write begins after the last
+    step."""
     of: dict[str, list[Write]] = defaultdict(list)
     longest: Counter[str] = Counter()
     begins = [step.began for step in steps]
@@ -52,14 +54,14 @@ def by_way(town: Town, steps: Sequence[Step]) -> dict[str, Table]:
 
 
 def _title_of(since: float, length: float, steps: Sequence[Step]) -> str:
-    """Of the step that shares most of a pause: one may begin before the step, and outlast it."""
+    """Title of the step that covers most of a pause, which may begin before the step and outlast it."""
     ends = [*(step.began for step in steps[1:]), since + length]
     shared = [min(since + length, end) - max(since, step.began) for step, end in zip(steps, ends, strict=True)]
     return steps[shared.index(max(shared))].title
 
 
 def told(writes: Sequence[Write]) -> Table:
-    """Of each kind of client apart: the longest that one of them waited, and each error by its code."""
+    """Longest wait, and number of errors by code, for each kind of client."""
     table: Table = {"writes": len(writes)}
     for mode in MODES:
         its = [each for each in writes if each.mode == mode]
@@ -73,7 +75,7 @@ def told(writes: Sequence[Write]) -> Table:
 
 
 def judge(town: Town, others: Mapping[str, set[str]]) -> Table:
-    """All of it has to be 0, but what clients made twice themselves. `others` are rows that were there before."""
+    """Final checks. All values must be 0, except repetitions by clients. `others` are rows that existed before."""
     settle(town.servers)
     found = read_all(town)
     names = Counter(each["name"] for each in found)
@@ -98,19 +100,19 @@ def judge(town: Town, others: Mapping[str, set[str]]) -> Table:
 
 
 def show(address: str, operations: Iterable[Operation]) -> None:
-    """For people, who have to find out what it was."""
+    """Print the operations on an address, for people who investigate a failure."""
     print(f"{address}:", file=sys.stderr)
     for each in sorted(operations, key=attrgetter("asked")):
         print(f"  {each.asked:.4f} to {each.answered:.4f} {each.action} {each.value}", file=sys.stderr)
 
 
 def settle(servers: Sequence[int]) -> None:
-    """Wait until no server would change anything in OVN; the failure has the plan that is left."""
+    """Wait until no server would change anything in OVN; a failure shows the remaining plan."""
     wait_until(lambda: plans(servers), "OVN to be as the model", is_enough=lambda plan: not plan)
 
 
 def plans(servers: Sequence[int]) -> dict[str, Any]:
-    """What any server would change."""
+    """Changes that any server still plans."""
     planned: dict[str, Any] = {}
     for host in servers:
         planned |= adapter(host, 5)[0].get("/operator/plan").json()["plan"]
@@ -118,7 +120,7 @@ def plans(servers: Sequence[int]) -> dict[str, Any]:
 
 
 def rows(town: Town, wanted: set[str], others: Mapping[str, set[str]]) -> Table:
-    """OVN's own tables beside what the API says, the Southbound's too."""
+    """Compare the rows of OVN's Northbound and Southbound databases with the API."""
     run("ovn-nbctl", f"--db={NORTHBOUND}", "--wait=sb", f"--timeout={DEADLINE:.0f}", "sync")
     table: Table = {"owners whose rows differ from the model": sorted(plans(town.servers))}
     for client in REMOTES:
@@ -133,5 +135,5 @@ def rows_of(client: str) -> set[str]:
 
 
 def failures(table: Table) -> list[str]:
-    """What has to be nothing and is not."""
+    """Names of non-empty lists, which must be empty."""
     return [what for what, value in table.items() if isinstance(value, list) and value]

@@ -1,7 +1,7 @@
-"""Clients of three servers that ask as OpenStack's own ones do: by keystoneauth, with or without its retries.
+"""Clients of three servers that behave as OpenStack's own do: they use keystoneauth, with or without its retries.
 
-What goes over the wire is noted by each attempt: one that was lost may have been carried out, and keystoneauth sends it
-again without knowing. So what a client's user sees and what a server has done are counted apart.
+Each attempt on the wire is recorded, because a request without a response may have been executed, and keystoneauth
+repeats it silently. So the results that a user sees and the effects on a server are counted separately.
 """
 
 import threading
@@ -25,14 +25,14 @@ from harness.histories import UNKNOWN, Operation
 now = perf_counter
 
 CLIENTS, RATE = 10, 50.0
-"""Writes a second, of all together."""
+"""writes per second, of all clients together"""
 ADDRESSES_AT_ONCE, USES = 12, 60
-"""Addresses that are fought for, and how many times: a long history of one is hard to judge."""
+"""Number of contended addresses, and of uses of each: a long history of one address takes long to check."""
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 TIMEOUT = 30.0
-"""Seconds; the clients' own default is to wait for ever."""
+"""Seconds. The clients' own default is no timeout."""
 UNFOUGHT = 0.05
-"""Of creates: without an address, which nothing keeps from being made twice."""
+"""Share of creates without an address, which are not protected against duplicates."""
 WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
 AS_THEY_COME, WITH_RETRIES = MODES = ("as they come", "with retries")
 
@@ -42,17 +42,17 @@ class Attempt:
     asked: float
     answered: float
     code: str
-    """A status, or what befell the connection."""
+    """HTTP status, or kind of connection failure."""
     body: Any = None
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is known what it has done."""
+        """Whether the effect of the attempt is known."""
         return self.code.isdigit() and int(self.code) < 500
 
 
 class Wire(requests.Session):
-    """Of one client, that notes its attempts."""
+    """HTTP session of one client that records its attempts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Write:
     asked: float
     answered: float
     code: str
-    """What the user saw."""
+    """Status that the user sees."""
     attempts: tuple[Attempt, ...]
 
     @property
@@ -89,7 +89,7 @@ class Write:
 
     @property
     def is_of_lost_try(self) -> bool:
-        """409 or 404 because the client's own first try was carried out, as far as anybody can know."""
+        """Whether the client's own earlier attempt may have caused this 404 or 409."""
         return self.code in ("404", "409") and any(not each.is_sure for each in self.attempts)
 
     @property
@@ -99,32 +99,35 @@ class Write:
 
 @dataclass
 class Town:
-    """What all clients share."""
+    """State shared by all clients."""
 
     subnet: str
     prefix: str
     servers: Sequence[int]
     retries: int = 5
-    """Of each second client; five are keystoneauth's for whom a service asks it to (15 s with their pauses)."""
+    """Retries of every second client; five are keystoneauth's usual number for services (15 s with the pauses)."""
     history: list[Operation] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     unfought: dict[str, Write] = field(default_factory=dict)
-    """By name."""
+    """Writes without contention, by name."""
     tried_again: set[str] = field(default_factory=set)
-    """Names of which a create was sent more than once."""
+    """Names with more than one attempt to create them."""
     uses: "Counter[int]" = field(default_factory=Counter)
     ended: threading.Event = field(default_factory=threading.Event)
     failures: list[BaseException] = field(default_factory=list)
     until: float = 0.0
-    """When it ended."""
+    """End of the run."""
     _first: int = 0
     _number: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def judged(self) -> list[Operation]:
-        """Without those that say of a name that it is gone, or on its way, if two may have had it, one after the other:
-        which of them is known when all has ended, for a client may still be sending it again."""
+        """Operations to check.
+
+        Operations that found a name deleted or in progress are left out if two objects may have had the name in
+        succession, because a client may still be repeating a request.
+        """
         return [
             each
             for each in self.history
@@ -136,7 +139,8 @@ class Town:
         self.ended.set()
 
     def wrote_since(self, moment: float) -> bool:
-        """Whether a write that was begun after this moment has been acknowledged. Raises what ended a client."""
+        """Whether a write begun after this moment was acknowledged. Raises the exception that ended a client, if
+        any."""
         if self.failures:
             raise self.failures[0]
         later = takewhile(lambda write: write.answered > moment, reversed(self.writes))
@@ -171,7 +175,7 @@ def adapter(host: int, retries: int) -> tuple[Adapter, Wire]:
 
 
 class Client(threading.Thread):
-    """Writes at its share of the rate, or as fast as it is answered."""
+    """Client that writes at its share of the rate, or as fast as responses arrive."""
 
     def __init__(self, town: Town, number: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -192,12 +196,12 @@ class Client(threading.Thread):
             raise
 
     def _ask(self, method: str, path: str, body: Any = None) -> tuple[str, Any, tuple[Attempt, ...]]:
-        """What the user sees, and all attempts."""
+        """Status that the user sees, body, and all attempts."""
         self._wire.attempts.clear()
         options = {} if body is None else {"json": body}
         try:
             answer = self._adapter.request(path, method, raise_exc=False, **options)
-        except exceptions.ConnectionError:  # in the middle of an answer too, which clients do not ask for again
+        except exceptions.ConnectionError:  # also in the middle of a response, which clients do not repeat
             return self._wire.attempts[-1].code, None, tuple(self._wire.attempts)
         return str(answer.status_code), self._wire.attempts[-1].body, tuple(self._wire.attempts)
 
@@ -258,7 +262,7 @@ class Client(threading.Thread):
         return write, attempts
 
     def _note(self, address: str, action: str, value: Any, attempt: Attempt) -> None:
-        """What was never connected was not asked."""
+        """Record an attempt. One without a connection has no effect, so it is not recorded."""
         if attempt.code != "not connected":
             answered = attempt.answered if attempt.is_sure else UNKNOWN
             self._town.history.append(
@@ -284,7 +288,7 @@ def seen(address: str, found: Sequence[Any]) -> tuple[str, str] | None:
 
 
 def read_all(town: Town) -> list[Any]:
-    """All that there is in the end; each address is noted as read."""
+    """All load balancers at the end; each address is recorded as read."""
     client, wire = adapter(town.servers[0], 5)
     by_address: dict[str, list[Any]] = defaultdict(list)
     found: list[Any] = []

@@ -1,8 +1,10 @@
-"""Who kills, freezes, cuts off, deafens and resets: one thing of three at a time, each second time the one that leads.
+"""Disturbances: kills, freezes, cuts off, deafens or resets one of three instances at a time, half the time the leader.
 
-A host that is cut off hears nobody and is heard by nobody. A deaf one is heard. One whose connections are reset is told
-at once, whenever it says something to another member or server, that nobody is there. Each tenth time what is away is
-away for long: until somebody else has been chosen to lead, and connections have been given up.
+* `cut`: the host can neither send nor receive.
+* `deafen`: the host can send, and receives nothing.
+* `reset`: the host's connections to other members and servers are reset immediately.
+
+One disturbance in ten is long enough for a new leader to be elected and for connections to time out.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,10 +16,11 @@ from harness.ha.place import HOSTS, KINDS, Place
 from harness.waiting import pause, wait_until
 
 PARTED = ("cut", "deafen", "reset")
-"""Of a host, by its cable or by its packet filter."""
+"""Disturbances of a host, by its link or by its packet filter."""
 HOWS = (*((how, kind) for kind in KINDS for how in ("kill", "freeze")), *((how, "host") for how in PARTED))
 LONG, SELDOM = 8.0, 10
-"""Seconds at most of what is away for long, and of how many times it is once. etcd chooses another leader after one."""
+"""Duration in seconds of a long disturbance, and how many disturbances include one. etcd elects a leader after one
+second."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,10 @@ class Step:
     what: str
     host: int
     led: bool
-    """Whether it was the one that leads."""
+    """Whether the instance was the leader."""
     began: float
     ended: float
-    """When all was well again."""
+    """Time at which everything worked again."""
 
     @property
     def title(self) -> str:
@@ -39,8 +42,10 @@ class Step:
 def disturb(
     place: Place, random: Random, steps: int, longest: float, only: str, wrote_since: Callable[[float], bool]
 ) -> Iterator[Step]:
-    """Each way once before any comes again. `longest` is for how many seconds something is away, `only` is one way, or
-    all of them. A step ends when all servers are ready and a write that was begun then has been acknowledged.
+    """Disturb by each way once before one repeats.
+
+    `longest` is the duration in seconds, `only` selects one way. A step ends when all servers are ready and a write
+    begun after that is acknowledged.
     """
     ways = [way for way in HOWS if only in ("", " ".join(way))]
     order: list[tuple[str, str]] = []
@@ -55,7 +60,7 @@ def disturb(
 
 
 def _choose(place: Place, random: Random, what: str) -> tuple[int, int]:
-    """A host, and the one that leads: as often as not that one."""
+    """A host and the leader's host; the former is the leader's at least half of the time."""
     leads = place.leader(random.choice(KINDS) if what == "host" else what)
     return random.choice((leads, random.choice(HOSTS))), leads
 

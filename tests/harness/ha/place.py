@@ -1,6 +1,7 @@
-"""Three hosts, each in a network namespace of its own: a member of etcd, of OVN's Northbound and of its Southbound
-database (RAFT), an ovn-northd and a Fairlead server on each. To be run in namespaces of network and processes that are
-thrown away: whatever is left goes with them.
+"""Three hosts, each in a network namespace with a member of etcd, of OVN's Northbound and Southbound database clusters
+(RAFT), an ovn-northd and a Fairlead server.
+
+It runs in network and PID namespaces that are discarded, with everything left in them.
 """
 
 import os
@@ -49,9 +50,9 @@ FILTERS = {
     "reset": "table inet parted { chain out { type filter hook output priority 0;"
     f" oif != lo tcp sport != {PORT} reject with tcp reset; }}; }}",
 }
-"""Of nftables, by what they do to a host."""
+"""nftables rules of each disturbance."""
 KINDS: tuple[Kind, ...] = ("etcd", *DATABASES, "northd", "server")
-"""What there is of three, in the order in which it is started."""
+"""Kinds of instances, in the order in which they are started."""
 
 
 def run(*words: str | Path) -> str:
@@ -112,7 +113,7 @@ class Place:
         return str(self.folder / f"{kind}{host}.{suffix}")
 
     def start(self, kind: Kind, host: int, **more: str) -> None:
-        """Again, too, with what it has. `more` is for the environment."""
+        """Start an instance, for the first time or again with its data. `more` are environment variables."""
         with open(self._file(kind, host, "log"), "ab") as log:
             self._running[kind, host] = subprocess.Popen(
                 [*self._inside[host], *self._command(kind, host)],
@@ -160,7 +161,7 @@ class Place:
         }
 
     def wait(self, kind: Kind, host: int) -> None:
-        """Wait until it takes its part again."""
+        """Wait until the instance works in its cluster again."""
         try:
             wait_until(lambda: self._is_well(kind, host), f"{kind} of host {host}")
         except AssertionError as error:
@@ -170,7 +171,7 @@ class Place:
         return Path(self._file(kind, host, "log")).read_text(errors="replace")[-1500:]
 
     def mistakes(self) -> list[str]:
-        """What the servers' logs say of mistakes of their own, each with how it came to it."""
+        """Log entries of servers that report a bug, each with its traceback."""
         texts = [Path(self._file("server", host, "log")).read_text(errors="replace") for host in HOSTS]
         entries = [each for text in texts for each in re.split(r"^(?=\d{4}-\d\d-\d\d )", text, flags=re.MULTILINE)]
         return [each[-2000:] for each in entries if re.search(r"Traceback| CRITICAL ", each)]
@@ -191,7 +192,7 @@ class Place:
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
     def ready(self, host: int) -> str:
-        """What the server says of itself; nothing, if it does not answer."""
+        """Response of the server's /readyz, or an empty string without one."""
         try:
             with urllib.request.urlopen(f"http://{ADDRESSES[host]}:{PORT}/readyz", timeout=2) as answer:
                 return str(answer.read().decode())
@@ -201,7 +202,7 @@ class Place:
             return ""
 
     def leader(self, kind: Kind) -> int:
-        """Who has the most to do of its kind."""
+        """Host of the leader or active instance of this kind."""
         return next((host for host in HOSTS if self._leads(kind, host)), 0)
 
     def _leads(self, kind: Kind, host: int) -> bool:
@@ -231,8 +232,11 @@ class Place:
         self._running[kind, host].send_signal(signal.SIGCONT)
 
     def part(self, how: str, host: int) -> None:
-        """`cut`: nothing comes out of the host, and nothing in. `deafen`: nothing comes in. `reset`: whoever on it says
-        something to others is told that nobody is there; not when it answers clients, who would hear nothing of it."""
+        """Disturb a host's network.
+
+        `cut` drops all packets, `deafen` incoming ones. `reset` answers the host's own packets to others with a reset,
+        except its responses to clients, which would not receive one.
+        """
         if how == "cut":
             run("ip", "link", "set", f"h{host}", "down")
         else:
@@ -252,7 +256,7 @@ class Place:
 
 @contextmanager
 def three_hosts(folder: Path) -> Iterator[Place]:
-    """Without a server yet."""
+    """Start three hosts, without a server."""
     place = Place(folder)
     try:
         place.begin()

@@ -1,14 +1,14 @@
-"""A real Keystone, and a Fairlead server that trusts it: processes of this test alone, ended by their own ids.
+"""A real Keystone, and a Fairlead server that trusts it, as processes of this test alone.
 
-people    project    role
-fairlead  service    service: who asks about tokens
+user      project    role
+fairlead  service    service, for token validation
 alice     shop       member
 rita      shop       reader
 olga      shop       load-balancer_observer
 bob       other      member
 dora      (domain)   admin of the domain
 sam       (system)   reader of the system
-admin     admin      admin, of the system too: Keystone's own
+admin     admin      admin, also of the system (bootstrap user)
 """
 
 import json
@@ -31,7 +31,7 @@ ENVIRONMENT = ROOT / ".venv-keystone"
 PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
 INSTALLED = ENVIRONMENT / ".installed"
 TOKEN_CACHE_SECONDS = 2
-"""How long a Fairlead server of `options` accepts a token without a question to Keystone."""
+"""Seconds for which a Fairlead server of `options` caches a validated token."""
 REGION = "RegionOne"
 DEFAULT = {"id": "default"}
 SYSTEM = {"system": {"all": True}}
@@ -57,15 +57,15 @@ def in_project(name: str) -> dict[str, Any]:
 class Cloud:
     folder: Path
     url: str
-    """Of the Identity API v3."""
+    """URL of the Identity API v3."""
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=DEADLINE))
     process: "subprocess.Popen[bytes] | None" = None
     ids: dict[str, str] = field(default_factory=dict)
-    """By the names of projects and users."""
+    """Ids of projects and users by name."""
     roles: dict[str, str] = field(default_factory=dict)
-    """Name -> id."""
+    """Ids of roles by name."""
     admin: str = ""
-    """A token of the system's administrator."""
+    """Token of the system's administrator."""
 
     # the process
 
@@ -95,7 +95,7 @@ class Cloud:
             self.process.wait(DEADLINE)
             self.process = None
 
-    # what administrators do
+    # requests of administrators
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         headers = {"X-Auth-Token": self.admin}
@@ -129,21 +129,21 @@ class Cloud:
             self.enter(kind, f"{fairlead}/{door}")
 
     def enter(self, kind: str, url: str) -> None:
-        """Write a service into the catalogue, as an operator does."""
+        """Add a service to the catalogue, as an operator does."""
         service = self.call("POST", "/services", {"service": {"type": kind, "name": kind}})["service"]["id"]
         endpoint = {"interface": "public", "region_id": REGION, "service_id": service, "url": url}
         self.call("POST", "/endpoints", {"endpoint": endpoint})
 
     def employ(self, service: str) -> None:
-        """A user of its own for another service, which may do everything."""
+        """Create the user of another service, with the roles admin and service."""
         self.make("user", service, domain_id="default", password=password_of(service))
         self.grant(f"/projects/{self.ids['service']}", service, "admin")
         self.grant(f"/projects/{self.ids['service']}", service, "service")
 
-    # what users do
+    # requests of users
 
     def token(self, user: str, scope: Mapping[str, Any] | None = None) -> str:
-        """For their project, or for another scope; {} is for none."""
+        """Token for the user's project, or for another scope; {} requests an unscoped token."""
         who = {"name": user, "domain": DEFAULT, "password": password_of(user)}
         return self.token_by({"methods": ["password"], "password": {"user": who}}, scope, user)
 
@@ -159,7 +159,7 @@ class Cloud:
         assert self.client.delete(f"{self.url}/auth/tokens", headers=headers).status_code == 204
 
     def clouds(self) -> str:
-        """A clouds.yaml with everybody in it, as users write it. JSON is YAML."""
+        """clouds.yaml with all users. JSON is valid YAML."""
         system = {"sam": {"system_scope": "all"}, "root": {"system_scope": "all"}}
         people = {**{user: project for user, (project, _) in IN_PROJECTS.items()}, "admin": "admin", **system}
         clouds = {}
@@ -175,7 +175,7 @@ class Cloud:
 
 @contextmanager
 def keystone(folder: Path) -> Iterator[Cloud]:
-    """With everybody in it."""
+    """Run a Keystone with all users."""
     here = folder / "keystone"
     shutil.copytree(EMPTY, here)
     cloud = Cloud(here, f"http://127.0.0.1:{free_port()}/v3")

@@ -2,7 +2,7 @@
 
 import sys
 
-sys.argv = ["keystone"]  # the module that follows reads it when it is imported
+sys.argv = ["keystone"]  # the imported module reads it at import
 
 from a2wsgi import WSGIMiddleware  # noqa: E402
 from keystone.wsgi.api import application  # noqa: E402

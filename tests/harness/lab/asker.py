@@ -1,8 +1,8 @@
-"""Who answers an address, whatever is asked: TCP, UDP and ICMP, from one program of a workload.
+"""Finds which machine answers on an address, over TCP, UDP and ICMP, from one program of a workload.
 
-Each line of standard input is a JSON list of addresses, which are asked all at once. The answer is a line of JSON:
-address, then protocol, to the name that answered, or to how nobody did. Who answers a ping does not say its name, but
-machines have packets of their own number of hops (`mark_hops`).
+Each line of standard input is a JSON list of addresses, which are requested concurrently. The output is a line of JSON
+that maps each address and protocol to the name of the machine that answered, or to the kind of failure. A ping reply
+has no name, so each machine has its own initial TTL (`mark_hops`).
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from fairlead.lab.answer import LONGEST_DATAGRAM
 PORT = 8080
 SECONDS = 2.5
 AGAIN_SECONDS = 0.8
-"""A datagram may be lost while a switch learns."""
+"""seconds before a datagram is sent again: a switch may drop one while it learns"""
 HOPS = range(90, 250, 10)
-"""What a machine's packets begin with; fewer than ten routers are between."""
+"""Initial TTLs of machines; fewer than ten routers are in between."""
 RECVERR = {4: 11, 6: 25}
-"""IP_RECVERR and IPV6_RECVERR of Linux's headers: a socket is told what routers say, too."""
+"""IP_RECVERR and IPV6_RECVERR of Linux's headers: the socket reports ICMP errors of routers."""
 REPLY = {4: 0, 6: 129}
 REQUEST = {4: 8, 6: 128}
-"""Types of RFC 792 and RFC 4443."""
+"""ICMP types of echo (RFC 792 and RFC 4443)."""
 
 Answers = Mapping[str, Mapping[str, str]]
 
 
 class Asker:
-    """The other end of the program's pipes."""
+    """Client of the program through its pipes."""
 
     def __init__(self, process: "Popen[str]", hops: Mapping[int, str]) -> None:
         self._process = process
@@ -57,7 +57,7 @@ class Asker:
 
 
 def mark_hops(lab: Lab, names: Sequence[str]) -> dict[int, str]:
-    """Let each machine's packets begin with other hops; who has which."""
+    """Set a different initial TTL on each machine, and return the machines by TTL."""
     hops = dict(zip(HOPS, names, strict=False))
     assert len(hops) == len(names)
     for number, name in hops.items():
@@ -137,7 +137,7 @@ async def ask_datagram(address: str) -> str:
 
 
 async def ask_echo(address: str) -> int:
-    """The hops that the answer had left. A number that was used lately would be that of an old connection."""
+    """TTL of the echo reply. The identifier is random, because a reused one would match an old tracked connection."""
     version = 6 if ":" in address else 4
     protocol = socket.IPPROTO_ICMPV6 if version == 6 else socket.IPPROTO_ICMP
     with opened(address, socket.SOCK_RAW, protocol) as client:
@@ -164,7 +164,7 @@ async def echo_answer(client: socket.socket, version: int, rest: bytes) -> int:
 
 
 async def readable(client: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
-    """Raises OSError: what a router has said of the packet."""
+    """Wait for a datagram. Raises OSError, also for an ICMP error of a router."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(client, ready.set)
     try:
@@ -175,7 +175,7 @@ async def readable(client: socket.socket) -> tuple[bytes, list[tuple[int, int, b
 
 
 def echo(kind: int, identity: int) -> bytes:
-    """The kernel writes the checksum of ICMPv6."""
+    """Echo request. The kernel writes the checksum of ICMPv6."""
     words = struct.pack("!BBHHH8s", kind, 0, 0, identity, 1, b"fairlead")
     total = sum(struct.unpack(f"!{len(words) // 2}H", words))
     while total >> 16:

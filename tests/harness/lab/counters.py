@@ -1,4 +1,4 @@
-"""Counters of a kernel's network, of one namespace."""
+"""Network counters of the kernel, of one namespace."""
 
 
 def read_counter(text: str, protocol: str, name: str) -> int:
@@ -8,7 +8,7 @@ def read_counter(text: str, protocol: str, name: str) -> int:
 
 
 def read_both_counters(text: str, protocol: str, name: str) -> int:
-    """Read /proc/net/snmp and /proc/net/snmp6, one behind the other: the sum of both IP versions."""
+    """Read /proc/net/snmp followed by /proc/net/snmp6, and add both IP versions."""
     six = (line.split() for line in text.splitlines())
     found = (int(words[1]) for words in six if words[:1] == [f"{protocol}6{name}"])
     return read_counter(text, protocol, name) + sum(found)

@@ -1,6 +1,6 @@
-"""Fixtures of tests in a lab: one lab of two chassis for all tests that one process runs, and one of three plain hosts.
+"""Fixtures for tests in a lab: per process one lab of two chassis, and one of three plain hosts.
 
-Where a lab cannot be its tests are skipped; on CI, and where the root of its programs is named, they fail.
+Tests are skipped if the machine cannot run a lab. On CI, and if FAIRLEAD_LAB_ROOT is set, they fail instead.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from harness.lab.labs import lab_of, leaving_nothing, native_lab_of, require_lab
 
 @pytest.fixture(scope="session")
 def tidy() -> Iterator[None]:
-    """A run that leaves nothing behind. All labs depend on it, so that it ends after them."""
+    """Assert that the run leaves nothing behind. All labs depend on it, so it ends after them."""
     with leaving_nothing():
         yield
 
 
 @pytest.fixture(scope="session")
 def machine(tidy: None) -> None:
-    """A machine that can carry a lab."""
+    """Require a machine that can run a lab."""
     require_lab()
 
 
@@ -34,7 +34,7 @@ def lab(machine: None) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def native_machine(tidy: None) -> None:
-    """A machine that can carry a lab of plain hosts."""
+    """Require a machine that can run a lab of plain hosts."""
     require_lab(require_native_machine)
 
 

@@ -1,4 +1,4 @@
-"""Ways from outside OVN to what is inside: a router's gateway, and floating IPs."""
+"""Paths from outside OVN to the inside: a router's gateway, and floating IPs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from harness.lab.site import Balancer, Site
 
 
 def lead_out(site: Site, router: Any, public: Any, *, snat: bool) -> None:
-    """The router's gateway, and the host's routes to what is behind it."""
+    """Set the router's gateway, and the host's routes to the networks behind it."""
     updated = site.cloud.network.update_router(
         router, external_gateway_info={"network_id": public.id, "enable_snat": snat}
     )
@@ -20,7 +20,7 @@ def lead_out(site: Site, router: Any, public: Any, *, snat: bool) -> None:
 
 
 def ping(site: Site, client: str, to: str) -> None:
-    """Raises CommandFailed. The first packet may have to wait for an address to be learnt."""
+    """Ping an address. Raises CommandFailed. The first packet may have to wait for neighbour discovery."""
     site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w30", to])
 
 

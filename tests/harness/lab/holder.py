@@ -1,7 +1,7 @@
-"""Many connections that stay open while the world changes, in one program of a workload.
+"""Keeps many connections open while the model changes, in one program of a workload.
 
-Each line of standard input is a number of connections to open, or anything else to send on all that are open. Either is
-answered by one line of JSON: source port to the name that answered, "" for a connection that is broken.
+Each line of standard input is a number of connections to open, or any other text to send on all open connections. The
+response to either is one line of JSON: source port to the name that answered, or "" for a broken connection.
 """
 
 import itertools
@@ -21,13 +21,13 @@ MOST = 100
 
 
 class Holder:
-    """The other end of the program's pipes."""
+    """Client of the program through its pipes."""
 
     def __init__(self, process: "Popen[str]") -> None:
         self.process = process
 
     def open(self, count: int) -> dict[int, str]:
-        """Who has each connection, the new ones included."""
+        """Open connections, and return the member of each, including the older ones."""
         return self._say(str(count))
 
     def ask(self) -> dict[int, str]:
@@ -42,7 +42,7 @@ class Holder:
 
 @contextmanager
 def holding(lab: Lab, place: str, address: str, port: int) -> Iterator[Holder]:
-    """From source ports that no exchange of the lab had lately; `MOST` connections at most."""
+    """Run the program, with source ports that no test of the lab used recently, for at most `MOST` connections."""
     first = take_source_ports(lab.layout, place, MOST)
     command = lab.command(place, [sys.executable, __file__, address, str(port), str(first)])
     with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def open_next(target: Traffic, sources: Iterator[int]) -> tuple[int, socket.socket]:
-    """Over a port that something else of the machine has."""
+    """Open a connection from the next source port that is free on the machine."""
     for source in itertools.islice(sources, MOST):
         with suppress(OSError):
             return source, open_socket(target, source)

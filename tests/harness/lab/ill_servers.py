@@ -1,9 +1,9 @@
-"""A machine with a server for each way in which one may be ill: a program of a workload.
+"""A machine with one server for each way in which a server can fail: a program of a workload.
 
     ill_servers.py ill|well CERTIFICATE
 
-The servers are those of `harness.probed`, each on a port of its own from `FIRST`, in both families. `well`: on the
-same ports are servers of the same kinds with which nothing is wrong.
+The servers are those of `harness.probed`, each on a port of its own from `FIRST`, in both families. With `well`, the
+same ports have servers of the same kinds that work correctly.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from harness.probed import CASES, GOOD, HELLO, Case, nothing
 from harness.sctp_speakers import speaking_sctp
 
 AT = ("10.0.0.11", "fd00:a::11")
-"""Of the machine."""
+"""Addresses of the machine."""
 FIRST = 9000
 SCTP = {"ill": {7001: INIT_ACK, 7002: ABORT}, "well": dict.fromkeys((7001, 7002, 7004), INIT_ACK)}
-"""What is answered at which port."""
+"""Chunk that is answered at each port."""
 
 
 def well(case: Case) -> Case:
-    """The same question, and the answer that it wants."""
+    """The same check with a server that passes it."""
     if isinstance(case.check, HttpCheck):
         answer = replace(case, serve=GOOD, tls=case.check.is_tls, error="")
         return answer if 200 in case.check.codes else replace(case, error="")

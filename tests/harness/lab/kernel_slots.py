@@ -1,4 +1,4 @@
-"""Whose the slots of a VIP's service are, as the kernels of plain hosts have it: read from their maps."""
+"""Slot assignment of a VIP's service in the kernels of plain hosts, read from their nftables maps."""
 
 import json
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from fairlead.model.shares import LARGEST
 TRANSPORTS = {Protocol.TCP: Transport.TCP, Protocol.UDP: Transport.UDP}
 TABLE = "fairlead"
 Maps = Mapping[str, Mapping[tuple[Any, ...], Any]]
-"""Of a host by their names: values by the parts of their keys."""
+"""Maps of a host by name: values by the parts of their keys."""
 
 
 class Disagreement(AssertionError):
-    """Of hosts, about a slot: one hears of a change later than another, for a moment."""
+    """Raised if hosts disagree about a slot, as they briefly do when one applies a change before another."""
 
 
 def read_maps(lab: Places, host: str) -> Maps:
-    """Those of ours whose keys have several parts; none where no agent was."""
+    """Fairlead's maps with concatenated keys; empty on a host that never had an agent."""
     said = json.loads(lab.exec(host, ("nft", "-j", "list", "ruleset")))["nftables"]
     ours = [part["map"] for part in said if "map" in part and part["map"]["table"] == TABLE]
     return {
@@ -33,7 +33,7 @@ def read_maps(lab: Places, host: str) -> Maps:
 
 
 def whose(hosts: Mapping[int, Maps], target: Target) -> list[str]:
-    """Of each slot in turn the address of the member that has it, as all these hosts say, by their numbers.
+    """Address of the member of each slot, on which all these hosts (by number) agree.
 
     Raises Disagreement.
     """
@@ -42,7 +42,7 @@ def whose(hosts: Mapping[int, Maps], target: Target) -> list[str]:
 
 
 def _member(said: Mapping[int, str | int]) -> str:
-    """It is behind one host, and all others lead there."""
+    """Member of a slot: exactly one host has it, and all others forward to that host."""
     members = [(host, each) for host, each in said.items() if isinstance(each, str)]
     if len(members) != 1 or {each for each in said.values() if not isinstance(each, str)} - {members[0][0]}:
         raise Disagreement(said)
@@ -50,7 +50,7 @@ def _member(said: Mapping[int, str | int]) -> str:
 
 
 def _slots(maps: Maps, target: Target) -> list[str | int]:
-    """The address of a member behind this host, or the number of the host that has it."""
+    """For each slot the address of a member of this host, or the number of the host that has the member."""
     family = FAMILIES[6 if ":" in target.to else 4]
     service = (target.to, f"0:{PROTOCOLS[TRANSPORTS[target.protocol]]:x}", target.port)
     if service not in maps.get(family.service.name, {}):

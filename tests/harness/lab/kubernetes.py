@@ -1,10 +1,10 @@
-"""Kubernetes' cloud provider for OpenStack, as far as a load balancer's API sees it: what it asks for a Service, in its
-order, and in the form in which gophercloud writes it.
+"""Kubernetes' cloud provider for OpenStack, as seen by a load balancer's API: its requests for a Service, in their
+order and in gophercloud's encoding.
 
-After cloud-provider-openstack (pkg/openstack/loadbalancer.go): `ensureOctaviaLoadBalancer`, which makes a load
-balancer whole in one call, and goes through listener, pool, members and monitor of each port of one that is there;
-`updateOctaviaLoadBalancer`, when nodes come and go; `ensureLoadBalancerDeleted`, with its default of a cascade. It
-waits until a load balancer is ACTIVE after each call.
+It follows cloud-provider-openstack (pkg/openstack/loadbalancer.go): `ensureOctaviaLoadBalancer`, which creates a load
+balancer in one call, and updates listener, pool, members and monitor of each port of an existing one;
+`updateOctaviaLoadBalancer`, for added and removed nodes; `ensureLoadBalancerDeleted`, which cascades by default. After
+each call it waits until the load balancer is ACTIVE.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class ServicePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Its annotations, with the provider's defaults, and what of its specification matters here."""
+    """Annotations of a Service, with the provider's defaults, and the relevant parts of its specification."""
 
     name: str
     ports: tuple[ServicePort, ...] = (ServicePort(),)
@@ -63,7 +63,7 @@ class CloudProvider:
     subnet: str
 
     def ensure(self, service: Service, nodes: Mapping[str, str]) -> Any:
-        """The Service is new, or has changed: its load balancer."""
+        """Load balancer of a new or changed Service."""
         found = self._find(service)
         balancer = self._create(service, nodes) if found is None else found
         if found is not None:
@@ -73,7 +73,7 @@ class CloudProvider:
         return self._await(balancer["id"])
 
     def update(self, service: Service, nodes: Mapping[str, str]) -> None:
-        """Nodes (name -> address) come and go."""
+        """Update the members after nodes (name -> address) were added or removed."""
         balancer = self._find(service)
         listeners = self._get(f"{ROOT}/listeners", loadbalancer_id=balancer["id"])["listeners"]
         for index, port in enumerate(service.ports):
@@ -104,7 +104,7 @@ class CloudProvider:
         return self._await(made["id"])
 
     def _ensure_parts(self, balancer: str, service: Service, nodes: Mapping[str, str]) -> None:
-        """And listeners of ports that are gone go, with their pools, at the end."""
+        """Update the parts of each port; at the end, delete listeners of removed ports with their pools."""
         left = self._get(f"{ROOT}/listeners", loadbalancer_id=balancer)["listeners"]
         for index, port in enumerate(service.ports):
             mine = next((each for each in left if _is_of(each, service, port)), None)
@@ -190,7 +190,7 @@ _UPDATED: Mapping[str, Any] = {
     "timeout_tcp_inspect": 0,
     "allowed_cidrs": [],
 }
-"""What is changed of a listener that is there, each with what it is without a word."""
+"""Attributes of a listener that an update sets, each with its default."""
 
 
 def _is_of(listener: Any, service: Service, port: ServicePort) -> bool:
@@ -224,7 +224,7 @@ def _whole_pool(service: Service, index: int, nodes: Mapping[str, str], subnet: 
 
 
 def _members(service: Service, index: int, nodes: Mapping[str, str], subnet: str) -> Sequence[dict[str, Any]]:
-    """One a node."""
+    """One member per node."""
     more = {"monitor_port": service.health_check_node_port} if service.health_check_node_port else {}
     known = {"protocol_port": service.ports[index].node_port, "subnet_id": subnet, **more}
     return [{"name": name, "address": address, **known} for name, address in nodes.items()]
@@ -235,7 +235,7 @@ def _member_key(member: Any) -> tuple[str, str, int, int]:
 
 
 def _monitor(service: Service, index: int) -> dict[str, Any]:
-    """As the annotations for monitors can have it: often, and with few tries."""
+    """Monitor with the shortest delay and the fewest retries that annotations allow."""
     often = {"delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
     asks = {"type": "HTTP", "url_path": "/healthz", "http_method": "GET", "expected_codes": "200"}
     kind = asks if service.health_check_node_port else {"type": "TCP"}

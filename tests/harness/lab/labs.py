@@ -1,8 +1,8 @@
-"""Labs of the tests: their names, and the removal of what a killed run left.
+"""Labs of the tests: their names, and the removal of leftovers of killed runs.
 
-A run claims a number by an abstract socket (unix(7)), which ends with the process. All names of the run begin with the
-prefix and the number, and every program that the run starts inherits a mark with both in its environment. So the next
-run finds and removes everything that belongs to a number without a process, and never touches a run that goes on.
+A run claims a number with an abstract socket (unix(7)), which ends with the process. All names of the run begin with
+the prefix and the number, and every program that the run starts inherits a mark with both in its environment. So a
+later run finds and removes everything that belongs to a number without a process, and never touches an active run.
 """
 
 import os
@@ -29,9 +29,9 @@ from harness.waiting import wait_equal
 
 OPTION = "FAIRLEAD_TEST_LAB"
 PREFIX = os.environ.get(OPTION) or f"t{blake2s(str(TESTS).encode(), digest_size=2).hexdigest()}"
-"""Another one for each checkout, so that their labs are apart. The name of a lab has at most 15 characters."""
+"""Prefix of names, different for each checkout. The name of a lab has at most 15 characters."""
 MARK = "TEST_RUN_OF_FAIRLEAD"
-"""In the environment of each program that a run starts. The product rejects unknown names that begin with FAIRLEAD_."""
+"""Variable in the environment of each program that a run starts. The product rejects unknown FAIRLEAD_ variables."""
 MEMORY = Path("/dev/shm")
 
 
@@ -44,7 +44,7 @@ class _Claim:
 
 @cache
 def _own_claim() -> _Claim:
-    """Of this process, until its end."""
+    """Claim of this process, held until its end."""
     claim = next(claim for number in count() if (claim := _claim(f"{PREFIX}{number}")) is not None)
     remove_leftovers()
     _remove(claim.run)
@@ -64,12 +64,12 @@ def _claim(run: str) -> _Claim | None:
 
 
 def lab_name(purpose: str = "") -> str:
-    """The name of a lab that no other run has; `purpose` is at most 8 letters and digits, and begins with a letter."""
+    """Name of a lab that no other run has; `purpose` has at most 8 letters and digits, and begins with a letter."""
     return f"{_own_claim().run}{purpose}"
 
 
 def require_lab(require: Callable[[], None] = require_machine) -> None:
-    """Skip the test where a lab cannot be; fail it on CI, and where the root of the lab's programs is named."""
+    """Skip the test if the machine cannot run a lab. On CI, and if FAIRLEAD_LAB_ROOT is set, fail it instead."""
     try:
         require()
     except LabError as reason:
@@ -80,7 +80,7 @@ def require_lab(require: Callable[[], None] = require_machine) -> None:
 
 @contextmanager
 def lab_of(purpose: str = "", *, chassis: int = 2) -> Iterator[Lab]:
-    """A lab of OVN for the length of a `with` block."""
+    """Run a lab of OVN in a `with` block."""
     name = lab_name(purpose)
     take_down(name)
     try:
@@ -91,7 +91,7 @@ def lab_of(purpose: str = "", *, chassis: int = 2) -> Iterator[Lab]:
 
 @contextmanager
 def native_lab_of(purpose: str, *, chassis: int) -> Iterator[NativeLab]:
-    """A lab of plain hosts for the length of a `with` block."""
+    """Run a lab of plain hosts in a `with` block."""
     name = lab_name(purpose)
     take_down(name)
     try:
@@ -102,7 +102,7 @@ def native_lab_of(purpose: str, *, chassis: int) -> Iterator[NativeLab]:
 
 @contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """Assert that nothing of this process's run is left at the end of a `with` block, and remove what is."""
+    """Assert that nothing of this process's run is left at the end of a `with` block; remove leftovers."""
     run = _own_claim().run
     try:
         yield
@@ -112,12 +112,12 @@ def leaving_nothing() -> Iterator[None]:
 
 
 def remains(run: str) -> list[str]:
-    """Namespaces, folders, mounts and programs of the run of this prefix and number."""
+    """Namespaces, folders, mounts and programs of the run with this prefix and number."""
     return sorted({f"{each.kind} {each.what}{each.text}" for each in _remains() if each.run == run})
 
 
 def remove_leftovers() -> None:
-    """Remove all of killed runs of this prefix; runs that go on keep theirs."""
+    """Remove everything of killed runs with this prefix. Active runs are not touched."""
     for run in sorted({each.run for each in _remains()}):
         if (claim := _claim(run)) is not None:
             with claim.held:
@@ -125,7 +125,7 @@ def remove_leftovers() -> None:
 
 
 def _remove(run: str) -> None:
-    """What names a lab goes with the lab, whole or in pieces. Without root there are no labs."""
+    """Remove everything of a run: its labs, complete or partial, and its programs. Without root there are no labs."""
     if os.geteuid() != 0:
         return
     programs = [int(each.what) for each in _remains() if (each.run, each.kind) == (run, "program")]
@@ -145,16 +145,16 @@ class _Remains:
     what: str
     run: str
     lab: str = ""
-    """The name of the lab that it belongs to, if any."""
+    """Name of the lab to which it belongs, if any."""
     text: str = ""
-    """The command line of a program."""
+    """Command line of a program."""
 
 
 _NAME = re.compile(rf"({re.escape(PREFIX)}\d+)(?:[a-z][a-z0-9]*)?")
 
 
 def _remains() -> Iterator[_Remains]:
-    """Of all runs of this prefix, those that go on too."""
+    """Remains of all runs with this prefix, including active ones."""
     for kind, what, lab in _named():
         if found := _NAME.fullmatch(lab):
             yield _Remains(kind=kind, what=what, run=found[1], lab=lab if kind in ("namespace", "folder") else "")
@@ -164,7 +164,7 @@ def _remains() -> Iterator[_Remains]:
 
 
 def _named() -> Iterator[tuple[str, str, str]]:
-    """Kind, what there is, and the name of a lab that it may have."""
+    """Kind and name of each object, and the name of its lab if it has one."""
     for name in _entries(DIRECTORY):
         if name.startswith("fl-"):
             yield "namespace", name, name.split("-")[1]
@@ -184,7 +184,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _run_of_program(pid: int) -> str:
-    """By the mark of its run, or by that of a lab, for programs that began without the environment of their run."""
+    """Run of a program by its mark, or by that of a lab for programs started without the environment of their run."""
     marks = _mark_of(pid, MARK), _mark_of(pid, processes.MARK).removeprefix(f"{RUN_DIR}/")
     return next((found[1] for mark in marks if (found := _NAME.fullmatch(mark))), "")
 
@@ -196,7 +196,7 @@ def _command_line(pid: int) -> str:
 
 
 def _mark_of(pid: int, mark: str) -> str:
-    """What the variable is in the environment with which the process began; "" without it."""
+    """Value of a variable in the process's initial environment, or ""."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -206,7 +206,7 @@ def _mark_of(pid: int, mark: str) -> str:
 
 
 def lab_processes(layout: Layout) -> frozenset[int]:
-    """Found by their mark alone, wherever they are."""
+    """Processes of the lab, found by their mark alone, in any namespace."""
     return processes.marked(layout.directory)
 
 

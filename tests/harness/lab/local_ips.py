@@ -1,4 +1,4 @@
-"""What the tests of Local IPs stand on: three chassis, clients on each of them on two networks, and one outside."""
+"""Fixtures for tests of Local IPs: three chassis, with clients on each of them on two networks, and one outside."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from harness.waiting import wait_equal
 
 CHASSIS = ("chassis1", "chassis2", "chassis3")
 OWNER = "owner"
-"""On chassis3: the port that has the addresses of most Local IPs here."""
+"""Machine on chassis3. Its port has the addresses of most Local IPs in these tests."""
 REPLICAS = {"one": "chassis1", "two": "chassis2", "other": "chassis1"}
 NEAR = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
 """Clients on the network of the Local IPs."""
@@ -26,20 +26,20 @@ CLIENTS = (*NEAR, *ROUTED, "outside")
 NOWHERE = {"refused", "unreachable"}
 
 Wanted = Mapping[str, str | set[str]]
-"""By client: who answers it, over each protocol and at each address that it asks; or the words that may be told."""
+"""Expected answer of each client, over each protocol and at each address: a name, or the set of acceptable results."""
 Wrong = dict[str, tuple[str, set[str]]]
 
 
 @dataclass(frozen=True)
 class LocalIPs:
-    """One of each IP version, for the same machines."""
+    """A Local IP of each IP version, with the same replicas."""
 
     site: Site
     ids: Mapping[int, str]
     addresses: Sequence[str]
 
     def associate(self, replica: str) -> None:
-        """The youngest from now on."""
+        """Associate a replica, as the most recent one."""
         for version, identity in self.ids.items():
             body = {"fixed_port_id": port_id(self.site, replica), "fixed_ip": self.site.address(replica, version)}
             _post(self.site, f"{identity}/port_associations", port_association=body)
@@ -59,7 +59,7 @@ class LocalIPs:
 
 @contextmanager
 def made(site: Site, *bodies: Mapping[str, Any]) -> Iterator[LocalIPs]:
-    """Gone at the end, associations included."""
+    """Create Local IPs, and delete them with their associations at the end."""
     items = [_post(site, "", local_ip=body)["local_ip"] for body in bodies]
     addresses = [item["local_ip_address"] for item in items]
     site.lab.wait_synced()
@@ -100,7 +100,7 @@ class Wood:
 
     @contextmanager
     def owned(self, *replicas: str, **attributes: Any) -> Iterator[LocalIPs]:
-        """The addresses of the owner, answered by these; the oldest first."""
+        """Local IPs at the owner's addresses, with these replicas, the oldest first."""
         port = port_id(self.site, OWNER)
         bodies = [{"local_port_id": port, "local_ip_address": each, **attributes} for each in self.addresses(OWNER)]
         with made(self.site, *bodies) as local_ips:
@@ -112,7 +112,7 @@ class Wood:
 
     @contextmanager
     def having(self, local_ips: LocalIPs, *replicas: str) -> Iterator[None]:
-        """The machines themselves have the addresses too, as pass-through asks of them."""
+        """Assign the addresses to the machines themselves, as the mode pass-through requires."""
         lines = [(name, f"{each}/{128 if ':' in each else 32}") for name in replicas for each in local_ips.addresses]
         for name, address in lines:
             self.lab.exec(name, ["ip", "address", "add", address, "dev", "lo"])
@@ -127,21 +127,21 @@ class Wood:
         self.lab.wait_bound(name)
 
     def forget_neighbours(self) -> None:
-        """No agent tells these clients that the address has another MAC."""
+        """Flush the neighbour caches of clients, because no agent announces the new MAC address to them."""
         for client in NEAR:
             for family in ("-4", "-6"):
                 self.lab.exec(client, ["ip", family, "neigh", "flush", "dev", "eth0"])
 
     def expect(self, addresses: Sequence[str], wanted: Wanted) -> None:
-        """Wait until everyone is answered as they should be.
+        """Wait until each client has the expected answers.
 
-        A change is in the switches when its request is answered; revalidators (`max-revalidator` in
-        ovs-vswitchd.conf.db(5)) replace their cached flows by and by.
+        A change is in the switches when its request returns; revalidators (`max-revalidator` in
+        ovs-vswitchd.conf.db(5)) then replace cached flows gradually.
         """
         wait_equal(lambda: self._wrong(addresses, wanted), {})
 
     def _wrong(self, addresses: Sequence[str], wanted: Wanted) -> Wrong:
-        """Where somebody else answers, with who should."""
+        """Wrong answers, each with the expected ones."""
         told = self.see([*wanted], addresses)
         sets = {client: {names} if isinstance(names, str) else names for client, names in wanted.items()}
         return {
@@ -153,7 +153,7 @@ class Wood:
         }
 
     def see(self, clients: Sequence[str], addresses: Sequence[str]) -> Mapping[str, Answers]:
-        """All of them at once."""
+        """Answers to all clients, requested concurrently."""
         for client in clients:
             self.askers[client].send(addresses)
         return {client: self.askers[client].receive() for client in clients}
@@ -161,7 +161,7 @@ class Wood:
 
 @contextmanager
 def watching(site: Site, *machines: str) -> Iterator[Wood]:
-    """From each of them, and who answers is one of them."""
+    """Run a client on each machine. Each answer is from one of them."""
     hops = mark_hops(site.lab, machines)
     with ExitStack() as stack:
         yield Wood(site, {each: stack.enter_context(asking(site.lab, each, hops)) for each in machines})
@@ -169,7 +169,7 @@ def watching(site: Site, *machines: str) -> Iterator[Wood]:
 
 @contextmanager
 def open_wood(name: str = "") -> Iterator[Wood]:
-    """In a lab of its own."""
+    """Run these machines in a lab of their own."""
     name = name or lab_name("wood")
     take_down(name)
     with ExitStack() as stack:
@@ -190,5 +190,5 @@ def _plant(site: Site) -> None:
     lead_out(site, router, public, snat=False)
     site.machines("oaks", {OWNER: MACHINES[OWNER], **REPLICAS, **NEAR}, serve=[PORT])
     site.machines("firs", ROUTED, serve=[PORT])
-    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns the host's MAC address
         ping(site, "fir2", host)

@@ -1,7 +1,7 @@
-"""The stock clients of LXD's API as an operator has them: `incus` and `lxc`.
+"""The stock clients of LXD's API, `incus` and `lxc`.
 
-Each has a home of its own, so nothing of the machine's is read or written, and an empty standard input: `create` reads
-it to its end.
+Each has its own home directory, so it neither reads nor writes files of the machine's user, and an empty standard
+input, which `create` reads to its end.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 
 
 def require(program: str) -> str:
-    """Where a client is; without it a test is skipped, but on CI it fails."""
+    """Path of a client. Without it the test is skipped, or fails on CI."""
     found = shutil.which(program)
     if found is None:
         reason = f"`{program}` is not here; scripts/clients {program} installs it, as root"
@@ -27,7 +27,7 @@ def require(program: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What came of one command."""
+    """Output and exit code of one command."""
 
     out: str = ""
     error: str = ""
@@ -36,13 +36,13 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A program, and what its environment has besides ours."""
+    """A client program, and the variables added to its environment."""
 
     name: str
     program: str
     environment: Mapping[str, str] = field(default_factory=dict)
     remote: str = ""
-    """`NAME:` of the server, or nothing when the environment says it."""
+    """`NAME:` of the server, or empty if the environment selects it."""
 
     def say(self, *words: str, stdin: str = "") -> Said:
         done = subprocess.run(
@@ -57,13 +57,13 @@ class Client:
         return Said(out=done.stdout, error=done.stderr, code=done.returncode)
 
     def do(self, *words: str, stdin: str = "") -> str:
-        """What it prints; it must succeed."""
+        """Standard output of a command that must succeed."""
         said = self.say(*words, stdin=stdin)
         assert said.code == 0, (words, said)
         return said.out
 
     def refuses(self, *words: str, stdin: str = "") -> str:
-        """What it says; it must fail, and print nothing else."""
+        """Error of a command that must fail without other output."""
         said = self.say(*words, stdin=stdin)
         assert (said.code, said.out) == (1, ""), (words, said)
         return said.error.removeprefix("Error: ").removesuffix("\n")

@@ -1,7 +1,7 @@
-"""Every command of `network load-balancer`, and what the client prints.
+"""Every command of `network load-balancer`, with the client's output.
 
-The formats are Incus 6.0's. What is in capitals is filled in: NET, NOPE (no network), VIP, PADDED (VIP, as wide as its
-column), FIRST and SECOND (backends).
+The formats are those of Incus 6.0. Words in capitals are placeholders: NET, NOPE (no network), VIP, PADDED (VIP padded
+to the width of its column), FIRST and SECOND (backends).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ TREE = ("network", "load-balancer")
 @dataclass(frozen=True, kw_only=True)
 class Step:
     words: tuple[str, ...]
-    """Behind `network load-balancer`; NET is the network, with its remote."""
+    """Arguments after `network load-balancer`; NET is the network, with its remote."""
     out: str = ""
     error: str = ""
-    """Behind `Error: `; then the exit code is 1."""
+    """Text after `Error: `; the exit code is 1 then."""
     stdin: str = ""
 
     def said(self, names: Mapping[str, str]) -> Said:
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """What stands for the capitals."""
+    """Values of the placeholders."""
 
     listen: str
     first: str
@@ -48,12 +48,12 @@ def _fill(text: str, names: Mapping[str, str]) -> str:
 
 
 def step(line: str, *more: str, out: str = "", error: str = "", stdin: str = "") -> Step:
-    """Words with blanks between them, and words that have blanks."""
+    """Step with blank-separated words of `line`, followed by words that may contain blanks."""
     return Step(words=(*line.split(), *more), out=out, error=error, stdin=stdin)
 
 
 def play(client: Client, network: str, addresses: Addresses, steps: Sequence[Step]) -> None:
-    """Every step prints what it should, to the letter."""
+    """Run all steps, and assert that each prints exactly the expected output."""
     names = {**addresses.names, "NET": network}
     for each in steps:
         words = [_fill(word, {**names, "NET": client.at(network), "NOPE": client.at("nope")}) for word in each.words]
@@ -214,4 +214,4 @@ WHOLE = (
     step("list NET -f json", out="[]\n"),
 )
 STEPS = (*LISTS, *KEYS, *PARTS, *WHOLE)
-"""What a whole life of one load balancer is; it ends as it began."""
+"""Complete life cycle of one load balancer; it ends in the initial state."""

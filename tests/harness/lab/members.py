@@ -1,4 +1,4 @@
-"""Members of the lab as machines that die and come back, and what the server reports of them."""
+"""Members of the lab as machines that fail and recover, and the server's reports of their health."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from harness.lab.site import Balancer, Site
 from harness.waiting import wait_equal
 
 TIMEOUTS = {Protocol.TCP: 30.0, Protocol.UDP: 3.0}
-"""Seconds. Nothing sends a lost datagram again; a first segment goes where the one before it went."""
+"""Seconds. A lost datagram is not sent again; a lost SYN is, and goes to the same member."""
 
 
 def end_process(site: Site, name: str) -> None:
@@ -30,7 +30,7 @@ def start_process(site: Site, name: str) -> None:
 
 
 def cut_cable(site: Site, name: str) -> None:
-    """Nobody answers any more, not even for the machine."""
+    """Cut the machine's link, so nothing answers on its behalf either."""
     site.lab.exec(site.lab.workload(name).chassis, ["ip", "link", "set", workload_device(name), "down"])
 
 
@@ -39,7 +39,7 @@ def mend_cable(site: Site, name: str) -> None:
 
 
 def unplug(site: Site, name: str) -> None:
-    """As when a virtual machine is stopped: no chassis has its port."""
+    """Unbind the machine's port, as when a virtual machine is stopped."""
     chassis, device = site.lab.workload(name).chassis, workload_device(name)
     site.lab.exec(chassis, ["ovs-vsctl", "remove", "Interface", device, "external_ids", "iface-id"])
 
@@ -62,7 +62,7 @@ def ask(site: Site, client: str, balancer: Balancer, protocol: Protocol, **more:
 
 
 def segments_sent_again(site: Site, place: str) -> int:
-    """Segments of TCP that the kernel of a workload has sent again (RFC 4022, tcpRetransSegs)."""
+    """TCP segments that the kernel of a workload has retransmitted (RFC 4022, tcpRetransSegs)."""
     return read_counter(site.lab.exec(place, ["cat", "/proc/net/snmp"]), "Tcp", "RetransSegs")
 
 
@@ -77,7 +77,7 @@ def members(site: Site) -> dict[str, int]:
 
 
 def wait_members(site: Site, **wanted: int) -> None:
-    """Wait until the probes report this of all members."""
+    """Wait until the server reports these numbers of members by status."""
     wait_equal(lambda: members(site), wanted)
 
 

@@ -1,10 +1,10 @@
-"""A replica moves from chassis to chassis while clients on both of them ask: what it costs them.
+"""Moves a replica between chassis while clients on both send requests, and measures lost and slow connections.
 
-A connection that begins on the replica's chassis while it is being unplugged may still be led to it, and stays so: the
-tracker keeps its translation. The replica answers it from where it is then, as soon as a first segment that is sent
-again (after 1, 2, 3 and 4 seconds: `tcp_syn_linear_timeouts`) finds it plugged in. So the replica moves on only when
-all that began before are told. If it moved at once, and a machine that is slow takes a second for that, each of these
-segments could meet the next move: of 1,500 connections one was lost so, and its five segments met five moves.
+A connection that begins on the replica's chassis during the unbinding may still be translated to the replica, and
+remains so, because conntrack keeps the translation. The replica answers it from its new chassis as soon as a
+retransmitted SYN (after 1, 2, 3 and 4 seconds: `tcp_syn_linear_timeouts`) finds it bound. So the replica moves on only
+when all earlier connections have ended. If it moved immediately on a slow machine, each retransmission could coincide
+with a later move: of 1,500 connections one was lost because its five SYNs met five moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,29 +21,31 @@ from harness.waiting import wait_until
 
 HERE = {"oak1": "chassis1", "oak2": "chassis2", "fir1": "chassis1", "fir2": "chassis2"}
 HELD = 5
-"""Connections of each client to each address that are there from the beginning."""
+"""Connections of each client to each address that are open from the beginning."""
 SLOW = 0.9
-"""Seconds. A first segment that is lost is sent again after one (RFC 6298)."""
+"""Seconds. A lost SYN is sent again after one second (RFC 6298)."""
 
 Tickers = Mapping[tuple[str, str], Ticker]
-"""By client and address."""
+"""Tickers by client and address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What became of the new connections that began after the replica was unplugged, and before it was again."""
+    """Results of the new connections that began between the unbinding of the replica and the next unbinding."""
 
     asked: int
     lost: int
     slow: int
-    """Answered after a segment had been sent again."""
+    """Connections answered after a retransmission."""
     away: float
-    """Seconds from unplugged to plugged in elsewhere: the lab's own work."""
+    """Seconds from the unbinding to the binding on the other chassis, which is work of the lab."""
     there: float
-    """Seconds from plugged in until every client there has begun a connection that the replica answered at once; 0 if
-    that was before the switch's database said that it is plugged in."""
+    """Seconds from the binding until every client there has begun a connection that the replica answered immediately.
+
+    It is 0 if that was before the switch's database had the interface.
+    """
     here: float
-    """Seconds from unplugged until every client here has begun one that the owner answered at once."""
+    """Seconds from the unbinding until every client here has begun a connection that the owner answered immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +60,16 @@ class Moves:
     each: Sequence[Move]
     held: int
     broken: int
-    """Of the connections that were there from the beginning, half with the replica and half with the owner."""
+    """Broken connections of those open from the beginning, half to the replica and half to the owner."""
     unanswered: Sequence[str]
-    """Each that was lost: who asked, when, and what came of it."""
+    """Each lost connection: client, time and result."""
 
     def total(self, figure: str) -> int:
         return sum(getattr(move, figure) for move in self.each)
 
 
 def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> Moves:
-    """The replica `one` goes to each of the places in turn."""
+    """Move the replica `one` to each of the places in turn."""
     keys = [(client, address) for client in HERE for address in local_ips.addresses]
     with ExitStack() as stack:
         holders = [stack.enter_context(holding(wood.lab, *key, PORT)) for key in keys]
@@ -77,7 +79,7 @@ def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> 
         times, now = list[Times](), held
         for place in places:
             times.append(_move(wood, tickers, place))
-            now = [holder.ask() for holder in holders]  # one that has failed never answers again
+            now = [holder.ask() for holder in holders]  # a broken connection never answers again
         for ticker in tickers.values():
             ticker.stop()
     ends = [*(move.unplugged for move in times[1:]), time()]
@@ -90,7 +92,7 @@ def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> 
 
 
 def _move(wood: Wood, tickers: Tickers, chassis: str) -> Times:
-    """Returns when clients are led as they should be from now on, and all that began before have an answer or none."""
+    """Move the replica. Returns when clients reach the right machine and all earlier connections have a result."""
     unplugged = time()
     wood.lab.move_workload("one", chassis)
     move = Times(chassis=chassis, unplugged=unplugged, plugged=time())
@@ -101,7 +103,7 @@ def _move(wood: Wood, tickers: Tickers, chassis: str) -> Times:
 
 
 def _firsts(tickers: Tickers, move: Times, end: float = inf) -> dict[tuple[str, str], float | None]:
-    """When each began the first connection that who is due answered at once."""
+    """Time at which each client began its first connection that the right machine answered immediately."""
     due = {client: "one" if HERE[client] == move.chassis else OWNER for client in HERE}
     return {
         key: min((tick.at for tick in _during(ticker, move, end) if _is_good(tick, due[key[0]])), default=None)
@@ -142,7 +144,7 @@ def _count(tickers: Tickers, move: Times, end: float) -> Move:
 
 
 def table(moves: Moves) -> str:
-    """Markdown."""
+    """Results as a Markdown table."""
     names = [field.name for field in fields(Move)]
     rows = [[f"{getattr(move, name):.2f}".removesuffix(".00") for name in names] for move in moves.each]
     lines = [names, ["---"] * len(names), *rows]

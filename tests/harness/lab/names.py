@@ -1,6 +1,6 @@
-"""A name server of one machine: whatever is asked, over UDP and TCP, it answers with its own address.
+"""A DNS server of one machine that answers every query, over UDP and TCP, with its own address.
 
-So a client sees which backend has answered. DNS is RFC 1035; over TCP a message has its length before it (4.2.2).
+So a client sees which backend answered. DNS is RFC 1035; over TCP a message is preceded by its length (section 4.2.2).
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from fairlead.lab.answer import PKTINFO, listen
 PORT = 53
 HEADER = struct.Struct("!6H")
 ANSWERED = 0x8580
-"""An answer, by who is responsible, who was asked for recursion and has it; without an error."""
+"""Flags of an authoritative response with recursion desired and available, and no error."""
 
 
 def answer(query: bytes, address: IPv4Address) -> bytes:
-    """The question again, and one record of type A with this address. Raises ValueError for what is no query."""
+    """Response with the question and one A record with this address. Raises ValueError for an invalid query."""
     if len(query) <= HEADER.size:
         raise ValueError("shorter than its header")
     identity, *_ = HEADER.unpack_from(query)
@@ -61,7 +61,7 @@ async def serve(address: IPv4Address) -> None:
 
 @contextmanager
 def name_server(lab: Lab, place: str, address: str) -> Iterator[None]:
-    """In a workload of the lab; it answers when this begins."""
+    """Run the server in a workload of the lab. It answers when the context is entered."""
     command = lab.command(place, [sys.executable, __file__, address])
     with Popen(command.argv, env=command.full_environment(), stdout=PIPE, text=True) as process:
         try:

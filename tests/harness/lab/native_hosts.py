@@ -1,4 +1,4 @@
-"""Hosts and routers of a lab of plain hosts, machines behind them, and servers that the hosts have themselves."""
+"""Hosts and routers of a lab of plain hosts, machines behind them, and servers on the hosts themselves."""
 
 import sys
 
@@ -21,13 +21,13 @@ def serve(lab: NativeLab, host: str) -> None:
 
 
 def pid_of(lab: NativeLab, host: str) -> int:
-    """Of the server that a host has itself."""
+    """PID of the server that runs on the host itself."""
     pid = processes.read_pidfile(lab.layout.node_directory(host) / "answer.pid")
     assert pid is not None
     return pid
 
 
 def await_ways(lab: NativeLab, vip: str, *hosts: str) -> None:
-    """Wait until both routers reach the VIP by these hosts and no others."""
+    """Wait until both routers have routes to the VIP via exactly these hosts."""
     for router in ROUTERS:
         wait_equal(lambda router=router: lab.ways(router, vip), frozenset(hosts))

@@ -1,4 +1,4 @@
-"""Run on a plain host of the lab: what an agent would have written there, from who has which slot."""
+"""Writes rows of load balancers on a plain host of the lab, as an agent would, from a slot table."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from fairlead.model.owner import Kind, Owner
 
 VIPS = ("203.0.113.20", "2001:db8:f::20")
 PORT, BEHIND, NUMBER = 80, 8080, 21
-"""Of VIPs; of members; of each host's member among its machines."""
+"""Ports of VIPs and of members, and the last octet of each host's member."""
 OWNER = Owner(Kind.LOAD_BALANCER, "11111111-1111-4111-8111-111111111111")
 BOTH = Transport.TCP, Transport.UDP
 
@@ -25,12 +25,12 @@ class Told(msgspec.Struct, frozen=True):
     host: str
     hosts: list[Site]
     slots: list[int]
-    """Of each of the 256 the number of the host whose member has it."""
+    """Host number of the member of each of the 256 slots."""
     held: bool
 
 
 def tell(lab: NativeLab, host: str, slots: list[int], held: bool = True) -> None:
-    """A host has these rows from now on; what else it had is gone."""
+    """Replace all rows of a host by these."""
     told = Told(host, list(lab.record.chassis), slots, held)
     lab.exec(host, (sys.executable, __file__), stdin=msgspec.json.encode(told).decode())
 

@@ -44,15 +44,15 @@ class Served:
     operator: Server
     pool: str
     before: list[str]
-    """What the second host was before there was an agent."""
+    """State of the second host before it had an agent."""
     agents: dict[str, agents.Agent]
-    """By host, as they are now."""
+    """Current agent of each host."""
 
     def start_agent(self, host: str) -> None:
         self.agents[host] = agents.start_one(self.lab.layout, self.service.url, host, AGENT)
 
     def members(self, *names: str, port: int = BEHIND) -> list[dict[str, Any]]:
-        """Of both IP versions."""
+        """Members with the addresses of both IP versions."""
         return [
             {"name": name, "address": address, "protocol_port": port}
             for name in names
@@ -64,13 +64,13 @@ class Served:
         wait_equal(lambda: api.get_load_balancer(balancer).provisioning_status, "ACTIVE")
 
     def answers(self, client: str, vip: str, protocol: Protocol) -> frozenset[str]:
-        """Who answers, and what does not, while things may still be on their way."""
+        """Names and errors of the answers, while changes may still be in progress."""
         asked = Traffic(to=vip, port=PORT, protocol=protocol, count=40, concurrency=10)
         found = self.lab.traffic(client, asked)
         return frozenset(found.answers) | frozenset(found.errors)
 
     def slots(self, *targets: Target) -> list[list[str]]:
-        """Of each target who has its slots, by the kernels of all hosts. Raises Disagreement."""
+        """Member of each slot of each target, from the kernels of all hosts. Raises Disagreement."""
         known = self.operator.ask("GET", "/operator/chassis")["chassis"]
         maps = {each["declared"]["number"]: read_maps(self.lab, each["name"]) for each in known}
         names = {address: each.name for each in self.lab.workloads() for address in each.addresses}
@@ -88,7 +88,7 @@ def served(native: NativeLab) -> Iterator[Served]:
 
 @contextmanager
 def serving(native: NativeLab, **options: str) -> Iterator[Served]:
-    """A server with these options, hosts with an agent each, members and clients."""
+    """Run a server with these options, an agent on each host, members and clients."""
     listen = f"127.0.0.1:{free_port()}"
     service = start(native.layout, listen, {**OPTIONS, **options})
     native.reach(listen)
@@ -116,8 +116,10 @@ def serving(native: NativeLab, **options: str) -> Iterator[Served]:
 
 
 def announced(cloud: openstack.connection.Connection) -> Any:
-    """The network whose addresses hosts announce. No address is of two, so all tests of a lab share it; others are for
-    tenants of their own."""
+    """The announced network that all tests of a lab share, because prefixes of two networks must not overlap.
+
+    Tests with tenants of their own use other prefixes.
+    """
     found = cloud.network.find_network("pool")
     if found is not None:
         return found
@@ -134,7 +136,7 @@ def remove(lab: NativeLab, host: str) -> None:
 
 
 def state(lab: NativeLab, host: str) -> list[str]:
-    """All of a host that an agent could have changed, and what routing daemons say there."""
+    """State of a host that an agent could change, and the routes of its routing daemons."""
     found = [lab.exec(host, each.split()) for each in COMMANDS]
     lines = (NUMBERED.sub("", line).strip() for text in found for line in text.splitlines())
     return sorted(line for line in lines if not VARYING.search(line))
@@ -152,7 +154,7 @@ COMMANDS = (
 )
 
 NUMBERED = re.compile(r"@if\d+|nhid \d+ ")
-"""What daemons and the kernel number anew."""
+"""Numbers that daemons and the kernel assign again after a change."""
 
 VARYING = re.compile(r"conntrack_count|random|entropy|file-nr|dentry|inode|cookie|ns_last_pid|fs.quota|pty.nr|_age")
 
@@ -165,7 +167,7 @@ AGENT = agents.settings(heartbeat=1)
 def balancer(
     served: Served, members: Sequence[dict[str, Any]], monitor: Mapping[str, Any] | None = None
 ) -> Iterator[Any]:
-    """One of TCP and UDP, with a VIP of each IP version."""
+    """A load balancer with a TCP and a UDP listener, and a VIP of each IP version."""
     subnets = {each.ip_version: each.id for each in served.cloud.network.subnets(network_id=served.pool)}
     listeners = [
         {
@@ -202,7 +204,7 @@ def vips(made: Any) -> tuple[str, str]:
 
 
 def await_ways(served: Served, made: Any, *hosts: str) -> None:
-    """These hosts announce it, and no others."""
+    """Wait until exactly these hosts announce the VIPs."""
     for vip in vips(made):
         for router in ROUTERS:
             served.lab.wait_ways(router, vip, *hosts)
@@ -219,8 +221,8 @@ def targets(made: Any) -> tuple[Target, ...]:
 
 
 def await_shares(served: Served, made: Any, **weights: int) -> None:
-    """In the kernels of all hosts each member has the slots that its weight wants, to one of them; and the hosts of
-    these members announce it."""
+    """Wait until each member has the slots of its weight, within one, in the kernels of all hosts, and its host
+    announces."""
     wanted = {name: LARGEST * weight / sum(weights.values()) for name, weight in weights.items()}
 
     def are_there() -> bool:
@@ -236,7 +238,7 @@ def await_shares(served: Served, made: Any, **weights: int) -> None:
 
 
 def await_slots(served: Served, target: Target) -> list[str]:
-    """Who has its slots, once all hosts say the same: those without a member too."""
+    """Member of each slot, once all hosts agree, including those without a member."""
 
     found: list[list[str]] = []
 
@@ -250,7 +252,7 @@ def await_slots(served: Served, target: Target) -> list[str]:
 
 
 def begin_again(served: Served, host: str) -> None:
-    """Its agent is killed, and another one started."""
+    """Kill the host's agent, and start another one."""
     agent = served.agents[host].process
     agent.kill()
     agent.wait()
@@ -259,8 +261,10 @@ def begin_again(served: Served, host: str) -> None:
 
 @contextmanager
 def written(lab: NativeLab, host: str) -> Iterator[list[str]]:
-    """What is written on this host meanwhile of nftables, links, addresses, routes and rules, when it is over: by
-    anybody but its routing daemons."""
+    """Changes of nftables, links, addresses, routes and rules on this host during the context, for use after it.
+
+    Changes of its routing daemons are left out.
+    """
     lines = list[str]()
     with (
         heard(lab, host, "nft monitor", "nft {} table inet mark{}") as rules,
@@ -272,8 +276,10 @@ def written(lab: NativeLab, host: str) -> Iterator[list[str]]:
 
 @contextmanager
 def heard(lab: NativeLab, host: str, monitor: str, mark: str) -> Iterator[list[str]]:
-    """What this program says meanwhile, a line each, when it is over. It is known to listen by marks that come and go:
-    one until it is heard before, and another one after."""
+    """Lines that this monitor prints during the context, for use after it.
+
+    Marks, written before and after the context until they appear in the output, prove that the monitor listens.
+    """
     lines, command = list[str](), lab.command(host, monitor.split())
 
     def is_heard(number: int) -> bool:
@@ -296,6 +302,6 @@ def heard(lab: NativeLab, host: str, monitor: str, mark: str) -> Iterator[list[s
         finally:
             process.kill()
             reader.join()
-    whole = [each for each in lines if each.endswith("\n")]  # the end of a mark may be cut off
+    whole = [each for each in lines if each.endswith("\n")]  # the end of a mark may be truncated
     own = (each.strip() for each in whole if " proto bgp " not in each and not each.startswith("#"))
     lines[:] = [each for each in own if not marked(each, 1) and not marked(each, 2)]

@@ -1,4 +1,4 @@
-"""Which members answer a client."""
+"""Members that answer a client."""
 
 from fairlead.lab import Protocol, Traffic, TrafficResult
 from harness.lab.site import Site
@@ -15,5 +15,5 @@ def answers(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP)
 
 
 def wait_answers(site: Site, client: str, to: str, members: set[str], protocol: Protocol = Protocol.TCP) -> None:
-    """Wait until these members answer the client, each at least once, and nothing else does."""
+    """Wait until exactly these members answer the client, each at least once."""
     wait_equal(lambda: answers(site, client, to, protocol), members)

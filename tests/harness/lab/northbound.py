@@ -1,4 +1,4 @@
-"""The Northbound database's server as something that fails: killed, started again, frozen."""
+"""The Northbound database's server as a failing component: killed, restarted or stopped."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from harness.waiting import wait_equal, wait_until
 
 
 class Northbound:
-    """The one of a lab. Whatever a test does to it, `mended` leaves it running."""
+    """Northbound database server of a lab. `mended` leaves it running."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -29,13 +29,13 @@ class Northbound:
         return pid
 
     def kill(self) -> None:
-        """Returns when it is gone: nobody listens, no connection is left."""
+        """Kill the server. Returns when the process has exited, so no connection is left."""
         pid = self.pid
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not processes.is_marked(pid, self._lab.layout.directory))
 
     def start(self) -> None:
-        """With the same command line; returns when it serves."""
+        """Start the server with the same command line. Returns when it accepts connections."""
         central.run_database(self._lab.layout, self._base)
 
     def freeze(self) -> None:
@@ -50,7 +50,7 @@ class Northbound:
 
 
 class Northd:
-    """The program that translates the Northbound database, killed and started again."""
+    """ovn-northd, killed and restarted."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -65,10 +65,10 @@ class Northd:
 
 
 class Monitor:
-    """Every change of the Northbound database, as a client that is not ours sees it.
+    """Every change of the Northbound database, as an independent client receives it.
 
-    Left out is NB_Global: its counters (nb_cfg, sb_cfg, hv_cfg and their times) are those of who waits for OVN, and of
-    northd. Two rows of our own mark the begin and the end of what is counted, and show that the monitor sees.
+    NB_Global is left out, because its counters (nb_cfg, sb_cfg, hv_cfg and their timestamps) are written by northd and
+    by clients that wait for OVN. Two marker rows delimit the counted changes, and prove that the monitor receives them.
     """
 
     def __init__(self, lab: Lab, seen: Path) -> None:
@@ -82,7 +82,7 @@ class Monitor:
         self._begin = self._seen.stat().st_size
 
     def writes(self) -> list[str]:
-        """The rows that changed since the begin."""
+        """Rows that changed since the beginning."""
         end = self._seen.stat().st_size
         name = self._mark()
         with self._seen.open() as file:
@@ -125,7 +125,7 @@ def monitoring(lab: Lab, folder: Path) -> Iterator[Monitor]:
 
 @contextmanager
 def breaking(lab: Lab) -> Iterator[Northbound]:
-    """Whatever was done to it: in the end it runs."""
+    """Yield the server for tests that break it, and leave it running at the end."""
     northbound = Northbound(lab)
     try:
         yield northbound

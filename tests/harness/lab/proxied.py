@@ -1,4 +1,4 @@
-"""Listeners of the lab that proxies serve, and their clients."""
+"""Proxied listeners of the lab, and their clients."""
 
 from harness.lab.site import Site
 
@@ -6,7 +6,7 @@ OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents"}
 
 
 def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple[str, str]:
-    """The code, and who answered, or where it leads to. Raises CommandFailed."""
+    """Status code, and the name of the member or the redirect's target. Raises CommandFailed."""
     host = f"[{vip}]" if ":" in vip else vip
     words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{redirect_url}", *more, f"http://{host}{path}"]
     *body, last = site.lab.exec(client, words).strip().splitlines()

@@ -1,6 +1,6 @@
-"""Servers of two releases on one store, which are replaced one by one while a client writes.
+"""Servers of two releases with one store, replaced one by one while a client writes.
 
-The older release is the program of today, the newer one the same with one format more (`harness.newer_release`).
+The older release is the current program; the newer one is the same with one more format (`harness.newer_release`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ RATE, HELD, SECONDS = 20, 10, 240
 
 @dataclass
 class Place:
-    """Where a server is, of whichever release."""
+    """Environment of a server of either release."""
 
     lab: Lab
     folder: Path
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass
 class Writer:
-    """Gives a load balancer a name after the other, at the server that answers."""
+    """Client that renames a load balancer continuously, through the server that accepts writes."""
 
     urls: list[str]
     balancer: str
@@ -78,7 +78,7 @@ class Writer:
             self.acknowledged, self.written = name, self.written + 1
         elif answer.status_code == 503:
             self.urls.reverse()
-        elif answer.status_code != 409:  # what was asked before is not applied yet
+        elif answer.status_code != 409:  # the previous change is not applied yet
             self.wrong.append(answer.text)
 
 

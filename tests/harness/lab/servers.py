@@ -1,4 +1,4 @@
-"""Fairlead servers as an operator has them: processes with a store, a log and an address, each ended in the end."""
+"""Fairlead servers as an operator runs them: processes with a store, a log and an address."""
 
 import os
 import signal
@@ -60,11 +60,11 @@ class Server:
         return self.client.get("/readyz").status_code == 200
 
     def is_holder(self) -> bool:
-        """Whether it is the one that writes."""
+        """Whether this server is the leader, which writes."""
         return self.client.get("/readyz").text == "ready\n"
 
     def has_nothing_to_do(self) -> bool:
-        """What is in OVN is what should be: asked of the server, which reads OVN."""
+        """Whether OVN has the desired rows, by the server's plan, for which it reads OVN."""
         answer = self.client.get("/operator/plan")
         return answer.status_code == 200 and answer.json()["plan"] == {}
 
@@ -79,8 +79,9 @@ class Northbound(Protocol):
 def serving(
     lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli", **environment: str
 ) -> Iterator[Server]:
-    """A server with its store in the folder; ended at the end, however it is then. One that cannot read the Southbound
-    database is not ready after half a minute.
+    """Run a server with its store in the folder, and kill it at the end.
+
+    Without a connection to the Southbound database a server is not ready after half a minute.
     """
     port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
     url = f"http://127.0.0.1:{port}"
@@ -113,21 +114,21 @@ def answers(client: httpx.Client) -> bool:
 
 
 def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
-    """The server that writes, and the one that stands by."""
+    """The leader and the standby."""
     texts = {"ready\n", "ready: another server writes\n"}
     wait_equal(lambda: {server.client.get("/readyz").text for server in (first, second)}, texts)
     return (first, second) if first.is_holder() else (second, first)
 
 
 def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:
-    """Every row of this mark in the Northbound database by table, as OVN's own client finds them: by key, or name."""
+    """Keys or names of all rows with this mark in the Northbound database, by table, read with OVN's own client."""
     rows = {table: sorted(_keys(lab, table, mark)) for table in MARKED}
     return {table: keys for table, keys in rows.items() if keys}
 
 
 def _keys(lab: Lab, table: str, mark: str) -> Iterator[str]:
     client = databases.northbound(lab.layout)
-    if table == "Load_Balancer_Group":  # has no external_ids: the name says it
+    if table == "Load_Balancer_Group":  # has no external_ids; the name has the mark
         names = (row.text("name") for row in databases.find(client, table, ("name",)))
         yield from (name for name in names if name.startswith(f"{mark},"))
         return

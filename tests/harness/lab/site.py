@@ -1,4 +1,4 @@
-"""What the end-to-end tests stand on: a Fairlead server beside the lab, networks made through its API, and machines."""
+"""Fixtures of end-to-end tests: a Fairlead server beside the lab, networks made through its API, and machines."""
 
 import re
 from collections import Counter
@@ -33,14 +33,14 @@ MARKED = (
 )
 PORT = 8080
 PATIENCE = 60
-"""Seconds for what only has to come: a machine that has much else to do is no defect."""
+"""Seconds to wait for an expected event. The value is generous, because a busy machine is no defect."""
 SAID = r"'%{http_code} %{exitcode} port=%{local_port} connected=%{time_connect} took=%{time_total} %{errormsg}\n'"
 CURL = f"curl -g -s -o /dev/null -m 15 -w {SAID}"
-"""Words of a shell, before the URL."""
+"""Shell command without the URL."""
 
 
 def codes(said: str) -> Counter[str]:
-    """How often each code was answered to `CURL`; of a request that failed, all that is known of it."""
+    """Number of responses of `CURL` by status code; a failed request has curl's error instead."""
     parts = (line.split(maxsplit=2) for line in said.splitlines())
     return Counter(code if failed == "0" else f"{code} {failed} {more}" for code, failed, more in parts)
 
@@ -78,7 +78,7 @@ class Site:
         return network
 
     def outside(self) -> Any:
-        """The external network on the lab's wire: a wire has one, so all tests of a lab share it."""
+        """The external network on the lab's physical network, of which there is one, so all tests of a lab share it."""
         found = self.cloud.network.find_network("public")
         if found is not None:
             return found
@@ -108,7 +108,7 @@ class Site:
         serve: Sequence[int] = (),
         at: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        """A port and a workload for each name, on the chassis of its value, and at these addresses."""
+        """Create a port and a workload for each name, on the chassis of its value, with the addresses in `at`."""
         network_id = self.cloud.network.find_network(network, ignore_missing=False).id
         for name, chassis in places.items():
             fixed = {"fixed_ips": [{"ip_address": each} for each in at[name]]} if name in at else {}
@@ -123,13 +123,13 @@ class Site:
         return next(addresses)
 
     def settle(self, balancer_id: str) -> None:
-        """Until the API says ACTIVE and every chassis has the flows."""
+        """Wait until the API returns ACTIVE and every chassis has the flows."""
         balancer = self.cloud.load_balancer.get_load_balancer(balancer_id)
         self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=PATIENCE)
         self.lab.wait_synced()
 
     def await_applied(self) -> None:
-        """Wait until all changes and what depends on them are written, and every chassis has the flows."""
+        """Wait until all changes and dependent rows are written, and every chassis has the flows."""
         applied = re.compile(r'^fairlead_unsettled_seconds\{dataplane="ovn"\} 0\.0$', re.MULTILINE)
         wait_until(
             lambda: applied.search(httpx.get(f"{self.url}/metrics").text),
@@ -141,7 +141,7 @@ class Site:
     def balancer(
         self, subnet: str, members: Sequence[str], *, protocol: str = "TCP", version: int = 4, **pool: Any
     ) -> Iterator[Balancer]:
-        """A load balancer on port 80 before these machines, in one call; gone at the end."""
+        """A load balancer on port 80 with these members, created in one call and deleted at the end."""
         weights, more = pool.pop("weights", {}), {"additional_vips": pool.pop("additional_vips", [])}
         more |= {name: pool.pop(name) for name in ("vip_address",) if name in pool}
         bodies = [
@@ -180,7 +180,7 @@ class Site:
 
     @contextmanager
     def counting(self) -> Iterator[dict[str, agents.Agent]]:
-        """An agent on each chassis; it begins when both tell what they count."""
+        """Run an agent on each chassis, once all of them report counters."""
         started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
         try:
             telling = f"fairlead_counting_nodes {len(started)}.0"
@@ -198,7 +198,8 @@ class Site:
         return next(member.id for member in self.cloud.load_balancer.members(balancer.pool, name=name))
 
     def our_rows(self) -> set[str]:
-        """Every row of ours in the Northbound database. Groups have no external_ids; all of this lab's are ours."""
+        """All rows of Fairlead in the Northbound database. Groups have no external_ids; all of this lab's are
+        Fairlead's."""
         rows = set()
         for table in MARKED:
             which = ["find", table, "external_ids:fairlead=fairlead"]
@@ -210,7 +211,7 @@ class Site:
 
 
 def open_site(lab: Lab, **environment: str) -> Site:
-    quotas = {"FAIRLEAD_QUOTA_ROUTER": "100"}  # files that share a lab share its store, and leave what they made
+    quotas = {"FAIRLEAD_QUOTA_ROUTER": "100"}  # tests that share a lab share its store, and leave routers behind
     service = start(lab.layout, f"127.0.0.1:{free_port()}", {**quotas, **environment})
     cloud = connect(service.url)
     lead_nobody_out(cloud)
@@ -218,7 +219,7 @@ def open_site(lab: Lab, **environment: str) -> Site:
 
 
 def connect(url: str, user: str = "", password: str = "") -> openstack.connection.Connection:
-    """As this user, or as anybody."""
+    """Connect as this user, or without authentication."""
     who = {"username": user, "password": password} if user else {}
     return openstack.connection.Connection(
         auth_type="http_basic" if user else "none",
@@ -229,7 +230,8 @@ def connect(url: str, user: str = "", password: str = "") -> openstack.connectio
 
 
 def lead_nobody_out(cloud: openstack.connection.Connection) -> None:
-    """Of the routers that earlier files left in the same lab: a VIP on the wire would be for the oldest of them."""
+    """Remove the gateways of routers that earlier tests left, because a VIP on the network would use the oldest
+    router."""
     for router in cloud.network.routers():
         if router.external_gateway_info:
             with suppress(ConflictException):

@@ -1,10 +1,10 @@
-"""Connections that send all the time, from one program of a workload: which member answered each first and last, how
-often, and whether it broke.
+"""Keeps connections busy from one program of a workload, and records the first and last member that answered each, the
+number of answers, and whether it broke.
 
     speaker.py ADDRESS PORT PROTOCOL FIRST-SOURCE-PORT
 
-Each line of standard input is a number of connections to open besides; each is answered by a line of JSON: source port
-to what is known of the connection.
+Each line of standard input is a number of additional connections to open. The response is a line of JSON that maps each
+source port to the record of its connection.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ class Speech:
     """Names of members."""
     answers: int = 0
     changed: bool = False
-    """Another member than before has answered."""
+    """Whether the answering member changed."""
     broke: bool = False
-    """The connection was reset or refused."""
+    """Whether the connection was reset or refused."""
 
 
 class Speaker:
-    """The other end of the program's pipes."""
+    """Client of the program through its pipes."""
 
     def __init__(self, process: "Popen[str]") -> None:
         self._process = process
@@ -87,7 +87,7 @@ async def speak(target: Traffic, source: int, speech: Speech) -> None:
         while not hearing.done():
             try:
                 await loop.sock_sendall(client, b"?\n")
-            except OSError:  # of UDP it is the last datagram that was refused
+            except OSError:  # for UDP, the ICMP error of the previous datagram
                 speech.broke = True
             await pause_loop(PERIOD)
         await hearing

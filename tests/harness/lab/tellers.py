@@ -11,7 +11,7 @@ from harness.lab import telling
 
 @contextmanager
 def telling_at(lab: Lab, machine: str, ports: Sequence[int], *more: str) -> Iterator[None]:
-    """Until the end of the block."""
+    """Run the server during the context."""
     words = [word for port in ports for word in ("--port", str(port))]
     command = lab.command(machine, [sys.executable, telling.__file__, "--name", machine, *words, *more])
     with subprocess.Popen(command.argv, env=command.full_environment(), stdout=subprocess.PIPE) as process:

@@ -1,13 +1,13 @@
-"""A server that tells in JSON what it was told; with `--pods`, a node of a Kubernetes cluster as proxies see it.
+"""HTTP server that returns each request in JSON; with `--pods`, a node of a Kubernetes cluster as proxies see it.
 
-Run by the path of this file. Whoever asks is told who answers, whom the connection came from, what a PROXY header said
-of it, and the request's headers. `/slow` is never answered, `/login` with a cookie.
+It runs by the path of this file. A response has the server's name, the peer's address, the content of a PROXY header,
+and the request's headers. `/slow` is never answered, and the response to `/login` sets a cookie.
 
-At a port that `--greeted` names a PROXY header is required: a connection without one is closed, without an answer.
+A port in `--greeted` requires a PROXY header: a connection without one is closed without a response.
 
-With `--pods`, a file that has the number of a Service's pods on this node, and with `--health`, where kube-proxy's
-health check of the Service listens: with `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it
-hangs up), and the health check answers 503 in the place of 200.
+`--pods` is a file with the number of a Service's pods on this node, and `--health` the port of kube-proxy's health
+check for the Service. With `externalTrafficPolicy: Local` a node without a pod drops connections (here: closes them),
+and the health check returns 503 instead of 200.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from ipaddress import ip_address
 from pathlib import Path
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-"""Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
+"""Signature of PROXY protocol version 2 (haproxy, doc/proxy-protocol.txt, section 2.2)."""
 LOCAL = 0x20
-"""Version 2 with the LOCAL command, which health checks send (haproxy, doc/proxy-protocol.txt, 2.2)."""
+"""Version 2 with the LOCAL command, which health checks send (haproxy, doc/proxy-protocol.txt, section 2.2)."""
 TLS = 0x20
 """PP2_TYPE_SSL."""
 COOKIE = "SESSION"
 
 
 async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], bytes]:
-    """What a PROXY header says, and the first bytes behind it."""
+    """Content of a PROXY header, and the first bytes after it."""
     first = await reader.readexactly(1)
-    if first == b"P":  # of PROXY, or POST, which nobody says here
+    if first == b"P":  # beginning of PROXY; no client here sends POST
         words = (first + await reader.readline()).decode().split()
         return {"version": 1, "client": words[2], "to": [words[3], int(words[5])]}, b""
     if first != SIGNATURE[:1]:
@@ -50,7 +50,7 @@ async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], by
 
 
 def _types(more: bytes) -> Iterator[int]:
-    """Of what stands behind the addresses: a type, a length of two bytes, and a value each time."""
+    """Types of the TLVs after the addresses, each with a length of two bytes and a value."""
     while more:
         yield more[0]
         more = more[3 + int.from_bytes(more[1:3]) :]
@@ -59,14 +59,14 @@ def _types(more: bytes) -> Iterator[int]:
 async def _answer(
     name: str, pods: Path | None, requires: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """`requires`: whether a PROXY header has to come first."""
+    """Answer requests on a connection. `requires` demands a PROXY header first."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         greeting, first = await _greeting(reader)
         head = first + await reader.readuntil(b"\r\n\r\n")
         if _count(pods) and (greeting or not requires):
             asked, *lines = head.decode().split("\r\n")
             if " /slow " in asked:
-                await reader.read()  # until the other end hangs up
+                await reader.read()  # until the client closes the connection
             headers = {key.lower(): text.strip() for key, _, text in (line.partition(":") for line in lines if line)}
             peer = ip_address(writer.get_extra_info("peername")[0])
             told = {"node": name, "peer": str(getattr(peer, "ipv4_mapped", None) or peer), "said": greeting}
@@ -81,7 +81,7 @@ def _count(pods: Path | None) -> int:
 
 
 async def _be_healthy(pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """kube-proxy, pkg/proxy/healthcheck."""
+    """Answer health checks as kube-proxy does (pkg/proxy/healthcheck)."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         head = await reader.readuntil(b"\r\n\r\n")
         count = _count(pods)

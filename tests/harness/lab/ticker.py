@@ -1,10 +1,9 @@
-"""New connections to one address, one after each period, from a program of a workload: when each began, and what became
-of it.
+"""Opens a connection to one address per period, from a program of a workload, and reports start and result of each.
 
     ticker.py ADDRESS PORT FIRST-SOURCE-PORT
 
-Each is told by a line of JSON when it has an answer or is given up. The program ends when its standard input is closed,
-and has told everything then.
+A line of JSON reports each connection when it is answered or has timed out. When standard input is closed, the program
+reports the remaining connections and exits.
 """
 
 import asyncio
@@ -26,26 +25,26 @@ from fairlead.lab.records import take_source_ports
 PERIOD = 0.1
 TIMEOUT = 30.0
 MOST = 5000
-"""Connections of one run."""
+"""connections per run"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A connection: when it began (Unix time), the seconds to its answer, and who gave it: "" if nobody did."""
+    """A connection: start (Unix time), seconds until the answer, and name of the machine, or "" without an answer."""
 
     at: float
     took: float
     name: str
     source: int
-    """Its port: each takes the next one."""
+    """Source port; each connection takes the next one."""
     kind: str = ""
 
 
 class Ticker:
-    """The other end of the program's pipes. `ticks` grows."""
+    """Client of the program through its pipes. `ticks` grows."""
 
     def __init__(self, process: "Popen[str]", first: int) -> None:
-        """`first` is the first source port."""
+        """Read the reports in a thread. `first` is the first source port."""
         self._process = process
         self._first = first
         self._reading = Thread(target=self._read, daemon=True)
@@ -57,13 +56,13 @@ class Ticker:
         self.ticks.extend(Tick(**json.loads(line)) for line in self._process.stdout)
 
     def has_told_of_all(self, before: float) -> bool:
-        """Whether it is known what became of each that began before this time."""
+        """Whether every connection that began before this time has a result."""
         ticks = list(self.ticks)
         since = min((tick.source for tick in ticks if tick.at >= before), default=None)
         return since is not None and sum(tick.source < since for tick in ticks) == since - self._first
 
     def stop(self) -> None:
-        """Returns when the last one is told."""
+        """Stop the program. Returns after the last report."""
         assert self._process.stdin
         self._process.stdin.close()
         self._reading.join()

@@ -1,7 +1,7 @@
-"""A whole OpenStack of its networking on the lab: Keystone, Neutron (ML2/OVN), Octavia, and Fairlead behind Octavia.
+"""An OpenStack with all its networking on the lab: Keystone, Neutron (ML2/OVN), Octavia, and Fairlead behind Octavia.
 
-Users find all of it by Keystone's catalogue. Compute is what the lab has: a machine is a port that was bound to a
-chassis, as Nova does it, and a workload with that port's name there.
+Users find all services in Keystone's catalogue. The lab replaces Nova: a machine is a port bound to a chassis, as Nova
+binds it, and a workload with that port's name there.
 """
 
 import json
@@ -31,17 +31,17 @@ from harness.ports import free_port
 
 OPENSTACK = Path(sys.executable).with_name("openstack")
 PORT = 8080
-"""Where machines answer, over TCP and UDP, with their names."""
+"""Port at which machines answer with their names, over TCP and UDP."""
 GATEWAY = "ovn-cms-options=enable-chassis-as-gw"
-"""What Neutron asks of a chassis before it puts a router's gateway there."""
+"""Option of a chassis that Neutron requires before it schedules a router's gateway there."""
 
 SILENT = "ignore_lsp_down=false"
-"""OVN answers ARP and ND for no port that is nowhere. Neutron's maintenance writes it too, but only in its first second
-and if it has its lock by then: else it tries again after a day."""
+"""Makes OVN answer ARP and ND only for bound ports. Neutron's maintenance process sets it too, but only in its first
+second and if it has its lock by then; otherwise it retries after a day."""
 
 
 def say_nothing(_: str) -> None:
-    """For who needs no progress."""
+    """Discard progress messages."""
 
 
 @dataclass
@@ -54,20 +54,20 @@ class Cloud:
     server: Server
     clouds: str
     running: ExitStack
-    """Ends all of it."""
+    """Ends all services."""
     connections: dict[str, openstack.connection.Connection] = field(default_factory=dict)
 
-    # who asks
+    # clients
 
     def of(self, user: str) -> openstack.connection.Connection:
-        """The SDK as this user, who finds everything by the catalogue."""
+        """openstacksdk as this user, with all endpoints from the catalogue."""
         if user not in self.connections:
             configuration = openstack.config.OpenStackConfig(config_files=[self.clouds]).get_one(user)
             self.connections[user] = openstack.connection.Connection(config=configuration)
         return self.connections[user]
 
     def openstack(self, user: str, line: str) -> Any:
-        """The stock command as this user: what it prints as JSON, if it prints."""
+        """Output of a stock `openstack` command as this user, parsed if it is JSON."""
         environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": self.clouds, "OS_CLOUD": user, "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
             [OPENSTACK, *shlex.split(line)], env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -76,7 +76,7 @@ class Cloud:
         return json.loads(done.stdout) if done.stdout.lstrip().startswith(("{", "[")) else done.stdout
 
     def serve_again(self, **options: str) -> None:
-        """Kill Fairlead's server, and start another one at its place and with its store."""
+        """Kill Fairlead's server, and start another one at the same address with the same store."""
         self.server.kill()
         port, southbound = int(self.server.url.rpartition(":")[2]), {"FAIRLEAD_OVN_SOUTHBOUND": self.lab.southbound}
         self.server = self.running.enter_context(fairlead(self.lab, self.folder, port, **southbound, **options))
@@ -84,7 +84,7 @@ class Cloud:
     # machines
 
     def machine(self, name: str, network: str, chassis: str) -> None:
-        """A port of Alice's that is bound to a chassis, and a workload there that answers with its name."""
+        """A port of the user Alice, bound to a chassis, and a workload there that answers with its name."""
         administrator = self.of("admin").network
         where = self.of("alice").network.find_network(network, ignore_missing=False)
         port = self.of("alice").network.create_port(name=name, network_id=where.id)
@@ -108,7 +108,7 @@ class Cloud:
         self.lab.add_workload(workload)
 
     def machines(self, places: Mapping[str, tuple[str, str]]) -> None:
-        """Of each name its network and its chassis."""
+        """Create machines, given their network and chassis by name."""
         for name, (network, chassis) in places.items():
             self.machine(name, network, chassis)
         self.lab.wait_bound(*places)
@@ -117,12 +117,12 @@ class Cloud:
     def address(self, machine: str, version: int = 4) -> str:
         return next(str(each.ip) for each in self.lab.workload(machine).interfaces if each.version == version)
 
-    # what is seen
+    # observations
 
     def answers(
         self, place: str, to: str, port: int = 80, protocol: Protocol = Protocol.TCP, count: int = 24
     ) -> set[str]:
-        """Who answered a number of connections; "" stands for those that nobody answered."""
+        """Names that answered a number of connections, and "" if some had no answer."""
         result = self.traffic(place, to, port, protocol, count)
         return {*result.answers, *([""] if result.errors else [])}
 
@@ -133,7 +133,7 @@ class Cloud:
 
 @contextmanager
 def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = say_nothing) -> Iterator[Cloud]:
-    """All of it starts here, and ends here."""
+    """Run all services in the context."""
     for node in lab.record.chassis:
         lab.exec(node.name, ["ovs-vsctl", "set", "Open_vSwitch", ".", f"external_ids:{GATEWAY}"])
     lab.exec("central", ["ovn-nbctl", "set", "NB_Global", ".", f"options:{SILENT}"])
@@ -156,7 +156,8 @@ def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = say_nothing) -> I
 
 
 def _default_rules(administrator: openstack.connection.Connection) -> None:
-    """Of security groups, which Neutron's migrations write into a database: out to anywhere, in from the same group."""
+    """Default security group rules, which Neutron's migrations would write: all egress, and ingress from the same
+    group."""
     for version in ("IPv4", "IPv6"):
         everywhere = {"ethertype": version, "used_in_default_sg": True}
         made = administrator.network.create_default_security_group_rule

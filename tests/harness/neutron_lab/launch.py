@@ -1,8 +1,8 @@
 """Runs in Neutron's own environment: `launch.py database FILE`, or `launch.py api|maintenance|sync` and their options.
 
-Neutron's migrations are for MySQL and PostgreSQL, so an empty database is made of its models, as its own tests do.
-SQLite has one writer at a time, and refuses who writes after a look at what somebody else has changed since. So threads
-take turns at transactions; who is refused all the same tries again as after a deadlock elsewhere.
+Neutron's migrations only support MySQL and PostgreSQL, so an empty database is created from its models, as in its own
+tests. SQLite has one writer at a time, and rejects a writer whose snapshot is outdated. So threads take turns at
+transactions; a rejected transaction is retried as after a deadlock elsewhere.
 """
 
 import sqlite3
@@ -17,7 +17,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
 TURN, PATIENCE = threading.RLock(), 3.0
-"""Seconds: a thread that hears of OVN looks into the database while another one, in a transaction, waits for it."""
+"""Lock, and seconds to wait for it: a thread with an OVN event reads the database while another, in a transaction,
+waits."""
 
 
 @event.listens_for(Engine, "begin")
@@ -38,7 +39,7 @@ def _locked(error: Exception, *_: object) -> None:
 
 
 def database(path: str) -> None:
-    """An empty one, whose readers do not wait for who writes."""
+    """Create an empty database in WAL mode, so readers do not wait for the writer."""
     from neutron.db.migration.models import head
 
     with sqlite3.connect(path) as connection:
@@ -47,11 +48,11 @@ def database(path: str) -> None:
 
 
 def api(port: str) -> None:
-    """Its configuration is named by OS_NEUTRON_CONFIG_DIR and OS_NEUTRON_CONFIG_FILES."""
+    """Run the API. OS_NEUTRON_CONFIG_DIR and OS_NEUTRON_CONFIG_FILES name its configuration."""
     import uvicorn
     from a2wsgi import WSGIMiddleware
 
-    sys.argv = ["neutron"]  # the module that follows reads it when it is imported
+    sys.argv = ["neutron"]  # the imported module reads it at import
     from neutron.wsgi.api import application
 
     uvicorn.run(WSGIMiddleware(application, workers=4), host="127.0.0.1", port=int(port), log_level="warning")

@@ -1,9 +1,9 @@
-"""The Northbound database as rows of plain JSON: what Neutron wrote, with and without what is ours.
+"""The Northbound database as rows of plain JSON: Neutron's rows, with and without Fairlead's.
 
-`northbound.json` is one request to an OVSDB server (`ovsdb-client transact`): it fills an empty one with
-what a Neutron 29 wrote for a small cloud: n1 (IPv4, and IPv6 without router advertisements), n2 (no DHCP, SLAAC), n3
-(stateful DHCPv6, no router), a VLAN as a tenant's network, a flat external network, a network that another project
-shares, a router with a gateway, bound machines, VIP ports as Octavia and OVN's stock provider make them, floating IPs.
+`northbound.json` is one request to an OVSDB server (`ovsdb-client transact`) that fills an empty database with the rows
+of a Neutron 29 for a small cloud: n1 (IPv4, and IPv6 without router advertisements), n2 (no DHCP, SLAAC), n3 (stateful
+DHCPv6, no router), a VLAN as a tenant's network, a flat external network, a network shared by another project, a router
+with a gateway, bound machines, VIP ports as made by Octavia and OVN's stock provider, and floating IPs.
 """
 
 import json
@@ -16,11 +16,11 @@ from fairlead.lab import Lab
 RECORDED = Path(__file__).parents[2] / "neutron_lab" / "northbound.json"
 DATABASE = "OVN_Northbound"
 OTHERS = {"Connection", "SSL"}
-"""Tables that are about the database itself."""
+"""Tables about the database server itself."""
 OURS = "fairlead"
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, dict[str, Row]]
-"""By table and the row's id."""
+"""Rows by table and UUID."""
 
 
 def recorded() -> Rows:
@@ -31,7 +31,7 @@ def recorded() -> Rows:
 
 
 def read(lab: Lab) -> Rows:
-    """Columns that say nothing are left out, as in the recording."""
+    """All rows without empty columns, as in the recording."""
     schema = json.loads(lab.exec("central", ["ovsdb-client", "get-schema", lab.northbound, DATABASE]))
     tables = sorted(set(schema["tables"]) - OTHERS)
     request = [DATABASE, *({"op": "select", "table": table, "where": []} for table in tables)]
@@ -44,18 +44,19 @@ def read(lab: Lab) -> Rows:
 
 
 def shape(rows: Rows) -> dict[str, set[str]]:
-    """Which columns of each table say something, and which keys its maps have."""
+    """Non-empty columns of each table, and the keys of its maps."""
     return {table: {word for row in each.values() for word in _words(row)} for table, each in rows.items()}
 
 
 def without_ours(rows: Rows) -> Rows:
-    """Of the rows that are not ours, without elements of their columns that are. NB_Global changes by itself."""
+    """Rows of other programs, without Fairlead's elements in their columns. NB_Global is left out, because it always
+    changes."""
     left = without(rows, {identity for each in rows.values() for identity, row in each.items() if _is_ours(row)})
     return {table: each for table, each in left.items() if table != "NB_Global"}
 
 
 def without(rows: Rows, gone: set[str]) -> Rows:
-    """Without these rows, and what refers to them."""
+    """Rows without these and without references to them."""
     return {
         table: left
         for table, each in rows.items()
@@ -64,13 +65,12 @@ def without(rows: Rows, gone: set[str]) -> Rows:
 
 
 def of_neutron(lab: Lab) -> Rows:
-    """The rows that Neutron wrote, as they are now, without what changes by itself."""
+    """Current rows of Neutron, without values that change by themselves."""
     return without_revisions(without_ours(read(lab)))
 
 
 def without_revisions(rows: Rows) -> Rows:
-    """Neutron counts what has changed, and its maintenance writes a number minutes later: of a network, say, that got
-    a subnet."""
+    """Rows without revision numbers. Neutron's maintenance process updates them minutes after a change."""
     return {
         table: {
             identity: {column: _uncounted(value) for column, value in row.items()} for identity, row in each.items()
@@ -86,7 +86,7 @@ def _uncounted(value: Any) -> Any:
 
 
 def differences(before: Rows, after: Rows) -> list[str]:
-    """In words: which row, which column, what it was and what it is."""
+    """Differences as text: row, column, old and new value."""
     return [
         f"{table} {identity}: {column} was {old.get(column)}, is {new.get(column)}"
         for table in sorted({*before, *after})
@@ -98,7 +98,7 @@ def differences(before: Rows, after: Rows) -> list[str]:
 
 
 def _is_ours(row: Row) -> bool:
-    """As our driver finds them after a restart: by their marks. Groups of load balancers have only a name."""
+    """Whether the row has Fairlead's mark, by which the driver finds it after a restart. Groups have only a name."""
     return OURS in _mapping(row.get("external_ids")) or str(row.get("name", "")).startswith(f"{OURS},")
 
 
@@ -108,7 +108,7 @@ def _less(row: Row, gone: set[str]) -> Row:
 
 
 def _without(value: Any, gone: set[str]) -> Any:
-    """A set of references without some; one that has one left is written as that one."""
+    """Set of references without some of them; a set of one is encoded as the element."""
     atoms = value[1] if isinstance(value, list) and value[0] == "set" else [value]
     left = [atom for atom in atoms if not (isinstance(atom, list) and atom[0] == "uuid" and atom[1] in gone)]
     if len(left) == len(atoms):

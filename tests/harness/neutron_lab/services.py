@@ -1,4 +1,4 @@
-"""A real Neutron and a real Octavia as an operator configures them, with Keystone: processes ended by their ids."""
+"""A real Neutron and a real Octavia with Keystone, configured as by an operator, as processes of this test alone."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ NEUTRON = ROOT / ".venv-neutron-server"
 OCTAVIA = ROOT / ".venv-octavia"
 KEYSTONE = ROOT / ".venv-keystone"
 LAUNCH_OCTAVIA = Path(__file__).parents[1] / "octavia_plugin" / "launch.py"
-START_TIMEOUT = 300.0  # seconds: a service reads some thousand files, and a machine may have much else to do
+START_TIMEOUT = 300.0  # seconds; a service reads some thousand files, on a possibly busy machine
 NEUTRON_CONF = """
 [DEFAULT]
 core_plugin = ml2
@@ -97,12 +97,12 @@ NETWORK_DRIVER = """
 [controller_worker]
 network_driver = fairlead_network_driver
 """
-"""Part of octavia.conf for an Octavia that leaves VIPs to Fairlead's own driver."""
+"""Part of octavia.conf that leaves VIPs to Fairlead's own network driver."""
 
 
 @dataclass
 class Service:
-    """The processes of one service, each with its children in a group of its own."""
+    """The processes of one service, each with its children in a process group."""
 
     folder: Path
     url: str
@@ -124,7 +124,7 @@ class Service:
         )
 
     def run(self, name: str, *more: str) -> str:
-        """A command to its end; what it says."""
+        """Run a command to its end, and return its output."""
         environment = {**os.environ, **self.environment, "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
             [*self.commands[name], *more],
@@ -138,7 +138,7 @@ class Service:
         return done.stdout + done.stderr
 
     def kill(self, name: str) -> None:
-        """And all of its children."""
+        """Kill a process and all its children."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -156,13 +156,13 @@ class Service:
 
 
 def missing() -> list[Path]:
-    """What is not installed of these services."""
+    """Environments of these services that are not installed."""
     return [place for place in (KEYSTONE, NEUTRON, OCTAVIA) if not (place / ".installed").exists()]
 
 
 @contextmanager
 def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
-    """Its API and its maintenance start here; `await_answer` says when the API is there. `sync` can be run."""
+    """Start Neutron's API and maintenance process. `await_answer` waits for the API, and `sync` can be run."""
     folder.mkdir()
     shutil.copy(NEUTRON / "empty" / "neutron.db", folder)
     conf = NEUTRON_CONF.format(
@@ -183,7 +183,7 @@ def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
         "sync": [*launch, "sync", *configured],
     }
     environment = {
-        "ASGI_WORKERS": "1",  # so many answer the API; Neutron shares the work of its OVN events among them
+        "ASGI_WORKERS": "1",  # number of API processes, among which Neutron distributes OVN events
         "TMPDIR": str(folder),
         "OS_NEUTRON_CONFIG_DIR": str(folder),
         "OS_NEUTRON_CONFIG_FILES": "neutron.conf",
@@ -193,7 +193,7 @@ def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
 
 
 class HasDatabases(Protocol):
-    """Of OVN."""
+    """The remotes of OVN's databases."""
 
     @property
     def northbound(self) -> str: ...
@@ -205,7 +205,7 @@ class HasDatabases(Protocol):
 def octavia(
     folder: Path, ovn: HasDatabases, keystone: Cloud, neutron: str, fairlead: str, password: str, more: str = ""
 ) -> Iterator[Service]:
-    """Its API and driver-agent start here. Beside ours it has its stock provider, `ovn`. `more` is of octavia.conf."""
+    """Start Octavia's API and driver-agent, with the stock provider `ovn` too. `more` is appended to octavia.conf."""
     folder.mkdir()
     port = free_port()
     conf = OCTAVIA_CONF.format(
@@ -225,7 +225,7 @@ def octavia(
     commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}
     commands["adopt"] = [*launch, "fairlead", "octavia", "adopt", *configured]
     keystone.enter("load-balancer", f"http://127.0.0.1:{port}")
-    environment = {"OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1"}  # its API and its agent write at once
+    environment = {"OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1"}  # API and agent write concurrently
     service = Service(folder, f"http://127.0.0.1:{port}", environment, commands)
     service.run("database")
     yield from _serving(service, "agent", "api")

@@ -1,6 +1,7 @@
-"""A real Octavia beside a Fairlead server and a real ovsdb-server: processes of this test alone, ended by their ids.
+"""A real Octavia with a Fairlead server and a real ovsdb-server, as processes of this test alone.
 
-Octavia has its API, octavia-driver-agent with our agent in it, and SQLite; its Neutron is Fairlead's network door.
+Octavia consists of its API, octavia-driver-agent with Fairlead's provider agent, and SQLite. Its Neutron is Fairlead's
+network front end.
 """
 
 import json
@@ -28,15 +29,15 @@ LAUNCH = Path(__file__).with_name("launch.py")
 PROJECT = "a" * 32
 USER, PASSWORD = "octavia", "secret"
 PATIENCE = 4
-"""Seconds: what the agent takes for lost in so little time is no request of this machine's, slow as it may be, since
-each test lets Octavia rest."""
-DATABASE_TIMEOUT = 300  # seconds: how long a commit waits for a reader of SQLite; meanwhile no reader begins
+"""Seconds after which the agent treats a request as lost. Each test lets Octavia become idle first, so no request of a
+slow machine takes that long."""
+DATABASE_TIMEOUT = 300  # seconds for which a commit waits for a reader of SQLite, while no reader can begin
 AGENT_CONF = """
 [database]
 connection = sqlite:///{folder}/octavia.db?timeout=5
 """
-"""Part of the configuration for the agent: its commit may come first, and all others wait until it gives up."""
-SETTLED = 300.0  # seconds: a loaded machine takes a minute to start an agent
+"""Configuration of the agent: its commit may be the first, and all others wait until it gives up."""
+SETTLED = 300.0  # seconds; a loaded machine takes a minute to start an agent
 CONF = """
 [DEFAULT]
 transport_url = fake://
@@ -80,7 +81,7 @@ STOCK_CONF = """
 ovn_nb_connection = unix:{folder}/nb.sock
 ovn_sb_connection = unix:{folder}/sb.sock
 """
-"""Of Octavia's stock provider, which writes into the same Northbound database."""
+"""Configuration of Octavia's stock OVN provider, which writes to the same Northbound database."""
 CLOUDS = """
 clouds:
   fairlead:
@@ -122,11 +123,11 @@ class Database:
 
 
 class Gone(AssertionError):
-    """What is asked about is not there."""
+    """Raised if an object does not exist."""
 
 
 def content_of(answer: httpx.Response) -> Any:
-    """Raises Gone."""
+    """Body of a response. Raises Gone."""
     if answer.status_code == 404:
         raise Gone(answer.text)
     assert answer.status_code < 300, answer.text
@@ -135,32 +136,32 @@ def content_of(answer: httpx.Response) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Statuses:
-    """The provisioning and the operating status of each object, by id."""
+    """Provisioning and operating status of each object, by id."""
 
     octavia: dict[str, tuple[str, str]] | None
     fairlead: dict[str, tuple[str, str]]
 
     def agree(self) -> bool:
-        """Whether both have the same and nothing is pending."""
+        """Whether both have the same statuses and none is pending."""
         return self.octavia == self.fairlead and not any(
             provisioning.startswith("PENDING") for provisioning, _ in self.fairlead.values()
         )
 
 
 class Agreement:
-    """What Octavia says beside what Fairlead says."""
+    """Comparison of Octavia's statuses with Fairlead's."""
 
     fairlead: Server
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Octavia's API; what it answers. Raises Gone."""
+        """Response of Octavia's API. Raises Gone."""
         raise NotImplementedError
 
     def log(self, name: str) -> str:
         raise NotImplementedError
 
     def everything(self) -> dict[str, tuple[str, str]]:
-        """The provisioning and the operating status of all that Octavia has, by id."""
+        """Provisioning and operating status of all of Octavia's objects, by id."""
         balancers, listeners, pools, monitors = (
             self.ask("GET", plural)[plural] for plural in ("loadbalancers", "listeners", "pools", "healthmonitors")
         )
@@ -169,14 +170,14 @@ class Agreement:
         return {each["id"]: (each["provisioning_status"], each["operating_status"]) for each in every}
 
     def _at_one_moment(self) -> dict[str, tuple[str, str]] | None:
-        """None where something went between two questions."""
+        """All statuses, or None if an object was deleted between two requests."""
         try:
             return self.everything()
         except Gone:
             return None
 
     def truth(self) -> dict[str, tuple[str, str]]:
-        """The same of all that Fairlead has."""
+        """Provisioning and operating status of all of Fairlead's objects, by id."""
         page = self.fairlead.client.get("/plugin/statuses").json()
         assert page["next"] is None
         kinds = ("listeners", "pools", "members", "healthmonitors")
@@ -190,7 +191,7 @@ class Agreement:
         return _Statuses(octavia=self._at_one_moment(), fairlead=self.truth())
 
     def settle(self, seconds: float = SETTLED) -> dict[str, tuple[str, str]]:
-        """Wait until nothing is pending, and Octavia has the statuses of Fairlead; they are returned."""
+        """Wait until nothing is pending and Octavia's statuses equal Fairlead's, and return them."""
         try:
             return wait_until(self._statuses, "both to agree", is_enough=_Statuses.agree, seconds=seconds).fairlead
         except AssertionError as error:
@@ -209,7 +210,7 @@ class Cloud(Agreement):
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, name: str, *more: str) -> None:
-        """`api` or `agent`, with its children in a group of its own. More options are those of `override`."""
+        """Start `api` or `agent`, with its children in a process group. `more` are files of `override`."""
         own = ("agent.conf",) if name == "agent" else ()
         command = [OCTAVIA, LAUNCH, name, *self._files(*own, *more)]
         with (self.folder / f"octavia-{name}.log").open("ab") as log:
@@ -223,24 +224,24 @@ class Cloud(Agreement):
         return [word for name in ("octavia.conf", *more) for word in ("--config-file", str(self.folder / name))]
 
     def override(self, name: str, text: str) -> None:
-        """A file that is read after octavia.conf."""
+        """Write a file that is read after octavia.conf."""
         (self.folder / name).write_text(text)
 
     def sync(self, *words: str) -> tuple[int, Any]:
-        """What `fairlead octavia sync --json` says, and its exit code."""
+        """Exit code and output of `fairlead octavia sync --json`."""
         command = [OCTAVIA, LAUNCH, "fairlead", "octavia", "sync", "--json", *self._files(), *words]
         ran = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         assert ran.stdout, ran.stderr
         return ran.returncode, json.loads(ran.stdout)
 
     def kill(self, name: str) -> None:
-        """And all of its children."""
+        """Kill a process and all its children."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def agents(self) -> list[int]:
-        """The processes of our agent: octavia-driver-agent calls its own, and what they fork, by what they are."""
+        """PIDs of Fairlead's provider agent, which octavia-driver-agent starts, and of its children."""
         group = self.processes["agent"].pid
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_agent(pid, group)]
 
@@ -251,7 +252,7 @@ class Cloud(Agreement):
 
     @contextmanager
     def nothing_committed(self) -> Iterator[None]:
-        """Octavia writes, and its commit waits: that of SQLite does while a reader is in a transaction."""
+        """Block Octavia's commits: SQLite delays a commit while a reader is in a transaction."""
         with closing(sqlite3.connect(self.folder / "octavia.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT id FROM load_balancer").fetchall()
@@ -299,14 +300,14 @@ def fairlead(database: Northbound, folder: Path, port: int, **options: str) -> I
 
 
 def missing() -> str:
-    """What is not installed; nothing when all of it is."""
+    """Programs that are not installed, or an empty string."""
     paths = (OCTAVIA.parent.parent / ".installed", SERVER, SCHEMA)
     return " and ".join(str(each) for each in paths if not each.exists())
 
 
 @contextmanager
 def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterator[Cloud]:
-    """`more` is put behind Octavia's configuration."""
+    """Run everything. `more` is appended to Octavia's configuration."""
     with ExitStack() as stack:
         database = stack.enter_context(northbound(folder))
         server = stack.enter_context(fairlead(database, folder, free_port()))
@@ -336,7 +337,7 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
 
 @contextmanager
 def made_place(folders: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """Skips the test where it cannot be."""
+    """Run everything, or skip the test if a program is missing."""
     if what := missing():
         reason = f"needs {what} (scripts/setup lab)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)

@@ -1,10 +1,10 @@
 """Runs in Octavia's own environment: `launch.py database|api|agent --config-file octavia.conf`, and `launch.py fairlead
 octavia ...`, as `fairlead octavia ...`.
 
-Octavia's own tests leave out the database's pool_timeout in the same way: SQLite's driver does not take it. A cloud has
-Keystone before Octavia's API; where OCTAVIA_PROJECT is set there is none, and everybody is that project.
-Octavia's stock provider looks for octavia-driver-agent's sockets where they are by default, whatever is configured:
-here it is told.
+The database option pool_timeout is unset, as in Octavia's own tests, because SQLite's driver rejects it. A real cloud
+has Keystone before Octavia's API; if OCTAVIA_PROJECT is set there is none, and every caller has that project.
+
+Octavia's stock provider ignores the configured sockets of octavia-driver-agent, so their paths are patched here.
 """
 
 import os
@@ -23,14 +23,14 @@ from oslo_config import cfg
 
 config.cfg.CONF.set_default("pool_timeout", None, "database")
 BUSY = 60.0
-"""Seconds for which a request is asked again."""
+"""Seconds for which a request is repeated."""
 if "OCTAVIA_SOCKETS" in os.environ:
     names = ("status", "stats", "get")
     DriverLibrary.__init__.__defaults__ = tuple(f"{os.environ['OCTAVIA_SOCKETS']}/{name}.sock" for name in names)
 
 
 def database() -> None:
-    """An empty one. Octavia's migrations are for MySQL and PostgreSQL."""
+    """Create an empty database. Octavia's migrations only support MySQL and PostgreSQL."""
     from octavia.db import api, base_models, models
 
     config.init(sys.argv[1:])
@@ -56,7 +56,7 @@ def database() -> None:
 
 
 def _add_deleted(session: Any, models: Any) -> None:
-    """What load balancers are said to have had whose flavor or zone was deleted, as Octavia's migrations add it."""
+    """Placeholders for deleted flavors and zones of load balancers, as Octavia's migrations add them."""
     nobody, name = constants.NIL_UUID, "DELETED-PLACEHOLDER"
     of_nobody = {"id": nobody, "name": name, "provider_name": constants.DELETED}
     session.add(models.FlavorProfile(**of_nobody, flavor_data="{}"))
@@ -86,8 +86,11 @@ def api() -> None:
 
 
 def asked_again(made: Any) -> Callable[..., Iterable[bytes]]:
-    """The API for several who write at once. Where MySQL has one transaction wait for another, SQLite refuses what has
-    read before it writes, at once and whatever its timeout; that has written nothing, and is asked again."""
+    """The API for concurrent writers: repeats requests that SQLite rejects.
+
+    Where MySQL makes one transaction wait for another, SQLite immediately rejects a transaction that reads before it
+    writes, regardless of its timeout. The rejected transaction has written nothing, so the request is repeated.
+    """
 
     def ask(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)

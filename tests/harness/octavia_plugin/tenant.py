@@ -1,4 +1,4 @@
-"""A tenant of an Octavia whose processes are killed meanwhile: random requests, any of which may fail."""
+"""A tenant that sends random requests to an Octavia whose processes are killed; any request may fail."""
 
 import re
 from collections import Counter
@@ -13,30 +13,30 @@ from harness.waiting import pause
 
 BALANCERS = 4
 MEMBERS = range(100, 110)
-"""The last parts of the addresses of members."""
-SETTLE_SECONDS = 300.0  # after the last attack: a loaded machine takes a minute to start an agent
+"""Last octets of the members' addresses."""
+SETTLE_SECONDS = 300.0  # after the last attack; a loaded machine takes a minute to start an agent
 PAUSES = (1, 5)
-"""Operations that Octavia accepts between two attacks."""
+"""Minimum and maximum number of accepted operations between two attacks."""
 BUSY = 0.02  # seconds until the next request after a 409
-RETRY = 0.1  # seconds until the next request after one without an answer
+RETRY = 0.1  # seconds until the next request after one without a response
 ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass
 class Tenant:
-    """A tenant that sends one random request after the other, and takes any answer."""
+    """A tenant that sends one random request after the other, and accepts any response."""
 
     client: httpx.Client
     subnet: str
     random: Random
     ids: dict[str, list[str]] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
-    """Codes, with the sentence of a refusal."""
+    """Status codes, with the message of an error."""
     unanswered: int = 0
 
     @property
     def taken(self) -> int:
-        """Operations that Octavia has accepted."""
+        """Number of operations that Octavia accepted."""
         return sum(answer < "300" for answer in self.answers)
 
     def table(self) -> str:
@@ -70,7 +70,7 @@ class Tenant:
             pause(BUSY)
 
     def one(self, kind: str) -> str:
-        """Its path."""
+        """Path of a random object of this kind."""
         return self.random.choice(self.ids.get(kind) or [f"{kind}/00000000-0000-4000-8000-000000000000"])
 
     def _made(self, kind: str, answer: Mapping[str, Mapping[str, Any]], path: str = "") -> None:
@@ -78,7 +78,7 @@ class Tenant:
             self.ids.setdefault(kind, []).append(f"{path or kind}/{each['id']}")
 
     def make(self) -> None:
-        """A load balancer with all that it can hold."""
+        """Create a load balancer with all kinds of parts."""
         monitor = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
         pool = {"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [self._new_member()]}
         listener = {"protocol": "TCP", "protocol_port": 80, "default_pool": {**pool, "healthmonitor": monitor}}

@@ -1,6 +1,6 @@
-"""The archives of the package as an operator gets them, and an index on loopback that has them and their requirements.
+"""The package's archives as an operator gets them, and an index on loopback with them and their requirements.
 
-Requirements come from the registry that pip on this machine is configured for; after that no other index is used.
+Requirements come from the registry for which this machine's pip is configured; later no other index is used.
 """
 
 import os
@@ -21,7 +21,7 @@ COMMAND_TIMEOUT = 600.0  # seconds; a registry may be far away
 
 
 def done(words: Sequence[str | Path], **options: object) -> str:
-    """Run a command, which has to succeed; its output."""
+    """Output of a command that must succeed."""
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT, **options)  # type: ignore[call-overload]
     assert ended.returncode == 0, f"{words}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
     return str(ended.stdout)
@@ -44,7 +44,7 @@ def build(folder: Path) -> Archives:
 
 @contextmanager
 def index_of(archives: Archives, folder: Path) -> Iterator[str]:
-    """The URL of a simple index (PEP 503) with the package, its requirements, and the tools that build it."""
+    """URL of a simple index (PEP 503) with the package, its requirements, and its build tools."""
     needs = [f"{archives.wheel}[etcd]", "pip", "setuptools", "wheel"]
     done([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder / "all", "-c", ROOT / "constraints.txt", *needs])
     for archive in list((folder / "all").iterdir()):
@@ -64,10 +64,10 @@ def index_of(archives: Archives, folder: Path) -> Iterator[str]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Keep requests out of the output of the tests."""
+        """Suppress log lines in the output of the tests."""
 
 
 def newcomer(index: str) -> dict[str, str]:
-    """The environment of a user whose pip is configured for this index alone."""
+    """Environment of a user whose pip is configured for this index alone."""
     mine = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "FAIRLEAD_"))}
     return {**mine, "PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -1,7 +1,7 @@
-"""Makes networks through the API, one after the other, until it is told to end, as callers do who try again.
+"""Creates networks through the API, one after the other until it is terminated, as a client with retries does.
 
-A POST whose answer was lost is looked for by its name before it is sent again. The newest are kept, older ones go. Each
-line that is printed is of one more: how many there were, and the longest that one took.
+If the response to a POST is lost, the network is looked up by its name before the POST is repeated. Only the newest
+networks are kept. A printed line per network has the number of networks so far and the longest duration of one.
 """
 
 import json
@@ -23,7 +23,7 @@ class Caller:
         self._client = client
 
     def _ask(self, method: str, path: str, **more: object) -> httpx.Response | None:
-        """None if nobody knows what came of it."""
+        """Response to a request, or None if its effect is unknown."""
         try:
             answer = self._client.request(method, path, **more)  # type: ignore[arg-type]
         except httpx.TransportError:
@@ -34,7 +34,7 @@ class Caller:
         return answer if answer.status_code == 404 else answer.raise_for_status()
 
     def make(self, name: str) -> str:
-        """Its id, when it is there."""
+        """Id of the network, once it exists."""
         while True:
             found = self._ask("GET", NETWORKS, params={"name": name})
             if found is not None and found.json()["networks"]:

@@ -1,5 +1,6 @@
-"""Hosts on one machine: each has the machine's files, which it may change for itself alone, its own processes, its own
-network. One that is ended has lost its power: nobody says goodbye, and its disk is gone.
+"""Hosts on one machine, each with a private copy-on-write view of the machine's files, its own processes and network.
+
+Ending a host is a power failure: connections are not closed, and its disk is lost.
 """
 
 import os
@@ -15,9 +16,9 @@ from harness.package.archives import COMMAND_TIMEOUT, ROOT, done
 from harness.waiting import wait_until
 
 SOURCE, PACKAGES, PYTHON = "/opt/fairlead/source", "/opt/fairlead/packages", "/opt/python"
-"""Folders of a host: the product, its requirements, and a Python that is not the system's."""
+"""Folders of a host: the product, its requirements, and a Python other than the system's."""
 SYSTEM = (Path("/usr"), Path("/usr/local"))
-"""Prefixes of the system's Python, which each host has by its own."""
+"""Prefixes of the system's Python, which every host has anyway."""
 BEGIN = """
 set -e
 umask 022
@@ -37,9 +38,11 @@ hostname "$name"
 ip link set lo up
 exec chroot root "$python" -c "$program"
 """
-"""Arguments: the folder of the host, its name, its Python, the program of its first process; then pairs of a folder of
-this machine and its place in the host. A bind mount is readable to each user of the host, wherever the folder is here:
-a checkout or a Python may be below /tmp, which the host hides, or below a home that is closed to others.
+"""Script that starts a host.
+
+Arguments: the folder of the host, its name, its Python, and the program of its first process; then pairs of a folder of
+this machine and its path in the host. A bind mount is readable to every user of the host, wherever the folder is here:
+a checkout or a Python may be below /tmp, which the host hides, or below a private home directory.
 """
 REAP = """
 import os, signal
@@ -59,13 +62,13 @@ SYSTEMCTL = "/usr/local/lib/systemctl.py"
 
 
 def _interpreter() -> Path:
-    """The path of this Python in a host."""
+    """Path of this Python in a host."""
     found, prefix = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
     return found if prefix in SYSTEM else Path(PYTHON, found.relative_to(prefix))
 
 
 def _folders() -> Mapping[Path, str]:
-    """Folders of this machine that Fairlead needs, and their places in a host."""
+    """Folders of this machine that Fairlead needs, and their paths in a host."""
     prefix = Path(sys.base_prefix).resolve()
     needed = {Path(fairlead.__file__).resolve().parents[1]: SOURCE, Path(sysconfig.get_path("purelib")): PACKAGES}
     return needed if prefix in SYSTEM else {**needed, prefix: PYTHON}
@@ -99,7 +102,7 @@ class Host:
         ]
 
     def sh(self, script: str) -> str:
-        """Each of its commands has to succeed."""
+        """Output of a script; each of its commands must succeed."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
         ended = subprocess.run(
             [*self._inside(), "sh", "-e", "-x", "-c", script],
@@ -121,13 +124,13 @@ class Host:
         subprocess.run(words, input=text, text=True, check=True)
 
     def copy(self, folder: Path, to: str) -> None:
-        """What the folder has, with its modes."""
+        """Copy the content of a folder, with its modes."""
         archive = subprocess.run(["tar", "-C", folder, "-c", "."], capture_output=True, check=True).stdout
         inside = f"rm -rf {to} && mkdir -p {to} && tar -C {to} -x --no-same-owner"
         subprocess.run([*self._inside(), "sh", "-c", inside], input=archive, check=True)
 
     def install(self) -> None:
-        """The part of an installation that registries are for, and systemd's in the place of systemd."""
+        """Install the files that a package would, with a replacement of systemctl."""
         python = _interpreter()
         self.put("/usr/bin/fairlead", FAIRLEAD.format(python=python), 0o755)
         self.put(SYSTEMCTL, Path(__file__).with_name("systemctl.py").read_text(), 0o644)
@@ -143,7 +146,7 @@ class Host:
 
 
 class Wire:
-    """What the hosts are plugged into, in a network namespace of its own, which is where the operator is too."""
+    """The hosts' common network, in a network namespace of its own, with the operator in it."""
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
@@ -161,7 +164,7 @@ class Wire:
         done([*self.inside, "ip", *words])
 
     def plug(self, host: Host, address: str) -> None:
-        """Its end is gone with the host."""
+        """Plug in a host. The interface disappears with the host."""
         with suppress(AssertionError):
             self._ip("link", "delete", host.name)
         self._ip("link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))

@@ -1,6 +1,6 @@
-"""Images built and run by podman as root, its storage in a folder of the test's own: nothing of the machine's is used.
+"""Images built and run by podman as root, with its storage in the test's folder, independent of the machine's storage.
 
-Containers are in no control group, for a machine of tests may not be allowed to make one.
+Containers have no control group, because a test machine may not be allowed to create one.
 """
 
 import json
@@ -16,7 +16,7 @@ from harness.package.archives import done
 from harness.waiting import DEADLINE
 
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=1024:1024")
-"""That need no privilege to be set."""
+"""Limits that need no privilege."""
 APART = (
     "unshare",
     "--mount",
@@ -25,7 +25,7 @@ APART = (
     'umount -R /sys/fs/cgroup; mount -t tmpfs none /sys/fs/cgroup; exec "$@"',
     "-",
 )
-"""podman and its runtime take a tree of mixed versions for an error, even where they make no group."""
+"""Hides the cgroup hierarchies: podman and its runtime reject a mix of versions, even without control groups."""
 
 
 class Podman:
@@ -49,14 +49,14 @@ class Podman:
         return done(self._words(*words))
 
     def offer(self, tree: Path, name: str) -> None:
-        """The system in the folder, as the image that a registry would have by this name."""
+        """Import a folder as the image that a registry would have under this name."""
         archive = self._folder / "tree.tar"
         done(["tar", "-C", tree, "-cf", archive, "."])
         self("import", archive, name)
         archive.unlink()
 
     def build(self, file: Path, context: Path, name: str, **arguments: str) -> None:
-        """From what was offered alone."""
+        """Build an image from imported images only."""
         told = [f"--build-arg={key}={text}" for key, text in arguments.items()]
         how = ("--pull=never", "--format=docker", "--isolation=chroot", "--network=host", "--layers=false")
         self("build", *how, *told, "-f", file, "-t", name, context)
@@ -67,7 +67,7 @@ class Podman:
 
     @contextmanager
     def running(self, image: str, log: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
-        """In the foreground, ended at the end."""
+        """Run a container in the foreground, and end it with the context."""
         words = self._words("run", "--rm", "--network=host", "--cgroups=disabled", *LIMITS, *options, image)
         with log.open("wb") as stream:
             process = subprocess.Popen(words, stdout=stream, stderr=stream, env=dict(os.environ))
@@ -75,7 +75,7 @@ class Podman:
             yield process
         finally:
             if process.poll() is None:
-                process.terminate()  # podman hands it on
+                process.terminate()  # podman forwards the signal
             process.wait(DEADLINE)
 
     def run(self, image: str, *words: str, entry: str = "fairlead") -> str:
@@ -84,7 +84,7 @@ class Podman:
         )
 
     def health(self, container: str) -> int:
-        """What its own health check ends with."""
+        """Exit code of the container's health check."""
         words = self._words("exec", container, "fairlead", "alive")
         return subprocess.run(words, capture_output=True, check=False).returncode
 

@@ -1,6 +1,6 @@
-"""`systemctl` for a host of the lab, where no systemd runs: it starts what a unit says, as who it says, and ends it.
+"""Replacement of `systemctl` for hosts without systemd: starts a unit's commands as its user, and ends them.
 
-Units are read as they stand. What they say of confinement is left out: tests/lab/test_units.py is about that.
+Unit files are used unchanged. Sandboxing options are ignored; tests/lab/test_units.py tests them.
 """
 
 import os
@@ -46,7 +46,7 @@ class Unit:
         return found
 
     def _words(self, command: str, environment: dict[str, str]) -> Iterator[str]:
-        """`$NAME` is several words, or none (systemd.service(5))."""
+        """Words of a command. `$NAME` expands to any number of words (systemd.service(5))."""
         for word in shlex.split(command.lstrip("-@:+!")):
             if word.startswith("$"):
                 yield from shlex.split(environment.get(word.strip("${}"), ""))
@@ -111,7 +111,7 @@ def main() -> None:
         unit = Unit(name)
         if verb in ("stop", "restart"):
             unit.stop()
-        if verb in ("start", "restart", "enable"):  # enable is said with --now alone
+        if verb in ("start", "restart", "enable"):  # enable is only used with --now
             unit.start()
 
 

@@ -1,8 +1,8 @@
-"""All that strangers and tenants were seen to throw at a server, each kind a function, bounded in count.
+"""Attacks by strangers and tenants, as observed on real servers; each is a function with a bounded count.
 
-python -m harness.siege.attackers URL SHARE NAMES: all NAMES (with commas) at once, in a process of their own, until the
-end of the standard input; then it prints the outcomes as JSON. SHARE thins the counts out. Each attacker has an address
-of its own, so that the server can tell it apart.
+`python -m harness.siege.attackers URL SHARE NAMES` runs all NAMES (comma-separated) concurrently in its own process
+until the end of standard input; then it prints the outcomes as JSON. SHARE reduces the counts. Each attacker has its
+own address, so the server can distinguish them.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from harness.pools import upper_half
 from harness.siege.wire import ANSWER_TIMEOUT, GONE, Target, basic
 
 LXD = "SIEGE_LXD"
-"""The environment variable that says where LXD's clients are let in."""
+"""Environment variable with the address of LXD's listener."""
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Bounds of an attack: its end, and the share of all that was seen."""
+    """Limits of an attack: its end, and the share of the observed counts."""
 
     ended: threading.Event
     share: float
@@ -43,7 +43,7 @@ Attacker = Callable[[Target, Order], Awaitable[None]]
 
 
 async def _repeat(order: Order, times: int, at_once: int, act: Callable[[int], Awaitable[object]]) -> None:
-    """`act` so many times, so many of them at once, until the time is over."""
+    """Call `act` `times` times, `at_once` of them concurrently, until the attack ends."""
     numbers = iter(range(times))
 
     async def work() -> None:
@@ -60,7 +60,8 @@ async def _repeat(order: Order, times: int, at_once: int, act: Callable[[int], A
 
 
 async def silent_connections(target: Target, order: Order) -> None:
-    """1,100 connections, more than a process may have files, that say nothing, or a byte of a head each second."""
+    """1,100 connections, more than a process may have open files, that send nothing, or one byte of a head per
+    second."""
 
     async def hold(number: int) -> None:
         while order.goes_on:
@@ -79,7 +80,7 @@ async def silent_connections(target: Target, order: Order) -> None:
 
 
 async def slow_bodies(target: Target, order: Order) -> None:
-    """Heads that promise a body of which a byte a second comes."""
+    """Heads that announce a body, followed by one byte of it per second."""
 
     async def send(number: int) -> None:
         async with target.connect() as (reader, writer):
@@ -94,7 +95,7 @@ async def slow_bodies(target: Target, order: Order) -> None:
 
 
 async def _pour(target: Target, order: Order, head: bytes, drop: bytes, most: int) -> None:
-    """`drop` after `head` until the server hangs up; bytes that it took are counted in MiB."""
+    """Send `head`, then `drop` until the server closes the connection; count the accepted MiB."""
     sent = 0
     with contextlib.suppress(OSError, TimeoutError):
         async with target.connect() as (_, writer):
@@ -109,7 +110,7 @@ async def _pour(target: Target, order: Order, head: bytes, drop: bytes, most: in
 
 
 async def trailers(target: Target, order: Order) -> None:
-    """Fields behind the last chunk, without an end."""
+    """Trailer fields after the last chunk, without an end."""
     head = target.head("POST", f"{NETWORK}/networks", Transfer_Encoding="chunked") + b"0\r\n"
     await _repeat(order, 4, 2, lambda _: _pour(target, order, head, b"x: y\r\n" * 2**13, order.count(512) * 2**20))
 
@@ -120,7 +121,7 @@ async def chunk_extensions(target: Target, order: Order) -> None:
 
 
 async def heads(target: Target, order: Order) -> None:
-    """Header fields without an end, and a path without one."""
+    """Header fields without an end, and a path without an end."""
     most = order.count(256) * 2**20
     for head, drop in ((b"GET / HTTP/1.1\r\n", b"x: y\r\n" * 2**13), (b"GET /", b"a" * 2**16)):
         for _ in range(2):
@@ -128,13 +129,13 @@ async def heads(target: Target, order: Order) -> None:
 
 
 async def pipelines(target: Target, order: Order) -> None:
-    """Requests without waiting for an answer, which nobody reads."""
+    """Pipelined requests whose responses are not read."""
     request = target.head("GET", "/healthz")
     await _repeat(order, 4, 2, lambda _: _pour(target, order, b"", request * 2**10, order.count(64) * 2**20))
 
 
 async def paths(target: Target, order: Order) -> None:
-    """20,000 paths that do not exist, and names that would be lines of the log."""
+    """20,000 nonexistent paths, with names that would inject lines into the log."""
 
     async def ask(number: int) -> None:
         await target.call("GET", f"/nothing{number}/x%0A2026-01-01%20INFO%20all%20is%20well%1b[2J")
@@ -143,13 +144,13 @@ async def paths(target: Target, order: Order) -> None:
 
 
 async def methods(target: Target, order: Order) -> None:
-    """The same with every method that the parser knows."""
+    """Nonexistent paths with every method that the parser accepts."""
     known = ["PROPFIND", "MKCOL", "M-SEARCH", "PURGE", "LINK", "SUBSCRIBE", "TRACE", "REPORT", "SOURCE", "UNLOCK"]
     await _repeat(order, order.count(1000), 2, lambda number: target.call(known[number % len(known)], f"/{number}/x"))
 
 
 async def wrong_passwords(target: Target, order: Order) -> None:
-    """2,000 wrong passwords, and gone without waiting for the answer."""
+    """2,000 wrong passwords, without waiting for the responses."""
 
     async def knock(number: int) -> None:
         thief = Target(url=target.url, source=target.source, authorization=basic("ann", f"wrong {number}"))
@@ -162,7 +163,7 @@ async def wrong_passwords(target: Target, order: Order) -> None:
 
 
 async def patient_thieves(target: Target, order: Order) -> None:
-    """Wrong passwords of many names, each waiting for its answer."""
+    """Wrong passwords of many names, each waiting for its response."""
 
     async def knock(number: int) -> None:
         name = "ann" if number % 2 else f"nobody{number}"
@@ -178,7 +179,7 @@ async def patient_thieves(target: Target, order: Order) -> None:
 
 
 async def strangers_to_lxd(target: Target, order: Order) -> None:
-    """At LXD's listener: endless handshakes, guesses of tokens, doors that are closed to them, and websockets."""
+    """Attacks on LXD's listener: endless handshakes, guessed tokens, forbidden paths, and websockets."""
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     place = os.environ[LXD]
@@ -211,11 +212,11 @@ async def strangers_to_lxd(target: Target, order: Order) -> None:
     await _repeat(order, order.count(8000), 100, knock)
 
 
-# with a password: each is a user of that name, with a project of its own
+# with a password: each user has a project of the same name
 
 
 async def parallel_writes(target: Target, order: Order) -> None:
-    """100 writes at once of one tenant, over and over."""
+    """100 concurrent writes of one tenant, repeatedly."""
 
     async def write(number: int) -> None:
         await target.call("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": {"name": f"l{number}", **vip}})
@@ -250,7 +251,7 @@ async def large_pools(target: Target, order: Order) -> None:
 
 
 async def port_allocations(target: Target, order: Order) -> None:
-    """999 ports of 64 addresses each, of which one is wrong: all of it is looked at, and nothing is made."""
+    """999 ports of 64 addresses each, one of them invalid: the server checks all of it, and creates nothing."""
     network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "a"}})).json()["network"]["id"]
     subnet = {"network_id": network, "cidr": "10.16.0.0/12", "ip_version": 4}
     answer = await target.call("POST", f"{NETWORK}/subnets", {"subnet": subnet})
@@ -272,7 +273,7 @@ async def deep_trees(target: Target, order: Order) -> None:
 
 
 async def many_networks(target: Target, order: Order) -> None:
-    """2,100 networks: each of them is work for OVN."""
+    """2,100 networks, each of which OVN has to process."""
 
     async def make(number: int) -> None:
         await target.call("POST", f"{NETWORK}/networks", {"networks": [{"name": f"n{number}"}] * 20})
@@ -316,7 +317,7 @@ async def attack(url: str, order: Order, names: list[str]) -> dict[str, dict[str
     async def run(name: str) -> None:
         try:
             await ATTACKERS[name](targets[name], order)
-        except (KeyError, ValueError, OSError, TimeoutError) as error:  # refused before it began: that is an outcome
+        except (KeyError, ValueError, OSError, TimeoutError) as error:  # a rejected preparation is an outcome too
             targets[name].outcomes[f"gave up: {type(error).__name__}"] += 1
 
     await asyncio.gather(*map(run, names))

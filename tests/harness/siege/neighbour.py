@@ -1,5 +1,5 @@
-"""One tenant changes the largest load balancer that it may have, without a pause; another one makes listeners on the
-same node: real HAProxys on loopback, and the reconciler of a node."""
+"""One tenant continuously changes the largest allowed load balancer while another one creates listeners on the same
+node: real HAProxy processes on loopback, and a node's reconciler."""
 
 import asyncio
 import contextlib
@@ -39,16 +39,15 @@ ROUNDS = 10
 @dataclass(frozen=True)
 class Measured:
     alone: float
-    """Seconds until a listener of the small tenant serves, on average, where nobody else changes anything."""
+    """Mean seconds until a listener of the small tenant works, without another tenant."""
     beside: float
-    """The same beside the large tenant."""
+    """The same with the large tenant's changes."""
     between: int
-    """Times that the large tenant's load balancer was applied between a change of the other one and its apply, at
-    most."""
+    """Maximum number of applies of the large load balancer between a change of the other one and its apply."""
 
 
 def of(name: str, snapshot: Snapshot) -> list[Network | Port | LoadBalancer]:
-    """The documents of `proxied.view`, on a network of this project's own."""
+    """Documents of `proxied.view`, on a network of this project's own."""
     [network], [port], [balancer] = (
         list(each.values()) for each in (snapshot.networks, snapshot.ports, snapshot.load_balancers)
     )
@@ -68,7 +67,7 @@ def model(large: Snapshot | None, small: list[Listener]) -> Snapshot:
 
 
 def largest() -> Callable[[int], Snapshot]:
-    """With this connection limit: another one is another process."""
+    """The largest load balancer, with a given connection limit, because a changed limit replaces the process."""
     pools = [
         pool(f"p{number}", *(member(f"m{each}", 80, "127.0.0.9") for each in range(MEMBERS)))
         for number in range(MAX_PROXY_SERVERS // MEMBERS)
@@ -83,7 +82,7 @@ def largest() -> Callable[[int], Snapshot]:
 
 
 class Counted(HAProxy):
-    """Notes whose rows are applied."""
+    """Driver that records the owners of applied rows."""
 
     applied: list[Owner]
 
@@ -115,7 +114,7 @@ async def node(first: Snapshot) -> AsyncIterator[tuple[Given, Counted, Reports]]
 async def make_listeners(
     large: Callable[[int], Snapshot] | None, changing: Callable[[Given, list[Listener]], Awaitable[None]]
 ) -> tuple[float, int]:
-    """Seconds until the small tenant's listeners serve, on average, and the most applies of the large one between."""
+    """Mean seconds until the small tenant's listeners work, and the maximum of the large one's applies in between."""
     listeners, seconds, between = list[Listener](), 0.0, 0
     async with node(model(large(1000) if large is not None else None, [])) as (given, driver, reports):
         work = asyncio.ensure_future(changing(given, listeners))

@@ -1,4 +1,4 @@
-"""A server under siege, and tenants that work on: what fails, and for `make siege` the time of each request."""
+"""A server under attack, and tenants that keep working: failures, and for `make siege` the time of each request."""
 
 import json
 import os
@@ -25,24 +25,24 @@ from harness.siege.attackers import BALANCER, LXD, NETWORK, TENANTS
 from harness.waiting import DEADLINE, wait_until
 
 COST = 10
-"""Of the passwords: 60 ms of a processor for a check. What `htpasswd -B` makes by default takes 2 ms."""
+"""bcrypt cost of the passwords, 60 ms of CPU per check; the default of `htpasswd -B` takes 2 ms"""
 NEWCOMERS = 40
-"""Users who log in for the first time while it lasts."""
+"""Users that log in for the first time during the attack."""
 FILES = 1024
-"""That the server may have open: what systemd gives a service that asks for no more."""
-HONEST_TIMEOUT = 60.0  # seconds; without bounds on attackers a log-in took 120
+"""Maximum number of open files of the server: systemd's default for services."""
+HONEST_TIMEOUT = 60.0  # seconds; without limits on attackers a log-in took 120
 MIBIBYTE = 2**20
 CIDR = "10.0.0.0/24"
 
 
 @dataclass
 class Figures:
-    """Requests of one kind: the seconds that each took, and failures."""
+    """Requests of one kind: seconds that each took, and failures."""
 
     took: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     deferred: int = 0
-    """Answers 503: the server had no time for the request, which may come again."""
+    """Responses with status 503, after which a client may retry."""
 
     def measure(self, act: Any) -> None:
         began = time.perf_counter()
@@ -73,41 +73,41 @@ class Figures:
 
 @dataclass
 class Report:
-    """What the honest saw, and what became of the server."""
+    """Results of the regular tenants, and the state of the server."""
 
     writes: Figures = field(default_factory=Figures)
     reads: Figures = field(default_factory=Figures)
     logins: Figures = field(default_factory=Figures)
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
     memory: int = 0
-    """Bytes, highest, that came on top of what it had before."""
+    """Peak growth of memory in bytes."""
     metrics_took: float = 0.0
     metrics_lines: int = 0
     hold: float | None = None
-    """Seconds: the longest for which the event loop was held; None where a server does not say it."""
+    """Longest time in seconds without a return to the event loop; None if the server does not report it."""
     store: int = 0
-    """Bytes of the store's files."""
+    """Size of the store's files in bytes."""
 
     def least(self) -> int:
-        """Honest requests that were done, of the kind of which there are fewest."""
+        """Number of completed requests of the kind with the fewest."""
         return min(each.done for each in (self.writes, self.reads, self.logins))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Siege:
     seconds: float
-    """The shortest that an attack lasts."""
+    """Minimum duration of an attack."""
     share: float
-    """Of all that was seen of attackers."""
+    """Share of the observed counts of attackers."""
     honest: int
-    """Honest requests of each kind, at least, before the attack ends."""
+    """Minimum number of regular requests of each kind before the attack ends."""
 
 
 class Town:
     """The server with its users; `ann` works in the project `shop`."""
 
     def __init__(self, server: Machine, folder: Path, lxd: str) -> None:
-        """`lxd` is where LXD's clients are let in."""
+        """Prepare the clients. `lxd` is the address of LXD's listener."""
         self.server = server
         self._lxd = lxd
         self._folder = folder
@@ -133,7 +133,7 @@ class Town:
             self._balancer = f"{BALANCER}/loadbalancers/{made['id']}"
 
     def live(self, report: Report, ended: threading.Event) -> None:
-        """Write and read, on a connection that is kept and on a new one; newcomers log in from time to time."""
+        """Write and read, on a persistent and on a new connection; new users log in from time to time."""
 
         def work() -> None:
             number = 0
@@ -159,7 +159,7 @@ class Town:
                 done.result()
 
     def besiege(self, names: Sequence[str], siege: Siege) -> Report:
-        """Attack until the seconds are over and the honest tenants have done as much as they shall."""
+        """Attack until the seconds are over and the regular tenants have made the minimum number of requests."""
         report, ended = Report(), threading.Event()
         before = self.server.memory()
         with ThreadPoolExecutor(1) as threads, _attackers(self.server.url, self._lxd, names, siege.share) as attackers:
@@ -188,12 +188,12 @@ class _Attackers:
     process: "subprocess.Popen[str]"
 
     def attack(self, seconds: float) -> None:
-        """Return after so long, or when the attackers have nothing more to do."""
+        """Wait for this time, or until the attackers have finished."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
 
     def outcomes(self) -> dict[str, dict[str, int]]:
-        """End the attack; the outcomes of each attacker."""
+        """End the attack, and return the outcomes of each attacker."""
         printed, _ = self.process.communicate(timeout=DEADLINE)
         assert self.process.returncode == 0
         found: dict[str, dict[str, int]] = json.loads(printed)
@@ -202,7 +202,7 @@ class _Attackers:
 
 @contextmanager
 def _attackers(url: str, lxd: str, names: Sequence[str], share: float) -> Iterator[_Attackers]:
-    """In a process of their own, so that the work of the attackers does not delay the honest tenants."""
+    """Attackers in a process of their own, so that their work does not delay the regular tenants."""
     argv = [sys.executable, "-m", "harness.siege.attackers", url, str(share), ",".join(names)]
     environment = {**os.environ, LXD: lxd, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -1,4 +1,4 @@
-"""The least of HTTP that an attacker needs: bytes out, a status back, from an address of its own."""
+"""Minimal HTTP client of an attacker: sends bytes from its own address, and reads a status."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-ANSWER_TIMEOUT = 15.0  # seconds; an attacker that gets no answer goes on with its next request
+ANSWER_TIMEOUT = 15.0  # seconds; without a response an attacker sends its next request
 GONE, SILENT = "hung up", "no answer"
 
 
@@ -24,7 +24,7 @@ def basic(user: str, password: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     outcome: str
-    """The status, or that there was none."""
+    """The status, or the kind of failure."""
     body: bytes = b""
 
     def json(self) -> Any:
@@ -33,7 +33,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server as one attacker has it. `source` is an address of loopback: attackers are told apart by it."""
+    """A server as one attacker reaches it. `source` is a loopback address by which the server identifies the
+    attacker."""
 
     url: str
     source: str = "127.0.0.1"
@@ -63,7 +64,7 @@ class Target:
         return "\r\n".join([*lines, "", ""]).encode()
 
     async def call(self, method: str, path: str, body: object = None) -> Answer:
-        """One request on a connection of its own; what came of it is counted."""
+        """Send a request on a new connection, and count its outcome."""
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         head = self.head(method, path, Content_Length=str(len(content)), Connection="close")
         try:
