@@ -1,4 +1,4 @@
-"""All tests of this folder run in a lab."""
+"""Fixtures for the tests of this folder, all of which run in a lab."""
 
 from harness.lab.fixtures import lab, machine, native, native_machine, tidy
 

@@ -1,4 +1,4 @@
-"""End to end, with an agent on each chassis: members that die under traffic, and agents and servers that do."""
+"""End to end, with an agent on each chassis: members, agents and servers that fail under traffic."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,7 +37,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
-    """The agents by their chassis; a test may put others in their places."""
+    """Agents by chassis; a test may replace them."""
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
     for agent in started.values():
@@ -51,7 +51,7 @@ def load_to(vip: str) -> Load:
 
 @contextmanager
 def dead(site: Site, name: str, death: str) -> Iterator[None]:
-    """One of three members dies this way, and no chassis leads anything to it any more. It comes back at the end."""
+    """Make one of three members fail, wait until no chassis has flows to it, and restore it at the end."""
     die, revive = DEATHS[death]
     die(site, name)
     try:
@@ -65,7 +65,7 @@ def dead(site: Site, name: str, death: str) -> Iterator[None]:
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_dead_member_gets_its_last_connection_soon(site: Site, death: str, version: int):
-    """No connection fails once its death is known, nor when it comes back."""
+    """No connection fails after the failure was detected, nor after the recovery."""
     with (
         site.balancer(f"pine-v{version}", MEMBERS, version=version, healthmonitor=HTTP) as balancer,
         ExitStack() as load,
@@ -105,7 +105,7 @@ def test_who_is_probed_and_what_was_seen_can_be_read(site: Site):
 
 @pytest.mark.extended
 def test_agents_and_servers_that_end_or_freeze_cost_no_connection(site: Site, nodes: dict[str, agents.Agent]):
-    """A member is dead all the time: nobody may be led to it for a moment."""
+    """A member is down all the time, and must never receive a connection."""
     layout, listen = site.lab.layout, site.url.removeprefix("http://")
     with site.balancer("pine-v4", MEMBERS, healthmonitor=HTTP) as balancer:
         wait_members(site, ONLINE=3)

@@ -1,7 +1,8 @@
-"""End to end: machines that know an address by the MAC of a port find the way when it becomes a Local IP, and back.
+"""End to end: machines with a cached MAC address of a port reach the address when it becomes, or is no longer, a Local
+IP.
 
-Each has learned the MAC just before, and believes it for half an hour at least (arp(7), half of base_reachable_time):
-only an agent makes it change.
+Each has resolved the address just before, and would keep the entry for at least half an hour (arp(7), half of
+base_reachable_time). Only an agent changes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ CLIENTS = ("near", "far")
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """The owner is on chassis1, a replica and a client on each."""
+    """The owner is on chassis1, with a replica and a client on each chassis."""
     site = open_site(lab)
     site.network("sepia", "10.0.0.0/24", "fd00:a::/64")
     site.machines("sepia", {"holder": "chassis1", "copy1": "chassis1", "copy2": "chassis2"}, serve=[PORT])
@@ -49,7 +50,7 @@ def port(site: Site, name: str) -> Any:
 
 @contextmanager
 def local_ip(site: Site, version: int, *replicas: str) -> Iterator[Callable[[], None]]:
-    """The address of the holder; what is given deletes it."""
+    """A Local IP at the owner's address. Yields a function that deletes it."""
     address, made = site.address("holder", version), list[Any]()
 
     def delete() -> None:
@@ -70,7 +71,7 @@ def local_ip(site: Site, version: int, *replicas: str) -> Iterator[Callable[[], 
 
 
 def learn(site: Site, client: str, version: int) -> None:
-    """Anew, and not from what was said before."""
+    """Resolve the address again, independently of earlier announcements."""
     address = site.address("holder", version)
     site.lab.exec(client, ["ip", "neigh", "flush", "to", address])
     assert ask(site, client, version) == {"holder"}
@@ -82,7 +83,7 @@ def known(site: Site, client: str, version: int) -> str:
 
 
 def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP) -> set[str]:
-    """Who answers ten connections to the holder's address."""
+    """Names that answer ten connections to the owner's address."""
     traffic = Traffic(
         to=site.address("holder", version), port=PORT, count=10, concurrency=5, protocol=protocol, timeout=30
     )
@@ -133,7 +134,7 @@ def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
 @BOTH
 @pytest.mark.extended
 def test_what_happens_while_no_agent_is_there_is_said_later(site: Site, nodes: dict[str, agents.Agent], version: int):
-    """It comes, and it goes."""
+    """Both the creation and the deletion of the Local IP are announced later."""
     owner = port(site, "holder")
     for client in CLIENTS:
         learn(site, client, version)

@@ -19,12 +19,13 @@ MEMBERS = [f"m{number}" for number in range(10)]
 CLIENTS = ("near1", "near2", "far1", "far2")
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 CHI_SQUARE_9 = 33.7
-"""Nine degrees of freedom: chance is above it once in 10,000 runs."""
+"""Nine degrees of freedom; the probability of a larger value is 1 in 10,000."""
 
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """blue and green, dual stack, joined by a router; lonely has none. Ten members on blue, clients everywhere."""
+    """Dual-stack networks: blue and green joined by a router, and lonely without one. Ten members on blue, clients on
+    all."""
     site = open_site(lab)
     site.network("blue", "10.0.0.0/24", "fd00:a::/64")
     site.network("green", "10.0.1.0/24", "fd00:b::/64")
@@ -54,7 +55,7 @@ def check_all_answered(result: TrafficResult, members: list[str]) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_every_client_is_answered_by_every_member(site: Site, protocol: Protocol, version: int):
-    """From the same switch, from another one across the router, from each chassis."""
+    """Clients are on the same switch, on another one across the router, and on each chassis."""
     members = MEMBERS[:2]
     with site.balancer(f"blue-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
         for client in CLIENTS:
@@ -120,7 +121,7 @@ def test_one_of_ten_goes_and_no_key_of_the_others_moves(site: Site):
 
 
 def test_a_member_joins_and_keys_move_only_to_it(site: Site):
-    """From two members, a table of two buckets, to three, a table of 32: the shortest table is the same table."""
+    """Two members have a table of two buckets, three a table of 32, which is equivalent to the shorter one."""
     with site.balancer("blue-v4", ["m0", "m1"]) as balancer:
         before = ask(site, "near1", balancer, 1000, source_port_from=30_000)
         site.cloud.load_balancer.create_member(balancer.pool, name="m2", address=site.address("m2"), protocol_port=8080)
@@ -148,7 +149,8 @@ def test_a_drained_member_keeps_its_connections_and_gets_no_new_one(site: Site, 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_persistence_keeps_a_client_with_its_member(site: Site, protocol: Protocol, version: int):
-    """From the very first connection, whatever its source port; and members that come later take only their share."""
+    """A client keeps its member from the first connection on, for all source ports, and added members take only their
+    share."""
     persistence: dict[str, object] = {"type": "SOURCE_IP"}
     if protocol is Protocol.UDP:
         persistence["persistence_timeout"] = 60
@@ -185,8 +187,10 @@ def test_without_a_live_member_the_client_is_refused_at_once(site: Site, protoco
 
 
 def refused_by_the_first_segment(site: Site, client: str, balancer: Balancer, protocol: Protocol) -> bool:
-    """Or a later one only: a machine that has much else to do may need a second for it, after which one is sent again
-    (RFC 6298, section 2)."""
+    """Whether the first segment of each connection is refused.
+
+    A slow machine may take more than a second, after which a SYN is sent again (RFC 6298, section 2).
+    """
     before = segments_sent_again(site, client)
     assert ask(site, client, balancer, 4, protocol=protocol).errors == {"refused": 4}
     return segments_sent_again(site, client) == before
@@ -207,7 +211,7 @@ def test_the_vip_answers_ping(site: Site, version: int):
 
 
 def test_a_router_interface_added_and_removed_later(site: Site):
-    """A network joins the domain of a VIP that is there already, is served, and leaves again."""
+    """A network joins the domain of an existing VIP, is served, and leaves again."""
     site.network("late", "10.0.2.0/24")
     site.machines("late", {"late1": "chassis2"})
     router = site.cloud.network.find_router("r1")
@@ -249,7 +253,7 @@ def test_everything_deleted_leaves_no_row(site: Site):
 
 
 def ping(site: Site, client: str, address: str) -> None:
-    """The very first echo may find no neighbour entry yet."""
+    """Ping the address. The first request may be lost, because there is no neighbour entry yet."""
     with suppress(LabError):
         site.lab.exec(client, ["ping", "-c", "1", "-W", "1", address])
     site.lab.exec(client, ["ping", "-c", "3", "-i", "0.2", "-W", "30", address])

@@ -1,6 +1,6 @@
-"""Every stock `openstack loadbalancer` command that is about load balancers and their parts, against a real OVN.
+"""Every stock `openstack loadbalancer` command for load balancers and their parts, against a real OVN.
 
-What each prints is looked at, and that OVN has it: an object that is ACTIVE has its rows.
+The tests check the output of each command, and that an ACTIVE object has its rows in OVN.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def cli(site: Site) -> Iterator[Tried]:
 
 
 def commands() -> set[str]:
-    """All that the client has, but about what has no rows: quotas, flavors and so on."""
+    """Names of all the client's commands, except those for objects without rows, such as quotas and flavors."""
     names = {point.name.replace("_", " ") for point in entry_points(group="openstack.load_balancer.v2")}
     wanted = {name.removeprefix("loadbalancer ") for name in names}
     return {name for name in wanted if name.split()[0] not in RESOURCES}
@@ -148,7 +148,7 @@ def monitors(cli: Tried) -> None:
 
 
 def check_traffic(site: Site, cli: Tried) -> None:
-    """What the commands made answers, and the monitor says so."""
+    """Assert that the members answer, and that the monitor reports them ONLINE."""
     site.lab.wait_synced()
     result = site.lab.traffic("client", Traffic(to="10.0.0.100", port=80, count=40, concurrency=4))
     assert (result.errors, set(result.answers)) == ({}, {"one", "two"})
@@ -160,7 +160,7 @@ def check_traffic(site: Site, cli: Tried) -> None:
 
 
 def policies(cli: Tried) -> None:
-    """A switch has none: each command that would make one is refused by name, and the others find nothing."""
+    """OVN supports no L7 policies: commands that would create one fail with its name, and the others find none."""
     cli.bad("l7policy create http --action REJECT", "a requested option: L7 policies")
     assert cli.good("l7policy list -f json") == []
     for line in ("l7policy show x", "l7policy set x --name y", "l7policy unset x --name", "l7policy delete x"):
@@ -172,7 +172,7 @@ def policies(cli: Tried) -> None:
 
 
 def figures(cli: Tried) -> None:
-    """The 40 connections of `check_traffic`; probes go to the members themselves and are none of them."""
+    """The 40 connections of `check_traffic` are counted; probes go to the members directly, and are not."""
     wait_equal(lambda: cli.good("stats show shop -f json")["total_connections"], 40)
     shown = cli.good("stats show shop -f json")
     assert shown.pop("bytes_in") > 40 * 64

@@ -1,4 +1,4 @@
-"""Killed at any instant, of the server or of OVN's database: what was acknowledged is there, and OVN is as it says."""
+"""Kills of the server or of OVN's database at any time: acknowledged changes persist, and OVN converges to them."""
 
 import random
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ KILLS = 50
 LONGEST_LIFE = 0.4
 OVN_KILLS = 15
 BETWEEN_WRITES = 0.005
-"""Seconds: some 100 changes a second."""
+"""Seconds; about 100 changes per second."""
 CIDR = {"cidr": "10.0.0.0/16", "ip_version": 4, "allocation_pools": upper_half("10.0.0.0/16")}
 MARK = {"FAIRLEAD_OVN_OWNER_TAG": "crash"}
 
 
 @dataclass
 class NodeCounts:
-    """What the server has acknowledged, and what it was asked for without an answer."""
+    """Acknowledged changes, and requests without a response."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Load balancer -> its name, as acknowledged last."""
+    """Last acknowledged name of each load balancer."""
     pools: dict[str, str] = field(default_factory=dict)
     members: dict[str, set[str]] = field(default_factory=dict)
-    """Load balancer -> its members, as acknowledged last."""
+    """Last acknowledged members of each load balancer."""
     gone: set[str] = field(default_factory=set)
     unsure: set[str] = field(default_factory=set)
     acknowledged: int = 0
@@ -49,7 +49,7 @@ def write_until_it_dies(server: Server, subnet: str, node_counts: NodeCounts, ch
 
 
 def write_once(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> bool:
-    """Whether it was acknowledged. An object that is asked about is unsure until the answer is there."""
+    """Send a random request; return whether it was acknowledged. Its object is unsure until the response arrives."""
     known = sorted(node_counts.names.keys() - node_counts.unsure)
     kinds = ["create", "rename", "join", "part", "delete"] if len(known) < 40 else ["delete"]
     what = chance.choice(kinds) if len(known) > 5 else "create"
@@ -64,7 +64,7 @@ def write_once(client: httpx.Client, subnet: str, node_counts: NodeCounts, chanc
 
 
 def change(what: str, identity: str, client: httpx.Client, node_counts: NodeCounts, chance: random.Random) -> bool:
-    """False if an earlier change of the load balancer waits for OVN longer than its client: then nothing is written."""
+    """Send a change. Returns False without a change if the wait for an earlier one of the load balancer times out."""
     members = f"{POOLS}/{node_counts.pools[identity]}/members"
     match what:
         case "rename":
@@ -116,7 +116,7 @@ def good(answer: httpx.Response) -> httpx.Response:
 
 
 def build(server: Server) -> str:
-    """A network; answers its subnet."""
+    """Create a network, and return the id of its subnet."""
     network = server.make(NETWORKS, "network", name="net")["id"]
     subnet: str = server.make(SUBNETS, "subnet", network_id=network, **CIDR)["id"]
     return subnet
@@ -134,7 +134,7 @@ def check(server: Server, node_counts: NodeCounts) -> None:
 
 
 def check_rows(lab: Lab, folder: Path) -> None:
-    """Eyes that saw nothing of what happened find the rows as they should be, each once."""
+    """Assert that a new server, without memory, finds all rows right, and each once."""
     with serving(lab, folder, **MARK) as fresh:
         wait_until(fresh.is_ready)
         wait_until(fresh.has_nothing_to_do)
@@ -152,7 +152,8 @@ def tear_down(server: Server, lab: Lab) -> None:
 
 
 def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
-    """In every fifth life OVN's database dies too, shortly before the server could learn what became of its writes."""
+    """In every fifth round OVN's database is killed too, shortly before the server would get responses to its
+    writes."""
     chance, node_counts = random.Random(7), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server:
         subnet = build(server)
@@ -173,12 +174,12 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
         tear_down(server, lab)
 
 
-# OVN's database dies
+# Kills of OVN's database
 
 
 @contextmanager
 def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> Iterator[None]:
-    """Changes without an end; each is acknowledged, or refused with nothing written, whatever becomes of OVN."""
+    """Continuous changes. Each is acknowledged, or rejected without a write, whatever the state of OVN."""
     enough, failures = Event(), list[BaseException]()
 
     def write() -> None:
@@ -200,7 +201,7 @@ def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.
 
 
 def dark(server: Server, subnet: str, chance: random.Random) -> str:
-    """Made while OVN is away: acknowledged, and not called ACTIVE."""
+    """Create a load balancer while OVN is down: the request is acknowledged, and the status is not ACTIVE."""
     made = create(server.client, subnet, NodeCounts(), chance)
     assert server.balancer(made)["provisioning_status"] in ("PENDING_CREATE", "ERROR")
     return made
@@ -264,7 +265,7 @@ def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0])
 def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_path: Path, seconds: float):
-    """No probe fails: the connection stays, and what was on its way arrives."""
+    """No inactivity probe fails, so the connection remains, and pending transactions complete."""
     chance, node_counts = random.Random(10), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
         subnet = build(server)
@@ -284,7 +285,7 @@ def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_p
 
 
 def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(lab: Lab, tmp_path: Path):
-    """A connection that is up and says nothing is noticed; a server starts, and serves, without an answer."""
+    """The server detects a connection without traffic; a server that starts meanwhile serves its API without OVN."""
     chance, node_counts = random.Random(11), NodeCounts()
     with breaking(lab) as northbound:
         with serving(lab, tmp_path, **MARK, FAIRLEAD_OVN_PROBE_INTERVAL="5") as server:
@@ -311,7 +312,7 @@ def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(l
 
 
 def test_many_deletions_that_were_acknowledged_are_done_by_the_next_server(lab: Lab, tmp_path: Path):
-    """The brake on mass deletions is for a store that is not the right one; this one knows what it deleted."""
+    """The mass-deletion guard is for a wrong store; this store has the deletions."""
     chance, node_counts = random.Random(12), NodeCounts()
     with breaking(lab) as northbound:
         with serving(lab, tmp_path, **MARK) as server:

@@ -1,6 +1,6 @@
-"""End to end: a compute node dies with all that is on it, and its members get no new connections.
+"""End to end: a compute node fails with everything on it, and its members get no new connections.
 
-Nobody probes there any more, and what was seen last was good.
+The node no longer probes them, and their last probe result was good.
 """
 
 import os
@@ -41,7 +41,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @contextmanager
 def frozen(lab: Lab, chassis: str) -> Iterator[None]:
-    """All of OVN and Open vSwitch there stands still, as on a machine that has lost power."""
+    """Stop all processes of OVN and Open vSwitch on the chassis, as a power failure does."""
     folder = lab.layout.node_directory(chassis)
     pids = [processes.read_pidfile(folder / f"{name}.pid") for name in ("ovn-controller", "ovs-vswitchd")]
     assert all(pid is not None and processes.is_marked(pid, lab.layout.directory) for pid in pids), pids
@@ -73,7 +73,7 @@ def test_members_on_a_dead_node_are_down_and_back_when_it_lives_again(site: Site
 
 
 def test_a_member_whose_network_has_left_the_router_is_down(site: Site):
-    """Its probes are answered as before: they are sent beside it."""
+    """Its probes still succeed, because they are sent from the member's own chassis."""
     with site.balancer("ash-v4", ("here",), healthmonitor=MONITOR) as balancer:
         pool = site.cloud.load_balancer.get_pool(balancer.pool)
         site.cloud.load_balancer.create_member(

@@ -1,4 +1,4 @@
-"""The disk of the store as something that fails: full, read-only, its file gone. What was acknowledged is stored."""
+"""Failures of the store's disk: full, read-only, file deleted. Acknowledged changes are stored."""
 
 import os
 import sqlite3
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 MARK = {"FAIRLEAD_OVN_OWNER_TAG": "disk"}
 SIZE = 8 * 2**20
-"""Bytes: twice the log of 1,000 pages that SQLite keeps beside the database, so that a deletion has room."""
+"""Bytes: twice SQLite's write-ahead log of 1,000 pages, which is beside the database, so that a deletion has space."""
 WRITERS = 4
 
 
 @pytest.fixture
 def disk(machine: None, tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own, called so that the next run removes what a killed one left."""
+    """A small disk, named so that the next run removes it after a kill."""
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", lab_name("disk"), place], check=True)
@@ -46,7 +46,7 @@ def serving_from(disk: Path, lab: Lab, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def filled(disk: Path) -> Iterator[None]:
-    """Not a byte is left."""
+    """Fill the disk to the last byte."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for block in (2**16, 1):
@@ -78,7 +78,7 @@ def write_until_refused(server: Server, subnet: str, made: set[str], refusals: l
 
 
 def delete_until_refused(server: Server, made: set[str]) -> httpx.Response:
-    """Small things may still find room in the last page."""
+    """Delete load balancers until a deletion fails. Small ones may still fit into the last page."""
     for identity in sorted(made):
         answer = server.client.delete(f"{LBS}/{identity}?cascade=true")
         if answer.status_code != 204:
@@ -105,7 +105,7 @@ def check_refusal(answer: httpx.Response) -> None:
 
 
 def check_whole(disk: Path, server: Server, made: set[str], lab: Lab) -> None:
-    """The list, the file, the plan and the rows say the same."""
+    """Assert that the API's list, the file, the plan and the rows agree."""
     assert set(server.balancers()) == made
     with closing(sqlite3.connect(disk / "fairlead.db", timeout=5)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -204,7 +204,7 @@ def test_a_read_only_disk_is_told_at_the_start(disk: Path):
 
 @pytest.mark.parametrize("gone", ["fairlead.db", "fairlead.db-wal"])
 def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: Path, tmp_path: Path, gone: str):
-    """SQLite goes on writing to a file that has no name any more: after the next start all of that would be lost."""
+    """SQLite continues to write to a deleted file; all of that would be lost at the next start."""
     made: set[str] = set()
     with serving_from(disk, lab, tmp_path) as server, ExitStack() as undo:
         subnet = subnet_of(server)
@@ -224,7 +224,8 @@ def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: 
 
 
 async def test_a_disk_that_fills_up_while_the_log_is_copied_loses_nothing(disk: Path):
-    """A log of 1,000 pages is copied into the database behind a commit: that may fail, the commit has not."""
+    """After a commit SQLite copies a log of 1,000 pages into the database. The copy may fail without losing the
+    commit."""
     subprocess.run(["mount", "-o", f"remount,size={2 * SIZE}", disk], check=True)
 
     store = await SqliteStore.open(disk / "fairlead.db")

@@ -1,4 +1,4 @@
-"""End to end, with an agent on each chassis: what becomes of the connections of a member that dies or is removed."""
+"""End to end, with an agent on each chassis: connections of a member that fails or is removed."""
 
 import re
 import sys
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 QUICK = {"type": "TCP", "delay": 1, "delay_ms": 200, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 OPEN = 12
-"""Connections of each client."""
+"""connections per client"""
 AT = {4: "10.0.0.", 6: "fd00:a::"}
 TENANTS = ("acacia", "juniper")
-"""Each has a network with machines, and both have the same addresses."""
+"""Tenants with a network of machines each, with identical addresses."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def nodes(site: Site) -> Iterator[None]:
 
 @contextmanager
 def balanced(site: Site, tenant: str, version: int, protocol: Protocol, down_member: str) -> Iterator[Balancer]:
-    """Both tenants' load balancers have the same address."""
+    """A load balancer of the tenant. Both tenants' load balancers have the same address."""
     with site.balancer(
         f"{tenant}-v{version}",
         (f"{tenant}-1", f"{tenant}-2"),
@@ -71,7 +71,7 @@ def balanced(site: Site, tenant: str, version: int, protocol: Protocol, down_mem
 
 @contextmanager
 def talking(site: Site, place: str, balancer: Balancer, protocol: Protocol) -> Iterator[Speaker]:
-    """All are answered."""
+    """Open connections that are all answered."""
     with speaking(site.lab, place, balancer.vip, protocol) as speaker:
         speaker.open(OPEN)
         wait_until(lambda: all(each.last for each in speaker.look().values()), "all are answered")
@@ -84,7 +84,7 @@ def of(speeches: Mapping[int, Speech], name: str) -> list[Speech]:
 
 @contextmanager
 def dead(site: Site, *names: str) -> Iterator[None]:
-    """Their machines are cut off, and the probes have reported them down."""
+    """Disconnect these members, and wait until the probes report them down."""
     for name in names:
         cut_cable(site, name)
     try:
@@ -99,7 +99,7 @@ def dead(site: Site, *names: str) -> Iterator[None]:
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol)[:2])
 def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, protocol: Protocol, version: int):
-    """Another tenant has the same addresses everywhere, and a member there that lives."""
+    """Another tenant has the same addresses, with a working member at the same address."""
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)
         assert mine.vip == theirs.vip
@@ -144,12 +144,12 @@ def wait_all(speaker: Speaker, name: str, is_done: Callable[[Speech], bool]) -> 
 
 
 def done(protocol: Protocol) -> Callable[[Speech], bool]:
-    """A stream is reset; datagrams go to somebody else."""
+    """Condition of a moved connection: TCP is reset, UDP changes the member."""
     return lambda each: each.broke if protocol is Protocol.TCP else each.changed
 
 
 def wait_answered(speaker: Speaker, name: str) -> None:
-    """Wait until each of this member's connections has had another answer."""
+    """Wait until each of this member's connections has another answer."""
     before = {port: each.answers for port, each in speaker.look().items() if each.first == name}
 
     def unanswered() -> list[int]:
@@ -159,7 +159,7 @@ def wait_answered(speaker: Speaker, name: str) -> None:
 
 
 def check_alive(speaker: Speaker, name: str) -> None:
-    """All of this member's connections go on, with no other."""
+    """Assert that all of this member's connections continue with it."""
     wait_answered(speaker, name)
     assert not any(each.broke or each.changed for each in of(speaker.look(), name))
 
@@ -184,7 +184,7 @@ def test_they_hang_where_they_are_kept(site: Site):
 def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_stay_while_it_drains(
     site: Site, version: int
 ):
-    """Senders never pause. Another tenant has the same addresses everywhere."""
+    """Senders never pause. Another tenant has the same addresses."""
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)
         wait_members(site, ONLINE=4)
@@ -210,7 +210,7 @@ def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_s
 @pytest.mark.extended
 @pytest.mark.parametrize("version", [4, 6])
 def test_datagrams_leave_the_members_of_a_load_balancer_that_was_deleted(site: Site, version: int):
-    """It is made again at once with the same address, and with one of them."""
+    """The load balancer is created again immediately, with the same address and one of the members."""
     with ExitStack() as stack:
         with balanced(site, "acacia", version, Protocol.UDP, "KEEP") as mine:
             speaker = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
@@ -242,7 +242,7 @@ def test_datagrams_leave_a_dead_member_where_streams_are_kept(site: Site, versio
 
 @pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
 def test_connections_that_a_dead_member_has_not_answered_go_to_another_one_by_the_same_port(site: Site, version: int):
-    """Their first segments were lost before anybody knew that it was dead. Those that are open are kept."""
+    """Their SYNs were lost before the failure was detected. Established connections are kept."""
     with ExitStack() as stack:
         mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.TCP, "KEEP")) for each in TENANTS)
         wait_members(site, ONLINE=4)
@@ -284,13 +284,12 @@ for port in map(int, sys.argv[2:]):
 
 
 def connect(site: Site, balancer: Balancer, ports: Collection[int]) -> set[int]:
-    """Those of these source ports by which a connection is made at once. What a switch tracks of the others is young
-    again."""
+    """Source ports from which a connection is established immediately. Tracked entries of the others are refreshed."""
     words = [sys.executable, "-c", CONNECT, balancer.vip, *map(str, sorted(ports))]
     return set(map(int, site.lab.exec("acacia-client", words).split()))
 
 
 def attempts(site: Site) -> set[str]:
-    """Members to which connections on the client's chassis are not answered."""
+    """Members with unanswered connections on the client's chassis."""
     text = site.lab.exec("chassis1", ["ovs-appctl", "dpctl/dump-conntrack"])
     return set(re.findall(r"reply=\(src=([^,]+),.*state=SYN_SENT", text))

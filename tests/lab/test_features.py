@@ -1,4 +1,4 @@
-"""End to end: what a listener, a pool and a load balancer can have beyond the plain, with real connections."""
+"""End to end: optional features of listeners, pools and load balancers, with real connections."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and near on azure, far on lime across a router, each on another chassis."""
+    """Members and `near` on azure, `far` on lime across a router, on different chassis."""
     site = open_site(lab)
     site.network("azure", "10.0.0.0/24", "fd00:a::/64")
     site.network("lime", "10.0.1.0/24", "fd00:b::/64")
@@ -51,7 +51,7 @@ def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, version: int):
-    """From the same switch and from one across the router; the connection that is held goes on."""
+    """Clients are on the same switch and across the router; an established connection continues."""
     members = ["m1", "m2"]
     with site.balancer(f"azure-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
         with site.lab.hold("near", Traffic(to=balancer.vip, port=80, protocol=protocol)) as held:
@@ -72,7 +72,7 @@ def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, versi
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_hundred_prefixes_are_a_few_hundred_flows(site: Site, version: int):
-    """Whoever may say prefixes must not be able to fill the memory of every node with them."""
+    """Many allowed prefixes must not fill the memory of every node with flows."""
     with site.balancer(f"azure-v{version}", ["m1"], version=version) as balancer:
         before = flows_of(site, "chassis1")
         others = [f"198.18.{n}.0/24" if version == 4 else f"2001:db8:{n:x}::/48" for n in range(99)]

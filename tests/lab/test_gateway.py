@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 MEMBERS = {"b1": "chassis1", "b2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
-"""A second address of the host outside, from which its connections do not come unless they are told to."""
+"""Second address of the external host, which is not its default source address."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.machines("bay", MEMBERS, serve=[8080])
     site.machines("bay", {"shore": "chassis1"})
     site.machines("creek", {"hill": "chassis2"})
-    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is; the first packets wait for it
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway resolves the host's address, which delays first packets
         ping(site, "hill", host)
     yield site
     for name in (*MEMBERS, "shore", "hill"):
@@ -45,7 +45,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 20) -> TrafficResult:
-    """What is late counts as an answer: a machine that has much else to do is no defect, and what is lost stays so."""
+    """Answers to connections, with a generous timeout: a late answer on a busy machine is no defect, a lost one is."""
     return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=30))
 
 
@@ -56,7 +56,7 @@ def is_shut(site: Site, client: str, to: str) -> bool:
 
 @contextmanager
 def translating(site: Site) -> Iterator[None]:
-    """The router gives what goes out its own address."""
+    """Enable SNAT on the router."""
     network = site.cloud.network.find_network("public", ignore_missing=False)
     router = site.cloud.network.find_router("gate", ignore_missing=False)
     lead_out(site, router, network, snat=True)
@@ -68,7 +68,7 @@ def translating(site: Site) -> Iterator[None]:
 
 @contextmanager
 def network_behind(site: Site, name: str, config: Mapping[str, str]) -> Iterator[str]:
-    """One that is described as a whole, behind an external network that was made part by part. Its URL."""
+    """A declared network (LXD) with an external network of the Neutron API as its uplink. Yields its URL."""
     body = {"name": name, "type": "ovn", "config": config}
     made = httpx.post(f"{site.url}/1.0/networks", json=body).raise_for_status()
     yield f"{site.url}{made.headers['location']}"
@@ -79,7 +79,7 @@ def network_behind(site: Site, name: str, config: Mapping[str, str]) -> Iterator
 
 
 def chassis_of(url: str) -> str:
-    """That has the gateway of the network's router."""
+    """Chassis with the gateway of the network's router."""
     found: str = httpx.get(f"{url}/state").raise_for_status().json()["metadata"]["ovn"]["chassis"]
     return found
 
@@ -87,7 +87,7 @@ def chassis_of(url: str) -> str:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
-    """From outside by a route, from its own switch and from another one; then with nobody left to answer."""
+    """From outside by a route, from its own switch and from another one; then without a member."""
     with site.balancer(f"bay-v{version}", [*MEMBERS], protocol=protocol.value.upper(), version=version) as balancer:
         for client in ("outside", "shore", "hill"):
             ping(site, client, balancer.vip)
@@ -101,7 +101,7 @@ def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, protocol: Protocol):
-    """What is answered to a connection from outside keeps its address."""
+    """Answers to a connection from outside keep the VIP as source address."""
     with translating(site), site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer:
         result = ask(site, "outside", balancer.vip, protocol)
         assert (result.errors, set(result.answers)) == ({}, set(MEMBERS))
@@ -110,7 +110,7 @@ def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, p
 
 
 def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(site: Site):
-    """The host outside has no route to it: an answer comes back only if the question had the router's address."""
+    """The external host has no route to the network, so an answer arrives only if the router translated the request."""
     config = {"network": "public", "ipv4.address": "172.16.0.1/24", "ipv6.address": "fd77::1/64"}
     nat = {"ipv4.nat": "true", "ipv6.nat": "true"}
     with network_behind(site, "cove", config | nat) as url:
@@ -125,7 +125,7 @@ def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(s
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
-    """Also for the machines inside: their own switch knows the address."""
+    """It works from the inside too, where the machines' own switch has the address."""
     with (
         translating(site),
         site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
@@ -146,13 +146,13 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
 
 
 WAYS = [(4, False, "vip"), (4, True, "vip"), (4, False, "floating"), (4, True, "floating"), (6, False, "vip")]
-"""IP version, whether the router translates, and the address that clients outside know."""
+"""IP version, whether the router has SNAT, and the kind of address that external clients use."""
 
 
 @pytest.mark.parametrize(("version", "snat", "by"), WAYS)
 @pytest.mark.extended
 def test_connections_from_outside_outlive_what_happens_to_their_member(site: Site, version: int, snat: bool, by: str):
-    """It drains, is disabled, its pool is disabled, and it is removed; meanwhile new ones go to the others."""
+    """The member drains, is disabled, its pool is disabled, and it is removed; new connections go to the others."""
     with ExitStack() as stack:
         if snat:
             stack.enter_context(translating(site))
@@ -192,7 +192,8 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
-    """By the VIP's own address and by a floating IP, on the chassis that has the gateway; each connection once."""
+    """Each connection is counted once, on the chassis with the gateway, by the VIP's own address and by a floating
+    IP."""
     with (
         site.counting(),
         site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
@@ -207,7 +208,7 @@ def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: Protocol):
-    """What they send and what they get, on the switch of the external network."""
+    """Sent and received bytes are counted on the switch of the external network."""
     with (
         site.counting(),
         site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
@@ -244,7 +245,7 @@ def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
-    """By the VIP's own address and by its floating IP; those inside are let in by their own addresses."""
+    """It applies to the VIP's own address and its floating IP; internal clients are allowed by their own addresses."""
     one = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
     with site.balancer(f"bay-v{version}", [*MEMBERS], version=version) as balancer:
         addresses = [balancer.vip]
@@ -266,7 +267,8 @@ def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_who_sends_too_much_from_outside_is_told(site: Site, version: int):
-    """Networks inside carry 1,442 bytes, the wire 1,500: the gateway says so (ICMP), for machines and for VIPs."""
+    """Internal networks have an MTU of 1,442, the external one of 1,500: the gateway sends an ICMP error for machines
+    and VIPs."""
     with site.balancer(f"bay-v{version}", ["b2"], protocol="UDP", version=version) as balancer:
         for to in (site.address("b2", version), balancer.vip):
             question = f"ping -{version} -M do -s 1440 -c2 -i0.2 -w30 {to} 2>&1 || true"
@@ -289,7 +291,8 @@ for source in sys.argv[3:]:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_persistence_for_clients_outside(site: Site, version: int):
-    """By address. Over IPv6, where OVN has no field for it, by MAC: those behind one router are one client."""
+    """Affinity is by source address. Over IPv6 OVN has no field for it and uses the MAC, so clients behind a router are
+    one."""
     base = {4: "203.0.113.{}", 6: "2001:db8::{}"}[version]
     clients = [base.format(number) for number in range(101, 113)]
     for client in clients:
@@ -320,7 +323,7 @@ def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
 
 
 def test_a_vip_through_a_vlan(site: Site):
-    """The wire has VLAN 100 only, for as long as this lasts: the host outside is on a port of it."""
+    """The physical network carries VLAN 100 only during this test, with the external host on an access port."""
     wire = {"provider_network_type": "vlan", "provider_physical_network": "physnet", "provider_segmentation_id": 100}
     public = site.network("tagged", "198.51.100.0/24", is_router_external=True, **wire)
     site.network("harbour", "10.9.0.0/24")
@@ -338,7 +341,7 @@ def test_a_vip_through_a_vlan(site: Site):
 
 @contextmanager
 def access_port(site: Site, tag: int, address: str) -> Iterator[None]:
-    """The host outside is in this VLAN, and in no other."""
+    """Put the external host's port into this VLAN."""
     chassis = [node.name for node in site.lab.record.chassis]
     for name in chassis:
         site.lab.exec(name, ["ovs-vsctl", "set", "Port", EXTERNAL_UPLINK, f"tag={tag}"])

@@ -1,6 +1,6 @@
-"""End to end: the gateway of a router moves when its chassis is gone. In a lab of its own, of three chassis.
+"""End to end: failover of a router's gateway when its chassis fails, in a lab of three chassis.
 
-A chassis that sees none of the others takes itself for the one that is cut off (ovn-controller, ha-chassis.c): of two,
+A chassis without BFD sessions to any other considers itself isolated (ovn-controller, ha-chassis.c), so of two chassis
 the second would not take over.
 """
 
@@ -31,7 +31,7 @@ def site(machine: None) -> Iterator[Site]:
 
 
 def await_active_chassis(site: Site) -> str:
-    """The first that has it. In the beginning it may be nobody's again a moment later: BFD has to settle."""
+    """First chassis with the gateway. It may briefly lose it again at the beginning, until BFD has settled."""
     seen = [""]
 
     def has_one() -> bool:
@@ -43,11 +43,11 @@ def await_active_chassis(site: Site) -> str:
 
 
 def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
-    """It answers no probe any more (BFD). When it does again, OVN gives it the gateway back, sooner or later: that is
-    OVN's own affair, and connections are answered whoever has it.
+    """The stopped chassis answers no BFD probes. After it resumes, OVN fails back at some time, and connections are
+    answered by either.
 
-    All of it stands still. With its switch alone, its ovn-controller would go on to believe the last state of BFD that
-    the switch wrote, and claim the gateway back from whoever took over, twice a second.
+    All its processes are stopped. If only its switch were, its ovn-controller would use the last BFD state that the
+    switch wrote, and claim the gateway back from the other chassis twice a second.
     """
     wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
     public = site.network("public", "203.0.113.0/24", **wire)
@@ -65,7 +65,7 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
         site.await_applied()
 
         def answers() -> bool:
-            """By a floating IP, and by a VIP that the gateway has."""
+            """Whether a floating IP and a VIP on the gateway are answered."""
             traffic = (Traffic(to=to, port=80, count=5, concurrency=5, timeout=5) for to in (address, outside.vip))
             return all(site.lab.traffic("outside", each).answers == {"m1": 5} for each in traffic)
 

@@ -1,4 +1,4 @@
-"""End to end: members die in the ways that members die, and come back, under real connections."""
+"""End to end: members fail in all ways in which members fail, and recover, under real connections."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 MEMBERS = ("m1", "m2", "m3")
 SPARE = "spare"
 DELAYS = {Protocol.TCP: 1, Protocol.UDP: 3}
-"""Seconds; Octavia wants three at least for UDP-CONNECT."""
+"""Seconds; Octavia requires at least three for UDP-CONNECT."""
 TIMEOUT, RETRIES = 1, 2
 MONITOR = {"timeout": TIMEOUT, "max_retries": RETRIES, "max_retries_down": RETRIES}
 KEYS = 60
@@ -39,7 +39,7 @@ KEYS = 60
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members on both chassis, a client beside them and one across a router."""
+    """Members on both chassis, a client on the same switch and one across a router."""
     site = open_site(lab)
     site.network("rose", "10.0.0.0/24", "fd00:a::/64")
     site.network("teal", "10.0.1.0/24", "fd00:b::/64")
@@ -81,7 +81,7 @@ def monitor(protocol: Protocol) -> dict[str, object]:
 
 
 def keys(site: Site, balancer: Balancer, protocol: Protocol) -> dict[int, str]:
-    """Who answers each of the same source ports; nobody, if the answer is not in it."""
+    """Member that answers each of a fixed set of source ports; ports without an answer are missing."""
     return dict(ask(site, "far", balancer, protocol, count=KEYS, source_port_from=20_000).keys)
 
 
@@ -104,7 +104,7 @@ def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
         assert "m1" not in without.values()
         if protocol is Protocol.TCP:
             assert len(without) == KEYS
-        else:  # the same ports are the same connection, and that stays with its member (conntrack)
+        else:  # the same port is the same connection, which conntrack keeps on its member
             assert without == survivors
         assert set(anybody.answers) == {"m2", "m3"}
         assert anybody.errors == {}
@@ -117,7 +117,7 @@ def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
 
 @contextmanager
 def dead(site: Site, death: str, name: str) -> Iterator[None]:
-    """One of three members dies this way, and no chassis leads anything to it any more. It comes back at the end."""
+    """Make one of three members fail, wait until no chassis has flows to it, and restore it at the end."""
     die, revive = DEATHS[death]
     die(site, name)
     try:
@@ -160,8 +160,10 @@ def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site
 
 
 def refused_by_the_first_segment(site: Site, client: str, balancer: Balancer) -> bool:
-    """Or a later one only: a machine that has much else to do may need a second for it, after which one is sent again
-    (RFC 6298, section 2)."""
+    """Whether the first segment of each connection is refused.
+
+    A slow machine may take more than a second, after which a SYN is sent again (RFC 6298, section 2).
+    """
     before = segments_sent_again(site, client)
     refused = ask(site, client, balancer, Protocol.TCP, count=4)
     assert refused.errors == {"refused": 4}
@@ -170,18 +172,18 @@ def refused_by_the_first_segment(site: Site, client: str, balancer: Balancer) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Led:
-    """A Local IP."""
+    """A Local IP of the test."""
 
     owner: str
     version: int
     protocol: Protocol
-    """Of its monitor."""
+    """Protocol of its monitor."""
     mode: str = "translate"
     fallback: str = "forward"
 
     @property
     def last(self) -> str:
-        """What clients get while no replica on their chassis serves."""
+        """Result for clients without a working replica on their chassis."""
         return {"forward": self.owner, "reject": "refused", "drop": "timeout"}[self.fallback]
 
 
@@ -197,7 +199,7 @@ ONCE = {"max_retries": 1, "max_retries_down": 1}
 
 @contextmanager
 def local_ips(site: Site, *replicas: str) -> Iterator[dict[Target, Led]]:
-    """All of them. The replicas are in the order of their age."""
+    """All Local IPs, with the replicas in the order of their age."""
     made, targets = list[str](), dict[Target, Led]()
     with httpx.Client(base_url=f"{site.url}/network/v2.0") as client, ExitStack() as stack:
         for led in LED:
@@ -230,7 +232,7 @@ def port_of(site: Site, machine: str) -> str:
 
 
 def who_answers(site: Site, client: str, targets: Iterable[Target]) -> dict[Target, set[str]]:
-    """Each target's machines, and errors."""
+    """Names and errors of the answers of each target."""
     found = dict[Target, set[str]]()
     for each in targets:
         asked = Traffic(to=each.to, port=PORT, protocol=each.protocol, count=6, concurrency=6, timeout=3)
@@ -240,12 +242,13 @@ def who_answers(site: Site, client: str, targets: Iterable[Target]) -> dict[Targ
 
 
 def wait_answers(site: Site, client: str, wanted: Mapping[Target, str]) -> None:
-    """Wait until the client gets these answers alone."""
+    """Wait until the client gets exactly these answers."""
     wait_equal(lambda: who_answers(site, client, wanted), {target: {name} for target, name in wanted.items()})
 
 
 def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one_to_the_fallback(site: Site):
-    """A Local IP of each IP version under a monitor of each type. Two replicas are beside the clients, one is not."""
+    """A Local IP of each IP version with a monitor of each type. Two replicas are on the clients' chassis, one is
+    not."""
     site.machines("rose", dict.fromkeys(OWNERS, "chassis2"), serve=[PORT])
     with ExitStack() as stack:
         for name in OWNERS:

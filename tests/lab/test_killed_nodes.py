@@ -1,6 +1,6 @@
-"""End to end: agents and server are killed and frozen at random, alone and together, under traffic on two nodes.
+"""End to end: agents and server are killed and stopped at random, alone and together, under traffic on two nodes.
 
-A minute of it among the other tests; `make killed-nodes` for as long as KILLED_SECONDS says.
+The test suite runs it for a minute, `make killed-nodes` for KILLED_SECONDS.
 """
 
 import os
@@ -37,7 +37,7 @@ LONGEST_FREEZE = 4.0
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and a client on each node; the last member is dead before anything happens."""
+    """Members and a client on each node; the last member is down from the beginning."""
     site = open_site(lab, **BY_AGENTS)
     site.network("aspen", "10.0.0.0/24", "fd00:a::/64")
     site.machines("aspen", {"k1": "chassis1", "k2": "chassis2", "k3": "chassis2", DEAD: "chassis1"}, serve=[PORT])
@@ -51,7 +51,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @dataclass
 class Nodes:
-    """The processes, by their names, whoever of them lives just now."""
+    """Current processes by name."""
 
     site: Site
     processes: dict[str, "subprocess.Popen[bytes]"]
@@ -69,7 +69,7 @@ class Nodes:
         self.processes[name].wait()
 
     def begin(self, name: str) -> None:
-        """Anew, where it was killed."""
+        """Start a process again after a kill."""
         layout = self.site.lab.layout
         if name == "server":
             self.service = start(layout, self.site.url.removeprefix("http://"), BY_AGENTS)
@@ -79,7 +79,7 @@ class Nodes:
             self.processes[name] = agents.start_one(layout, self.site.url, name).process
 
     def torment(self, chance: random.Random, seconds: float) -> None:
-        """One after the other, or all of them together, for so many seconds without those that starts take."""
+        """Kill or stop one process or all of them repeatedly, for this time without that of restarts."""
         while seconds > 0:
             victims = chance.choice([[name] for name in self.processes] + [list(self.processes)])
             how, while_ = chance.choice(("killed", "frozen")), chance.uniform(0.1, LONGEST_FREEZE)
@@ -112,7 +112,7 @@ def nodes(site: Site) -> Iterator[Nodes]:
 
 @contextmanager
 def rows_watched(lab: Lab) -> Iterator[Callable[[], list[str]]]:
-    """What changes of OVN's load balancers: who is taken out of one though it lives fails no connection."""
+    """Observed changes of OVN's load balancers: removing a working member fails no connection."""
     columns = ("OVN_Northbound", "Load_Balancer", "vips")
     with subprocess.Popen(
         lab.command(CENTRAL, ["ovsdb-client", "monitor", "--format=csv", lab.layout.northbound, *columns]).argv,
@@ -138,7 +138,7 @@ def rows_watched(lab: Lab) -> Iterator[Callable[[], list[str]]]:
 
 @contextmanager
 def statuses_watched(site: Site, balancers: list[Balancer]) -> Iterator[list[str]]:
-    """What the API says of members that is not so; while nobody answers it says nothing."""
+    """Wrong statuses of members in the API; times without a response are ignored."""
     wrong: list[str] = []
     over = threading.Event()
 
@@ -196,7 +196,7 @@ def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: No
 
 
 def goes_on(site: Site, balancer: Balancer) -> None:
-    """All that agents do: they see who dies and who is back, they count, and they announce."""
+    """Assert that agents still do all their work: detect failures and recoveries, count, and announce."""
     start_process(site, DEAD)
     wait_members(site, ONLINE=2 * (len(LIVE) + 1))
     before = counted(site, balancer)
@@ -215,7 +215,7 @@ def goes_on(site: Site, balancer: Balancer) -> None:
 
 
 def knows(site: Site, client: str, address: str, network_id: str) -> bool:
-    """That the address is a Local IP's now: its MAC is the network's."""
+    """Whether the client has the MAC address of the Local IP for the address, which is the network's."""
     return derive_mac(network_id) in site.lab.exec(client, ["ip", "neigh", "show", "to", address])
 
 

@@ -1,4 +1,4 @@
-"""End to end: Services of Kubernetes, from the calls of its cloud provider to what clients of two chassis get."""
+"""End to end: Services of Kubernetes, from the cloud provider's requests to the answers for clients on two chassis."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab]
 NODES = {"kube1": "chassis1", "kube2": "chassis2", "kube3": "chassis2"}
 TWO = ("kube1", "kube2")
 CLIENTS = {"visitor1": "chassis1", "visitor2": "chassis2"}
-"""The second one is behind a router."""
+"""Clients by chassis. The second one is behind a router."""
 NODE_PORTS = (30080, 30081)
 HEALTH_CHECK = 32100
 CA = Authority()
@@ -39,7 +39,7 @@ class Cluster:
     version: int
     folder: Path
     rows: frozenset[str]
-    """In OVN, without a Service."""
+    """Rows in OVN without a Service."""
 
     def nodes(self, *names: str) -> Mapping[str, str]:
         return {name: self.site.address(name, self.version) for name in names}
@@ -52,7 +52,7 @@ class Cluster:
 
     @contextmanager
     def service(self, service: Service, *nodes: str) -> Iterator[Any]:
-        """Its load balancer; nothing is left of it at the end."""
+        """Load balancer of the Service. Asserts that nothing of it is left at the end."""
         made = self.provider.ensure(service, self.nodes(*nodes))
         try:
             yield made
@@ -67,7 +67,7 @@ class Cluster:
         return [*parts, *files.glob("agent-*.proxies/*/secrets/*"), *files.glob("agent-*.proxies/*/pid")]
 
     def ask(self, client: str, url: str, *more: str) -> Any:
-        """What the node says, with the version of HTTP; nothing of one that is not answered so."""
+        """The node's response with the HTTP version, or the error code; None without a response."""
         words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{http_version}", *more, url]
         with suppress(CommandFailed):
             body, last = self.site.lab.exec(client, words).rsplit("\n", 1)
@@ -79,7 +79,7 @@ class Cluster:
         return {self.ask(client, url, *more).get("node", "") for _ in range(6)}
 
     def served(self, url: str, nodes: set[str], *more: str) -> None:
-        """Clients are, by these nodes and no others."""
+        """Wait until clients are served by exactly these nodes."""
         for client in CLIENTS:
             wait_until(partial(self._serve, client, url, nodes, *more), f"{nodes} serve {client}")
 
@@ -113,7 +113,7 @@ def site(lab: Lab, keys: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def pods(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """For each node a file with the number of the Service's pods there."""
+    """Folder with a file for each node with the number of the Service's pods there."""
     folder = tmp_path_factory.mktemp("pods")
     with ExitStack() as stack:
         for name in NODES:
@@ -169,7 +169,7 @@ def test_x_forwarded_for_with_a_limit_and_source_ranges_while_nodes_and_ports_ch
         cluster.provider.ensure(service, cluster.nodes(*TWO))
         for port in (8080, 8081):
             cluster.served(url(balancer, port), set(TWO))
-        assert not cluster.ask("visitor1", url(balancer), "-m", "1")  # the listener of the old port is gone
+        assert not cluster.ask("visitor1", url(balancer), "-m", "1")  # the listener of the old port is deleted
         service = replace(service, ports=(ServicePort(port=8080, node_port=30081),))
         cluster.provider.ensure(service, cluster.nodes(*TWO))
         cluster.served(url(balancer, 8080), set(TWO))
@@ -192,8 +192,10 @@ def test_the_proxy_protocol_comes_and_goes(cluster: Cluster):
 
 
 def _stays(cluster: Cluster, client: str, url: str) -> bool:
-    """All of so many requests that chance alone would lead some of them to the other node. The pool is another one, and
-    its members come one by one."""
+    """Whether all of many requests reach one node, which is improbable without affinity.
+
+    The pool is a new one, and its members are added one by one.
+    """
     return len(set[str]().union(*(cluster.answers(client, url) for _ in range(4)))) == 1
 
 
@@ -235,7 +237,7 @@ def by_openssl(cluster: Cluster, client: str, where: str, keys: Path) -> str:
 
 
 def test_traffic_policy_local_leads_to_nodes_with_a_pod(cluster: Cluster):
-    """By the switch: the nodes see the clients' own addresses."""
+    """OVN does it, so the nodes receive the clients' own addresses."""
     cluster.set_pods(kube1=1, kube2=0, kube3=1)
     try:
         service = Service(name="local", health_check_node_port=HEALTH_CHECK)

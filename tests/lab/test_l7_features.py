@@ -1,6 +1,6 @@
-"""End to end: each thing that a listener led to proxies can ask, by real clients on two nodes, over IPv4 and IPv6.
+"""End to end: each option of proxied listeners, with real clients on two nodes, over IPv4 and IPv6.
 
-One load balancer has a listener for each; the port says which.
+One load balancer has a listener for each option, identified by its port.
 """
 
 import json
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.lab]
 MEMBERS = {"hazel1": "chassis1", "hazel2": "chassis2", "hazel3": "chassis2"}
 CLIENTS = {"hears1": "chassis1", "hears2": "chassis2"}
 TELLS, ANSWERS, GREETED = 8081, 8080, 8082
-"""Ports of each member: `telling.py`, the lab's own server, which keeps connections, and `telling.py` that requires a
-PROXY header."""
+"""Ports of each member: `telling.py`; the lab's own server, which keeps connections; `telling.py` with a required PROXY
+header."""
 RULES = 80
 ACTIONS, WRK, COOKIES, APP_COOKIES, WEIGHTS, BACKUPS, SLOW_MEMBER, NO_MEMBER, METRICS, HEADERS = range(81, 91)
 LEAST, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED, PROXY, PROXYV2 = range(9000, 9007)
@@ -47,7 +47,7 @@ MATCHED: list[tuple[dict[str, object], tuple[str, ...], tuple[str, ...]]] = [
     (rule("COOKIE", "EQUAL_TO", "yes", key="wants"), ("/", "-b", "wants=yes"), ("/", "-b", "wants=no")),
     (rule("PATH", "EQUAL_TO", "/", invert=True), ("/anything",), ("/", "-H", "Host: nobody.example")),
 ]
-"""A rule, a request that it is about, and one that it is not. The last one is about all others."""
+"""A rule, a matching request, and one that does not match. The last rule matches all other requests."""
 
 
 def policies() -> Iterator[dict[str, object]]:
@@ -96,7 +96,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 def pool(site: Site, name: str, port: int = TELLS, **more: Any) -> dict[str, Any]:
-    """Of the first two members, unless others are named with what they have."""
+    """Pool of the first two members, or of the members in `of` with their attributes."""
     members: Mapping[str, Mapping[str, object]] = more.pop("of", {"hazel1": {}, "hazel2": {}})
     found = [
         {"name": each, "address": site.address(each, version), "protocol_port": port, **its}
@@ -108,7 +108,7 @@ def pool(site: Site, name: str, port: int = TELLS, **more: Any) -> dict[str, Any
 
 
 def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | None]]:
-    """Port, listener, pool."""
+    """Port, listener and pool of each option."""
     nobody = [{"address": "10.0.0.99", "protocol_port": 1}]
     backed = {"hazel1": {}, "hazel2": {}, "hazel3": {"backup": True}}
     yield RULES, {"l7policies": list(policies())}, pool(site, "rules")
@@ -144,7 +144,7 @@ def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | No
 
 @pytest.fixture(scope="module")
 def vips(site: Site) -> Iterator[Mapping[int, str]]:
-    """By IP version."""
+    """VIP of each IP version."""
     found = list(asked(site))
     pools = [{**its} for _, _, its in found if its is not None] + [pool(site, "special", of={"hazel2": {}})]
     balancers = site.cloud.load_balancer
@@ -185,7 +185,7 @@ def url(vip: str, port: int, where: str = "/") -> str:
 
 
 def get(site: Site, client: str, vip: str, port: int, where: str = "/", *more: str) -> dict[str, Any]:
-    """The code, where it leads to, and what the member told. Without an answer the code is empty."""
+    """Status code, redirect target, and the member's response. Without a response the code is empty."""
     words = ["curl", "-sS", "-m", "9", "-w", "\n%{http_code} %{redirect_url}", *more, url(vip, port, where)]
     try:
         body, last = site.lab.exec(client, words).rsplit("\n", 1)
@@ -313,7 +313,7 @@ def run(site: Site, client: str, program: str, vip: str, port: int) -> Any:
 
 
 def test_the_one_with_the_fewest_connections_gets_the_next(site: Site, vip: str):
-    """Two are closed, of the same member, and it gets the next two: turns would lead to both."""
+    """After two connections of one member are closed, it gets the next two; round robin would use both members."""
     for client in CLIENTS:
         four, last = run(site, client, FEWEST, vip, LEAST)
         assert (four, last) == (["hazel1", "hazel1", "hazel2", "hazel2"], "hazel1")
@@ -353,7 +353,7 @@ with opened(other) as patient, opened(own) as idle:
     ("port", "says"), [(IDLE_CLIENT, ""), (IDLE_CLIENT, "hello\n"), (IDLE_MEMBER, "hello\n"), (INSPECTED, "")]
 )
 def test_who_is_idle_is_cut_off_when_its_time_is_over(site: Site, vip: str, port: int, says: str):
-    """Of two that are idle the one whose listener has a time-out of a second; by default it is 50."""
+    """Of two idle connections the one whose listener has a timeout of one second is closed; the default is 50."""
     argv = [sys.executable, "-c", UNTIL_CUT, vip, str(port), str(LEAST), says]
     assert site.lab.exec("hears1", argv).strip() == "True"
 

@@ -1,4 +1,4 @@
-"""The lab itself: nodes that really are apart, traffic that really is tunnelled, and nothing left behind."""
+"""The lab itself: isolated nodes, tunnelled traffic, and no leftovers."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def northbound(lab: Lab, *words: str) -> str:
 
 
 def make_network(lab: Lab) -> None:
-    """A switch with the workloads' ports and a router; one load balancer a family."""
+    """Create a switch with the workloads' ports and a router, and a load balancer per IP version."""
     router_port = ("type=router", "addresses=router", "options:router-port=lab-rp")
     northbound(lab, "ls-add", SWITCH, "--", "lr-add", "lab-r")
     northbound(lab, "lrp-add", "lab-r", "lab-rp", ROUTER_MAC, "10.0.0.1/24", "fd00::1/64")
@@ -102,12 +102,12 @@ def network(lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture
 def by_environment(network: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line means this lab without being told."""
+    """Make this lab the default of the command line."""
     monkeypatch.setenv("FAIRLEAD_LAB", network.name)
 
 
 def received(lab: Lab, chassis: str) -> int:
-    """Bytes that the chassis has received from the fabric."""
+    """Number of bytes that the chassis has received from the fabric."""
     links = json.loads(lab.exec(chassis, ("ip", "-j", "-s", "link", "show", "underlay")))
     return int(links[0]["stats64"]["rx"]["bytes"])
 
@@ -187,7 +187,7 @@ def test_a_held_connection_tells_how_it_was_lost(network: Lab) -> None:
 
 
 FAR = {"refused": 30.0, "timeout": 0.3}
-"""Seconds until a client gives up: an answer has as long as it needs, and none comes from where nothing is."""
+"""Timeouts of clients in seconds: generous for an answer, and short where none can arrive."""
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_errors_are_told_by_kind(network: Lab, to: str, port: int, protocol: Pro
 
 
 def test_an_udp_server_answers_from_the_address_it_was_asked_at(network: Lab) -> None:
-    """A backend that is asked at a VIP on its loopback must not answer from its first address."""
+    """A backend that is addressed at a VIP on its loopback must not answer from its first address."""
     network.exec("w12", ("ip", "address", "add", "10.0.0.212/32", "dev", "lo"))
     network.exec("w12", ("ip", "-6", "address", "add", "fd00::212/128", "dev", "lo"))
     for vip in ("10.0.0.212", "fd00::212"):
@@ -214,7 +214,7 @@ def test_an_udp_server_answers_from_the_address_it_was_asked_at(network: Lab) ->
 
 
 OF_AGENTS = re.compile("f[lp][0-9a-f]{12,13}")
-"""Devices from which agents probe, and of proxies: theirs to set, and a lab whose agents have ended keeps them."""
+"""Devices for probes and proxies. Agents manage them, and they remain in a lab without agents."""
 
 
 def test_offloads_are_off_on_every_veth(network: Lab) -> None:
@@ -348,7 +348,7 @@ def test_a_workload_that_makes_no_sense_has_no_record(wrong: dict[str, object]) 
         Workload(**{**right, **wrong})  # type: ignore[arg-type]
 
 
-# Labs of their own: what is left, and what is mended
+# Labs of their own: leftovers and repair
 
 
 @pytest.fixture
@@ -360,12 +360,12 @@ def other(machine: None) -> Iterator[Layout]:
 
 
 def up(layout: Layout) -> tuple[str, ...]:
-    """The command."""
+    """Command that starts a lab."""
     return sys.executable, "-m", "fairlead.lab", "up", "--name", layout.name
 
 
 def kill(lab: Lab, program: str) -> None:
-    """Returns when the first process of this program is gone."""
+    """Kill the first process of this program, and wait until it has exited."""
     victim = next(process.pid for process in lab.status().processes if process.program == program)
     assert victim is not None
     pidfd = os.pidfd_open(victim)
@@ -375,7 +375,7 @@ def kill(lab: Lab, program: str) -> None:
 
 
 def mounts() -> list[str]:
-    """Where something is mounted; a namespace is a mount too."""
+    """Mount points, except those of network namespaces."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line for line in lines if f" {namespaces.DIRECTORY}/" not in line]
 
@@ -405,7 +405,8 @@ def test_two_labs_run_side_by_side(lab: Lab, other: Layout) -> None:
 
 
 def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Path) -> None:
-    """Here the root is this system itself: its programs are entered as another one's are, and nothing stays mounted."""
+    """The other root is the system itself in this test: its programs run as those of another root, and no mount is
+    left."""
     before = mounts()
     with pytest.raises(LabError, match="no folder"):
         Lab.up(other.name, root=str(tmp_path / "nothing"))
@@ -433,11 +434,11 @@ def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
 
 @pytest.mark.extended
 def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
-    """To a lab with as many chassis as it has, and with all that is in it."""
+    """It starts for the same lab, with its number of chassis and its content."""
     listen = f"127.0.0.1:{free_port()}"
 
     def run(*words: str) -> None:
-        """In a process of its own: the server outlives it, as it outlives the operator's command."""
+        """Run in a separate process, because the server must outlive the command."""
         command = [sys.executable, "-m", "fairlead.cli", "lab", *words]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -478,13 +479,13 @@ def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
 
 
 def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
-    # A shell without job control, as in CI, starts what is in the background with SIGINT ignored (POSIX, 2.12).
+    # A shell without job control, as in CI, starts background commands with SIGINT ignored (POSIX, 2.12).
     command = ["env", "--default-signal=INT", *up(other)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()  # to its end: a pipe that is closed while it still speaks changes its exit code
+        said = process.stderr.read()  # read to the end: a closed pipe would change the exit code
     assert (process.returncode, b"error: interrupted" in said) == (1, True)
     assert_nothing_left(other)
 
@@ -516,9 +517,9 @@ def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
 
 
 def test_a_program_that_had_just_begun_is_ended(other: Layout) -> None:
-    """As a killed `up` leaves it: in no namespace of the lab yet, and without a pidfile."""
+    """A killed `up` leaves such a program: in no namespace of the lab yet, and without a pidfile."""
     with subprocess.Popen(["sleep", "60"], env={processes.MARK: str(other.directory)}) as begun:
-        wait_until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment is there a moment later
+        wait_until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment appears after the fork
         assert take_down(other.name)
         assert begun.wait() == -signal.SIGTERM
     assert not take_down(other.name)

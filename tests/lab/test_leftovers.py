@@ -1,4 +1,4 @@
-"""What a run of tests that is killed leaves in its lab, the next run removes; a run that goes on keeps its own."""
+"""Leftovers of a killed test run in its lab: the next run removes them, and never touches an active run."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def test_that_ends(machine):
 
 
 class Runs:
-    """Runs of pytest with labs of their own prefix, each on one module."""
+    """Runs of pytest with labs of their own prefix, each with one module."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
@@ -52,7 +52,7 @@ class Runs:
 
     @contextmanager
     def hung(self, name: str) -> Iterator["Hung"]:
-        """A run that has a lab and a program, and goes on until it is killed."""
+        """A run with a lab and a program that continues until it is killed."""
         sign = self._folder / f"{name}.sign"
         with self._run(name, HUNG.format(sign=sign)) as process:
             try:
@@ -64,7 +64,7 @@ class Runs:
                 process.kill()
 
     def ending(self, name: str) -> None:
-        """A run that succeeds."""
+        """Run pytest with a module that succeeds."""
         with self._run(name, ENDS) as process:
             said, _ = process.communicate()
             assert process.returncode == 0, said
@@ -87,12 +87,12 @@ class Hung:
         self._program = program
 
     def kill(self) -> None:
-        """Without a word before, as the kernel does when memory is short."""
+        """Kill the run with SIGKILL, as the kernel's OOM killer does."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def programs(self) -> frozenset[int]:
-        """Of its lab, and the one that the test had started itself."""
+        """Programs of its lab, and the one that the test started itself."""
         found = {
             *processes.marked(self.layout.directory),
             *namespaces.processes(namespaces.existing(self.layout.prefix)),
@@ -101,7 +101,8 @@ class Hung:
 
 
 def lives(pid: int) -> bool:
-    """A program that has ended may be there until its parent asks for its exit code, without a command line."""
+    """Whether the program runs. An exited one remains as a zombie, without a command line, until its parent waits for
+    it."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     return False

@@ -1,6 +1,6 @@
-"""End to end: a Local IP is answered by the replica on the client's own chassis; where there is none, by the fallback.
+"""End to end: the replica on the client's chassis answers on a Local IP; without a replica there, the fallback applies.
 
-Each look is over TCP, UDP and ICMP, of IPv4 and IPv6, and who answers says who it is.
+Each check uses TCP, UDP and ICMP, over IPv4 and IPv6, and compares the name of the answering machine.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,8 @@ def wood() -> Iterator[Wood]:
 
 
 def test_each_client_is_answered_on_its_chassis(wood: Wood):
-    """Replicas reach the owner, the owner reaches everybody, and everybody each replica by its own address."""
+    """Replicas reach the owner, the owner reaches all machines, and all machines reach each replica by its own
+    address."""
     with wood.owned() as local_ips:
         wood.expect(local_ips.addresses, EVERYBODY)
         for replica in ("one", "two"):
@@ -43,7 +44,7 @@ def test_each_client_is_answered_on_its_chassis(wood: Wood):
 
 
 def test_those_without_a_replica_are_refused_or_hear_nothing(wood: Wood):
-    """But for the replicas, which need the owner; and what the owner begins is answered."""
+    """Replicas are exempt, because they need the owner; connections from the owner are answered."""
     with wood.owned("one", "two", fallback="reject") as local_ips:
         for fallback, words in REFUSALS:
             local_ips.change(fallback=fallback)
@@ -55,13 +56,14 @@ def test_those_without_a_replica_are_refused_or_hear_nothing(wood: Wood):
 
 
 def passed(wood: Wood, fallback: str | set[str]) -> Mapping[str, str | set[str]]:
-    """Who comes from outside enters on the chassis of the gateway, and routers lead who comes."""
+    """Expected answers. External clients enter on the chassis of the gateway, and routers forward to its replica."""
     gateway = {"chassis1": "one", "chassis2": "two"}
     return {**LED, **dict.fromkeys(NOT_LED, fallback), "outside": gateway.get(active_chassis(wood.site), fallback)}
 
 
 def test_replicas_get_packets_as_they_were_sent(wood: Wood):
-    """Pass-through, with each of the fallbacks. The second on a chassis takes over when the first goes."""
+    """The mode passthrough, with each fallback. The second replica on a chassis takes over when the first is
+    removed."""
     with wood.owned("one", "two", ip_mode="passthrough") as local_ips, wood.having(local_ips, "one", "two", "other"):
         wood.expect(local_ips.addresses, passed(wood, OWNER))
         for fallback, words in REFUSALS:
@@ -76,7 +78,7 @@ def test_replicas_get_packets_as_they_were_sent(wood: Wood):
 
 
 def test_an_address_that_no_machine_has(wood: Wood):
-    """It was made from a network: the fallback leads nowhere."""
+    """The address was allocated from the network, so the fallback has no target."""
     network = wood.site.cloud.network.find_network("oaks", ignore_missing=False).id
     bodies = [{"network_id": network, "local_ip_address": address} for address in ("10.0.0.9", "fd00:a::9")]
     silence = dict.fromkeys(NOT_LED, "timeout")
@@ -89,7 +91,7 @@ def test_an_address_that_no_machine_has(wood: Wood):
         wood.expect(local_ips.addresses, {**LED, **dict.fromkeys(NOT_LED, NOWHERE), "one": NOWHERE})
         with wood.having(local_ips, "one", "two"):
             local_ips.change(ip_mode="passthrough")
-            # routers drop what nobody has, before the switch behind them could refuse who comes from outside
+            # routers drop packets to unresolved addresses before the switch could reject those from outside
             silent = {each: words for each, words in passed(wood, "timeout").items() if each == "outside"}
             wood.expect(local_ips.addresses, {**passed(wood, NOWHERE), **silent})
             local_ips.change(fallback="forward")
@@ -118,7 +120,7 @@ def held(wood: Wood, local_ips: LocalIPs, *clients: str) -> Iterator[Mapping[tup
 
 
 def test_connections_outlive_every_change(wood: Wood):
-    """A replica that comes, moves and goes: those that are there stay, new ones are led right at once."""
+    """A replica is added, moves and is removed: existing connections stay, new ones are led correctly immediately."""
     led = {"oak1": "one", "fir1": "one", "fir2": "two", "outside": OWNER}
     with wood.owned() as local_ips, held(wood, local_ips, *led) as holders:
         before = {key: holder.open(3) for key, holder in holders.items()}
@@ -142,8 +144,10 @@ def test_connections_outlive_every_change(wood: Wood):
 
 @pytest.mark.extended
 def test_a_replica_moves_ten_times_under_load(wood: Wood):
-    """What was there stays, and everybody who begins is answered, in that moment perhaps only when they have said it
-    again. What that costs is measured by benchmarks/moves.py."""
+    """Existing connections stay, and new ones are answered, at that moment perhaps after a retransmission.
+
+    benchmarks/moves.py measures the cost.
+    """
     with wood.owned("one") as local_ips:
         moves = moved_under_load(wood, local_ips, ["chassis2", "chassis1"] * 5)
     print(table(moves))

@@ -1,4 +1,5 @@
-"""End to end on plain hosts: what stock clients ask of a server, agents write into kernels, and FRR announces."""
+"""End to end on plain hosts: stock clients create load balancers, agents write them into kernels, and FRR announces
+them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ WAYS = [(client, protocol) for client in CLIENTS for protocol in Protocol]
 
 
 def await_all(served: Served, made: Any, *names: str) -> None:
-    """These answer everybody, and nobody else does; the hosts of these announce it."""
+    """Wait until exactly these members answer all clients, and their hosts announce the VIPs."""
     await_ways(served, made, *(MEMBERS[name] for name in names))
     for vip in vips(made):
         for client, protocol in WAYS:
@@ -89,13 +90,13 @@ def test_a_load_balancer_is_made_changed_and_removed_and_no_flow_of_a_survivor_m
 
 @contextmanager
 def holding(served: Served, made: Any, each: int = 48) -> Iterator[Callable[[], Sequence[LoadResult]]]:
-    """So many flows of each client, that go on; what is called ends them and says what they saw."""
+    """Continuous flows of each client. The yielded function ends them and returns their results."""
     steady = Load(targets=targets(made), rate=10, count=3000, held=each, seconds=300, period=0.3, timeout=30)
     before = {client: held(served, client) for client in CLIENTS}
     with ExitStack() as stack:
         loads = [stack.enter_context(served.lab.load(client, steady)) for client in CLIENTS]
         for client in CLIENTS:
-            there = before[client] + each // 2  # those of UDP have been answered by then
+            there = before[client] + each // 2  # the UDP flows have been answered by then
             wait_until(lambda c=client, t=there: held(served, c) >= t, f"{client} holds its flows")
         yield lambda: [load.stop() for load in loads]
 
@@ -103,12 +104,11 @@ def holding(served: Served, made: Any, each: int = 48) -> Iterator[Callable[[], 
 def test_a_member_that_drains_or_goes_or_comes_back_keeps_its_own_flows_and_all_others_keep_theirs(
     served: Served,
 ) -> None:
-    """Streams that were begun with it go on, whatever it has become, and datagrams while it drains; what others got
-    meanwhile stays with them."""
+    """TCP connections to the member continue in every state, UDP flows while it drains; flows to others stay there."""
     api, even = served.cloud.load_balancer, dict.fromkeys(MEMBERS, 1)
 
     def change(what: Callable[[str, Any], Any]) -> None:
-        """Of the member, in each pool that it has."""
+        """Change the member in each pool that has it."""
         for pool in pools(served, made):
             for member in [each for each in api.members(pool) if each.name == "n3"]:
                 what(pool, member)
@@ -151,7 +151,7 @@ def test_a_member_that_drains_or_goes_or_comes_back_keeps_its_own_flows_and_all_
 
 
 def test_a_trace_says_whose_each_flow_is_without_a_packet(served: Served) -> None:
-    """As the kernels of all hosts and of a client's own compute it."""
+    """The trace agrees with the kernels of all hosts and of a client."""
     first = 30_000
     with balancer(served, served.members("n1", "n2", "n3")) as made:
         await_all(served, made, "n1", "n2", "n3")
@@ -176,14 +176,16 @@ def endpoint(address: str, port: int) -> str:
 
 
 def test_an_agent_that_is_killed_and_comes_back_costs_no_packet_and_writes_nothing(served: Served) -> None:
-    """Each datagram that clients send arrives at a member. Nothing breaks, and nothing is written on a host but what
-    another load balancer is, by which one sees that the host's agent works."""
+    """Each datagram that clients send arrives at a member, and no connection breaks.
+
+    Writes on a host are limited to another load balancer, which proves that the host's agent works.
+    """
     with balancer(served, served.members("n1", "n2", "n3")) as made, ExitStack() as stack:
         await_ways(served, made, *HOSTS)
         lost = lost_datagrams(served)
         steady = Load(targets=targets(made), rate=20, count=6000, held=40, seconds=300, period=0.1, timeout=30)
         loads = [stack.enter_context(served.lab.load(client, steady)) for client in CLIENTS]
-        act_on_each(served, made, lambda _: None)  # until each host counts what it leads
+        act_on_each(served, made, lambda _: None)  # until each host counts the flows that it forwards
         before = {host: served.ruleset(host).splitlines() for host in HOSTS}
         act_on_each(served, made, lambda host: begin_again(served, host))
         for seen in [load.stop() for load in loads]:
@@ -199,7 +201,7 @@ def test_an_agent_that_is_killed_and_comes_back_costs_no_packet_and_writes_nothi
 
 
 def act_on_each(served: Served, made: Any, act: Callable[[str], None]) -> None:
-    """Nothing is written on the host meanwhile but another load balancer."""
+    """Call `act` for each host, and assert that only another load balancer is written there."""
     for host in HOSTS:
         with written(served.lab, host) as lines:
             act(host)
@@ -219,7 +221,7 @@ OF_VIPS = re.compile(r"203\.0\.113\.|2001:db8:f:")
 
 
 def lost_datagrams(served: Served) -> int:
-    """Those of UDP that clients have sent, but for those that have arrived at members, by the kernels of both."""
+    """Number of UDP datagrams sent by clients and not received by members, by the kernels of both."""
 
     def total(names: Iterable[str], *counters: str) -> int:
         said = [served.lab.exec(name, ("cat", "/proc/net/snmp", "/proc/net/snmp6")) for name in names]
@@ -247,7 +249,7 @@ def test_a_member_that_does_not_answer_gets_nothing_and_leaves_others_what_they_
 
 @contextmanager
 def without(served: Served, name: str) -> Iterator[None]:
-    """This machine is not there."""
+    """Remove the machine in the context."""
     served.lab.remove_workload(name)
     try:
         yield

@@ -1,7 +1,7 @@
-"""End to end on plain hosts: new connections are served after something has died, and no others break.
+"""End to end on plain hosts: new connections are served after a failure, and no other connections break.
 
-Connections that were begun before, with members that live, go on. How long it takes until new ones are served again
-follows from the timers of BFD, which `test_native_lab` reads from the daemons.
+Established connections to working members continue. The time until new ones are served again follows from the timers of
+BFD, which `test_native_lab` reads from the daemons.
 """
 
 from collections.abc import Callable, Iterator, Set
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 __all__ = ["served"]
 
 NEW = Load(targets=(), rate=100, count=240, held=0, seconds=60, timeout=30)
-"""Of each client."""
+"""Load of each client."""
 KEPT = Load(targets=(), rate=1, count=100, held=60, seconds=60, period=0.3, timeout=10)
 
 
@@ -38,7 +38,7 @@ def await_whole(served: Served, made: Any) -> None:
 
 
 def begin(served: Served, made: Any) -> list[LoadResult]:
-    """New connections of each client."""
+    """Open new connections from each client."""
     with ExitStack() as stack:
         asked = replace(NEW, targets=targets(made))
         loads = [stack.enter_context(served.lab.load(client, asked)) for client in CLIENTS]
@@ -46,7 +46,7 @@ def begin(served: Served, made: Any) -> list[LoadResult]:
 
 
 def await_answers(served: Served, made: Any, names: Set[str]) -> None:
-    """Wait until these members answer each client at each VIP by each protocol, and no connection fails."""
+    """Wait until exactly these members answer each client at each VIP by each protocol, without failures."""
     for target in targets(made):
         for client in CLIENTS:
             wait_equal(partial(served.answers, client, target.to, target.protocol), frozenset(names))
@@ -57,7 +57,7 @@ class Fault:
     make: Callable[[NativeLab], None]
     mend: Callable[[NativeLab], None]
     losing: frozenset[str] = frozenset()
-    """The members that nobody reaches meanwhile."""
+    """Members that are unreachable during the fault."""
 
 
 FAULTS = {
@@ -68,7 +68,7 @@ FAULTS = {
     "session": Fault(
         make=lambda lab: lab.end_session("router1", "host3"), mend=lambda lab: lab.begin_session("router1", "host3")
     ),
-    "sessions": Fault(  # all that a host has: its kernel goes on, but nobody leads anything to it
+    "sessions": Fault(  # all of a host's sessions: its kernel works, and no router sends to it
         make=lambda lab: lab.stop_routing("host3"),
         mend=lambda lab: lab.start_routing("host3"),
         losing=frozenset({"n3"}),
@@ -98,7 +98,7 @@ def test_new_connections_go_elsewhere_and_no_others_break(served: Served, made: 
 
 
 def begin_agents(served: Served) -> None:
-    """Of hosts that have booted."""
+    """Start the agents of hosts that have booted."""
     for host, agent in list(served.agents.items()):
         if agent.process.poll() is not None:
             served.start_agent(host)

@@ -1,6 +1,6 @@
-"""Flows through plain hosts while the fabric breaks: rows of each host as an agent would have them, routes of FRR.
+"""Flows through plain hosts while the fabric breaks: rows of each host as an agent would write them, routes of FRR.
 
-Routers spread flows as they like. Whoever gets a packet knows whose it is.
+Routers distribute flows arbitrarily. Every host that receives a packet forwards it to the right member.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.lab
 EVEN = [slot % 3 + 1 for slot in range(256)]
 TARGETS = tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
 STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=300, period=0.3, timeout=30)
-"""120 flows that stay, 30 of each IP version and protocol, each asked three times a second; 40 new ones a second."""
+"""120 persistent flows, 30 of each IP version and protocol, with three requests per second each; 40 new ones per
+second."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_no_flow_breaks_while_routers_rehash_die_and_come_back(site: NativeLab) 
 
 
 def await_held(lab: NativeLab) -> None:
-    """The load's flows are there: those of TCP are open, and by then those of UDP have been answered."""
+    """Wait until the load's flows exist: those of TCP are established, and those of UDP have been answered by then."""
     opened = ("ss", "-Htn", "state", "established", f"dport = :{PORT}")
     wait_until(lambda: len(lab.exec("asker", opened).splitlines()), is_enough=lambda found: found >= STEADY.held // 2)
     lab.traffic("asker", Traffic(to=VIPS[0], port=PORT, count=100))
@@ -89,7 +90,7 @@ def await_router(lab: NativeLab, router: str, *hosts: str) -> None:
 
 @pytest.mark.extended
 def test_a_host_that_dies_takes_its_own_flows_alone(site: NativeLab) -> None:
-    """Others are told to serve what it had, as their agents would be."""
+    """The other hosts get the rows for its slots, as their agents would write them."""
     with site.load("asker", replace(STEADY, rate=1, timeout=10)) as load:
         await_held(site)
         site.power_off("host3")

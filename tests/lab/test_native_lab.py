@@ -1,6 +1,6 @@
-"""The lab of plain hosts: routes as operators have them, and what breaks in a fabric.
+"""The lab of plain hosts: routes as operators configure them, and failures of the fabric.
 
-The hosts have no agent here: VIPs are put on `lo` by hand, and a server on each host says who got a packet.
+The hosts have no agent here: the tests add VIPs to `lo`, and a server on each host answers with the host's name.
 """
 
 import json
@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("vip", VIPS)
 
 @pytest.fixture(scope="module")
 def site(native: NativeLab) -> Iterator[NativeLab]:
-    """A client outside, one behind a host, and a machine that answers behind each host; so does each host itself."""
+    """A client outside, one behind a host, and a server behind each host as well as on the host itself."""
     added = [machine(native, "client", "outside", 10), machine(native, "inner", "host1", 10)]
     added += [machine(native, f"web{host[-1]}", host, 11, 8080) for host in HOSTS]
     for each in added:
@@ -48,7 +48,7 @@ def site(native: NativeLab) -> Iterator[NativeLab]:
 
 @contextmanager
 def announced(lab: NativeLab, vip: str, *hosts: str) -> Iterator[None]:
-    """The VIP is on `lo` of these hosts, and both routers have found out."""
+    """Add the VIP to `lo` of these hosts, and wait until both routers have the routes."""
     hold(lab, "add", vip, hosts)
     try:
         await_ways(lab, vip, *hosts)
@@ -64,7 +64,7 @@ def hold(lab: NativeLab, change: str, vip: str, hosts: tuple[str, ...]) -> None:
 
 
 def ask(lab: NativeLab, vip: str, count: int = 60) -> dict[int, str]:
-    """Who answers each source port, the same ones each time."""
+    """Answering host of each source port of a fixed set."""
     asked = Traffic(to=vip, port=80, count=count, concurrency=10, source_port_from=20_000)
     result = lab.traffic("client", asked)
     assert result.errors == {}
@@ -91,12 +91,12 @@ def test_an_address_on_lo_is_announced_and_withdrawn(site: NativeLab, vip: str) 
 
 
 BEGIN, END = ("192.0.2.254/32", "2001:db8:fffe::/128"), ("192.0.2.255/32", "2001:db8:ffff::/128")
-"""Routes that nothing uses, of each IP version: they come and go, and whoever hears that hears of others."""
+"""Unused routes of each IP version, which mark the beginning and the end of a monitor's output."""
 
 
 @contextmanager
 def routes_of(lab: NativeLab, place: str, version: int) -> Iterator[list[str]]:
-    """What the kernel says of routes meanwhile, a line each, when it is over."""
+    """Changes of routes that the kernel reports during the context, for use after it."""
     ip, heard = ("ip", f"-{version}"), list[str]()
     watching = lab.command(place, (*ip, "monitor", "route"))
 
@@ -151,7 +151,7 @@ def test_all_hosts_get_flows_and_a_router_that_rehashes_moves_them(site: NativeL
 
 
 def test_nothing_but_whole_addresses_of_the_pool_are_announced(site: NativeLab) -> None:
-    """Nor does what another host has said go on from a host to the other router."""
+    """Routes received from another host are not announced to the other router either."""
     beside = ["192.0.2.1/32", "2001:db8:e::1/128", "203.0.113.64/29", "2001:db8:f:1::1/64"]
     hold(site, "add", "203.0.113.11", ("host1",))
     for each in beside:
@@ -182,14 +182,14 @@ def test_a_host_that_dies_gets_nothing_and_is_back_when_it_boots(site: NativeLab
             for vip in VIPS:
                 await_ways(site, vip, "host1", "host2")
                 assert set(ask(site, vip).values()) == {"host1", "host2"}
-            with pytest.raises(BlockingIOError):  # nobody is there to say that the connection has ended
+            with pytest.raises(BlockingIOError):  # no process is left to close the connection
                 heard.recv(1)
         assert not site.status().is_healthy
         site.power_on("host3")
         serve(site, "host3")
         site.wait_routed()
         assert site.status().is_healthy
-        assert site.ways("router1", VIPS[0]) == {"host1", "host2"}  # nothing of what had been in the kernel is left
+        assert site.ways("router1", VIPS[0]) == {"host1", "host2"}  # the kernel's earlier state is lost
         result = site.traffic("client", Traffic(to=site.workload("web3").addresses[0], port=8080, count=5))
         assert (result.answers, result.errors) == ({"web3": 5}, {})
 
@@ -199,7 +199,7 @@ ASK = "import urllib.request; print(urllib.request.urlopen({url!r}, timeout=60).
 
 @contextmanager
 def asked_by(lab: NativeLab, host: str) -> Iterator[socket.socket]:
-    """A connection that a program on the host has made to this machine; it waits for an answer."""
+    """A connection from a program on the host to this machine, waiting for a response."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(DEADLINE)
         address = "{}:{}".format(*listener.getsockname())
@@ -214,7 +214,7 @@ def asked_by(lab: NativeLab, host: str) -> Iterator[socket.socket]:
 
 
 def test_a_router_that_dies_is_gone_round(site: NativeLab) -> None:
-    """By hosts and by what is outside; no link loses its carrier."""
+    """Hosts and the external machine use the other router, although no link loses its carrier."""
     own = site.chassis("host2").own[0]
     with announced(site, VIPS[0], *HOSTS):
         site.power_off("router1")
@@ -227,7 +227,7 @@ def test_a_router_that_dies_is_gone_round(site: NativeLab) -> None:
 
 
 def test_every_place_takes_a_neighbour_for_dead_after_less_than_a_second(site: NativeLab) -> None:
-    """By what both ends of each session of BFD have agreed on, in milliseconds."""
+    """The detection time is that negotiated by both ends of each BFD session, in milliseconds."""
     for place in (*HOSTS, *ROUTERS, "outside"):
         peers = json.loads(site.exec(place, ("vtysh", "-c", "show bfd peers json")))
         assert peers, place
@@ -255,7 +255,7 @@ def test_a_session_ends_and_begins(site: NativeLab) -> None:
 
 
 def test_routing_daemons_that_are_killed_say_nothing_any_more(site: NativeLab) -> None:
-    """The host's kernel goes on: its machines answer whoever still sends packets there."""
+    """The host's kernel continues: its machines answer packets that still arrive there."""
     with announced(site, VIPS[1], *HOSTS):
         site.stop_routing("host2")
         await_ways(site, VIPS[1], "host1", "host3")
@@ -266,7 +266,7 @@ def test_routing_daemons_that_are_killed_say_nothing_any_more(site: NativeLab) -
 
 
 def test_bird_announces_the_same(site: NativeLab) -> None:
-    """With the file that operators are given, in the place of FRR on one host."""
+    """BIRD uses the configuration file for operators, in place of FRR on one host."""
     folder = site.layout.node_directory("host3")
     (folder / "bird.conf").write_text(routing.render_host(site.chassis("host3"), "bird.conf"))
     site.stop_routing("host3")
@@ -289,7 +289,7 @@ def test_bird_announces_the_same(site: NativeLab) -> None:
 
 
 def test_hosts_reach_a_server_of_this_machine(site: NativeLab) -> None:
-    """A server of plain hosts needs no OVN."""
+    """A server for plain hosts needs no OVN."""
     listen = f"127.0.0.1:{free_port()}"
     started = service.start(site.layout, listen)
     try:
@@ -357,7 +357,7 @@ def test_a_machine_has_no_number_of_a_router_or_of_nobody(number: int) -> None:
         plan.plan_hosts(1)[0].addresses(number)
 
 
-# Labs of their own: what is left
+# Labs of their own: leftovers
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""End to end: what no packet filter can do, by HAProxy on plain hosts, whichever of these a router brings a flow to."""
+"""End to end: features beyond packet filters, by HAProxy on plain hosts, on whichever host a router sends a flow to."""
 
 import json
 import os
@@ -44,9 +44,9 @@ pytestmark = pytest.mark.lab
 CA = Authority()
 WEB = CA.issue("web.example")
 SPARE = 77
-"""A number of which there is no machine."""
+"""Number without a machine."""
 FRESH = 20
-"""Requests, each by a connection of its own."""
+"""Requests, each on a new connection."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def served(native: NativeLab, keys: Path) -> Iterator[Served]:
 
 @contextmanager
 def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, Any], ...] = ()) -> Iterator[Any]:
-    """With a VIP of each IP version."""
+    """A load balancer with a VIP of each IP version."""
     subnets = {each.ip_version: each.id for each in served.cloud.network.subnets(network_id=served.pool)}
     made = served.cloud.load_balancer.create_load_balancer(
         name="web",
@@ -87,7 +87,7 @@ def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, 
 
 
 def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND_ROBIN", **more: Any) -> dict[str, Any]:
-    """Members of both IP versions: a proxy leads clients of either to any of them."""
+    """A listener with members of both IP versions: a proxy connects clients of either to any of them."""
     pool_protocol = "TCP" if protocol == "TCP" else "HTTP"
     pool = {"name": "p", "protocol": pool_protocol, "lb_algorithm": algorithm, "members": served.members(*names)}
     port = 443 if protocol == "TERMINATED_HTTPS" else PORT
@@ -95,7 +95,7 @@ def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND
 
 
 def await_hosts(served: Served, made: Any, *hosts: str) -> None:
-    """These announce it, no others do, and it takes connections of every client."""
+    """Wait until exactly these hosts announce the VIPs, and every client can connect."""
     for vip in vips(made):
         for router in ROUTERS:
             served.lab.wait_ways(router, vip, *hosts)
@@ -120,7 +120,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 15).close()
 
 
 def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[str, str]:
-    """The code, and who answered. Raises CommandFailed."""
+    """Status code and name of the member. Raises CommandFailed."""
     scheme = "https" if "--cacert" in more else "http"
     host = f"[{vip}]" if ":" in vip else vip
     where = ("--connect-to", f"::{host}:", f"{scheme}://web.example{path}")
@@ -130,7 +130,7 @@ def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[s
 
 
 def answers(served: Served, made: Any, path: str = "/", *more: str) -> Counter[str]:
-    """Of clients outside and on a host, over both IP versions: all are answered."""
+    """Answers to clients outside and on a host, over both IP versions; all must succeed."""
     found = Counter[str]()
     for client in (*CLIENTS, "host2"):
         for vip in vips(made):
@@ -150,7 +150,7 @@ def test_paths_lead_to_pools_from_outside_and_from_hosts_over_both_versions(serv
         web, api = answers(served, made), answers(served, made, "/api/things")
         assert set(web) == {"n1", "n2"}
         assert set(api) == {"n3"}
-        total = web.total() + api.total() + 2 * len((*CLIENTS, *HOSTS))  # with each that only connects
+        total = web.total() + api.total() + 2 * len((*CLIENTS, *HOSTS))  # with the connections that send nothing
         find = served.cloud.load_balancer.get_load_balancer_statistics
         wait_equal(lambda: find(made.id).total_connections, total)
         assert_statuses(served, made, "ONLINE")
@@ -164,7 +164,7 @@ def assert_statuses(served: Served, made: Any, status: str) -> None:
 
 
 def processes(served: Served) -> dict[str, int]:
-    """Host -> its proxy."""
+    """PID of the proxy of each host."""
     folder = served.lab.layout.directory / "fairlead"
     written = {host: list((folder / f"agent-{host}.proxies").glob("*/pid")) for host in HOSTS}
     found = {host: int(its[0].read_text().split()[0]) for host, its in written.items() if its}
@@ -213,7 +213,7 @@ def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(s
 
 @pytest.mark.extended
 def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) -> None:
-    """It has heard of no proxy yet, and nobody is told that there is none."""
+    """The new server has no reports about proxies yet, and sends no slice without them."""
     layout, listen = served.lab.layout, served.service.url.removeprefix("http://")
     asked = listener(served, "TCP", "n1", "n2", algorithm="LEAST_CONNECTIONS")
     with balancer(served, asked) as made, ExitStack() as stack:
@@ -233,7 +233,7 @@ def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) ->
 
 
 def runs(served: Served, host: str) -> bool:
-    """As the server has heard."""
+    """Whether the proxy serves, according to the server."""
     proxies = served.operator.ask("GET", f"/operator/chassis/{host}")["proxies"]
     return [each["serving"] for each in proxies] == [1]
 
@@ -267,7 +267,7 @@ def test_a_proxys_port_is_reached_by_nobody(served: Served) -> None:
 
 
 def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) -> None:
-    """Where it has one among its machines nobody is; where it gets one a member is there no more."""
+    """A member's address that the host itself gets is excluded, and a host's own address is rejected as a member."""
     host, lab = served.lab.chassis("host1"), served.lab
     spare = host.addresses(SPARE)[0]
     asked, refused = listener(served, "HTTP", "n2"), listener(served, "HTTP", "n2")
@@ -291,7 +291,7 @@ def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) 
 
 
 def status(served: Served, made: Any, name: str) -> str:
-    """Of a member of the one pool."""
+    """Operating status of a member of the only pool."""
     api = served.cloud.load_balancer
     [pool] = api.pools(loadbalancer_id=made.id)
     [member] = api.members(pool.id, name=name)

@@ -1,4 +1,4 @@
-"""End to end on plain hosts: how slots are shared among members in the kernels, and what clients see of it."""
+"""End to end on plain hosts: distribution of slots among members in the kernels, and its effect on clients."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 __all__ = ["served"]
 
 ASKED = {"concurrency": 10, "size": 1}
-"""A line, not HTTP: thousands of connections are to be over soon."""
+"""A line instead of HTTP, because thousands of connections must end quickly."""
 
 
 def send(served: Served, client: str, vip: str, protocol: Protocol, count: int, slots: Sequence[str]) -> Sequence[str]:
-    """Who answered each connection: who has its slot, and nobody is refused."""
+    """Member of each connection. Asserts that it has the connection's slot, and that none is refused."""
     found = served.lab.traffic(client, Traffic(to=vip, port=PORT, protocol=protocol, count=count, **ASKED))
     assert (found.errors, len(found.keys)) == ({}, count), (client, vip, protocol)
     own = served.lab.workload(client).addresses[":" in vip]
@@ -51,16 +51,20 @@ def slot_of(client: str, port: int, vip: str, protocol: Protocol) -> int:
 
 SIGMAS, WITHIN = 4, 0.1
 HEAVY = 3 / 4
-"""The share of a member that weighs three times as much as the only other one."""
+"""Share of a member with three times the weight of the only other one."""
 ENOUGH = ceil((SIGMAS / WITHIN) ** 2 / (HEAVY * (1 - HEAVY)))
-"""Connections of which the ratio is that of the weights within a tenth. Of n that fall by chance, a share of p to one
-of two members, the ratio has a relative standard deviation of 1/sqrt(n p (1 - p)): with 8,534 it is 0.025, and a tenth
-is four of it. One count in 10,000 is beyond."""
+"""Number of connections for which the ratio is within a tenth of the weights' ratio.
+
+Of n random connections, a share of p to one of two members, the ratio has a relative standard deviation of 1/sqrt(n p
+(1 - p)): for 8,534 it is 0.025, a quarter of a tenth. One count in 10,000 is outside.
+"""
 
 
 def test_weights_are_kept_within_a_tenth(served: Served) -> None:
-    """Over all connections of a client, of a protocol, of an IP version; those that have all three in common are a
-    quarter of these, and so within twice as much."""
+    """Counted over all connections of a client, a protocol, or an IP version.
+
+    Combinations of all three have a quarter of the connections, so their limit is twice as wide.
+    """
     bodies = [{**body, "weight": 3 if body["name"] == "n1" else 1} for body in served.members("n1", "n2")]
     counted = dict[tuple[str, str, Protocol], Counter[str]]()
     with balancer(served, bodies) as made:
@@ -85,14 +89,14 @@ def assert_weighed(counts: Mapping[str, int], within: float) -> None:
 
 TEN = 10
 EACH = 1000
-"""Connections of a client to one VIP by one protocol: a hundred of each member, give or take ten."""
+"""Connections of a client to one VIP by one protocol: about a hundred per member, with a deviation of ten."""
 RARE = 5
-"""Standard deviations: of eighty counts none is beyond, but once in 20,000 runs."""
+"""Standard deviations; of eighty counts one is outside in 20,000 runs."""
 
 
 @contextmanager
 def ten(served: Served) -> Iterator[list[dict[str, Any]]]:
-    """As members: the machines that are there, and others beside them."""
+    """Members: the existing machines, and additional ones."""
     others = [f"more{number}" for number in range(len(MEMBERS), TEN)]
     with ExitStack() as stack:
         for number, name in enumerate(others):
@@ -114,7 +118,7 @@ def test_ten_members_are_even_to_one_slot_and_connections_are_spread_as_their_sl
 
 
 def assert_spread(counts: Mapping[str, int], shares: Mapping[str, float]) -> None:
-    """Each has its share, as far as chance lets it."""
+    """Assert that each member has its share within statistical limits."""
     for name, share in shares.items():
         deviation = sqrt(EACH * share * (1 - share))
         assert abs(counts[name] - EACH * share) < RARE * deviation, (name, counts)

@@ -1,4 +1,4 @@
-"""End to end on plain hosts: two tenants, addresses that are announced for one of them, and members that both have."""
+"""End to end on plain hosts: two tenants, addresses announced for one of them, and members of both."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +36,14 @@ POOLS = {"alice": ("203.0.113.128/26", "2001:db8:f:a::/64"), "bob": ("203.0.113.
 VIPS = {"alice": ("203.0.113.140", "2001:db8:f:a::140"), "bob": ("203.0.113.210", "2001:db8:f:b::210")}
 BOTH = "n1"
 OWN = {"alice": "n2", "bob": "n3"}
-"""Members: one that both have, with the same port, and one behind a host whose prefix is the tenant's alone."""
+"""Members: a common one with the same port, and for each tenant one behind a host whose prefix is the tenant's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tenants:
     lab: NativeLab
     clouds: Mapping[str, openstack.connection.Connection]
-    """By user."""
+    """Connections by user."""
 
     def subnet(self, network: str, version: int) -> str:
         admin = self.clouds["root"].network
@@ -51,7 +51,7 @@ class Tenants:
         return next(each.id for each in admin.subnets(network_id=found.id) if each.ip_version == version)
 
     def tree(self, network: str, addresses: tuple[str, str], members: tuple[str, ...], **more: Any) -> dict[str, Any]:
-        """A load balancer of TCP and UDP at these addresses of a network."""
+        """A load balancer with TCP and UDP listeners at these addresses of a network."""
         four, six = addresses
         bodies = [
             {"name": name, "address": address, "protocol_port": BEHIND}
@@ -86,7 +86,7 @@ class Tenants:
         return refusal(lambda: api.create_load_balancer(**tree))
 
     def await_served(self) -> None:
-        """Each host leads connections to its own member."""
+        """Wait until each host forwards connections to its own member."""
         for member, host in MEMBERS.items():
             for address in self.lab.workload(member).addresses:
                 wait_until(lambda of=host, to=address: holds_address(self.ruleset(of), to), f"{host} serves {member}")
@@ -122,7 +122,7 @@ def tenants(native: NativeLab, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def known(folder: Path) -> Mapping[str, str]:
-    """Who may come in, as the options of a server."""
+    """Options of a server with the tenants' users."""
     hashed = bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)).decode()
     for name in ("users", "password"):
         (folder / name).touch(mode=0o600)
@@ -132,7 +132,7 @@ def known(folder: Path) -> Mapping[str, str]:
 
 
 def declare(lab: NativeLab, operator: Server, cloud: openstack.connection.Connection) -> None:
-    """Hosts, of which two have machines of one tenant alone, and addresses for everybody, and for each tenant."""
+    """Declare hosts, two of them with a prefix of one tenant, and announced networks for all tenants and for each."""
     whose = {MEMBERS[member]: tenant for tenant, member in OWN.items()}
     for site in lab.record.chassis:
         prefixes = [{"cidr": cidr, "project_id": whose.get(site.name)} for cidr in site.prefixes]
@@ -147,7 +147,7 @@ def declare(lab: NativeLab, operator: Server, cloud: openstack.connection.Connec
 
 @pytest.fixture(scope="module")
 def both(tenants: Tenants) -> Iterator[None]:
-    """Each tenant has a load balancer; they are called the same, and have a member in common."""
+    """A load balancer of each tenant, with the same name and a common member."""
     with ExitStack() as stack:
         for tenant in POOLS:
             api = tenants.clouds[tenant].load_balancer
@@ -170,7 +170,7 @@ def test_each_tenants_addresses_lead_to_their_own_members_and_to_one_that_both_h
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """How the door says so."""
+    """Error message of the front end."""
     with pytest.raises(HttpException) as error:
         call()
     return f"{error.value.status_code} {error.value.details}"
@@ -182,13 +182,13 @@ FREE = "203.0.113.211", "2001:db8:f:b::211"
 
 @pytest.mark.usefixtures("both")
 def test_a_tenant_is_refused_what_is_anothers_and_nothing_is_written(tenants: Tenants) -> None:
-    """Addresses outside of what is theirs, one that is had already, and a member behind a host for somebody else."""
+    """Rejected are addresses of another network, an allocated address, and a member in another tenant's prefix."""
     alices, hers, his = VIPS["alice"], (BOTH, OWN["alice"]), (BOTH, OWN["bob"])
     trees = {name: tenants.tree(name, alices, his) for name in POOLS}
     root, bob = (tenants.clouds[user].network for user in ("root", "bob"))
     network = root.find_network("bob", ignore_missing=False).id
     before = [each.id for each in tenants.clouds["root"].load_balancer.load_balancers()]
-    tenants.await_served()  # an earlier test may have begun an agent again
+    tenants.await_served()  # an earlier test may have restarted an agent
     with ExitStack() as stack:
         lines = [stack.enter_context(written(tenants.lab, host)) for host in HOSTS]
         said = [

@@ -1,4 +1,4 @@
-"""End to end on plain hosts: what stock clients are told of what was sent, whoever died, and operators of rows."""
+"""End to end on plain hosts: counters for stock clients, complete despite failures, and rows for operators."""
 
 import json
 import subprocess
@@ -19,11 +19,11 @@ __all__ = ["served"]
 
 SIZE, EACH = 1000, 20
 HEADERS = {4: 20 + 8, 6: 40 + 8}
-"""Bytes of a datagram's, by IP version."""
+"""Header bytes of a datagram, by IP version."""
 ADDED = {"bytes_in": 5, "bytes_out": 5 + len("n1 ")}
-"""Bytes that clients put before their text, a port, and members before their answer, their name."""
+"""Bytes before the text of clients (a port), and before that of members (their name)."""
 PORTS = count(20_000, 100)
-"""Each client has ports of its own: one that is used twice would be one connection of UDP."""
+"""Each client has its own ports, because a reused one would continue a UDP connection."""
 
 
 def figures(found: Any) -> dict[str, int]:
@@ -37,7 +37,7 @@ def listeners(served: Served, made: Any) -> Mapping[Protocol, str]:
 
 
 def ask(served: Served, client: str, vip: str, protocol: Protocol) -> Mapping[str, int]:
-    """How it went, by what it came to."""
+    """Number of connections by result."""
     asked = Traffic(
         to=vip,
         port=PORT,
@@ -117,14 +117,14 @@ def test_who_is_turned_away_because_nobody_serves_is_counted_as_an_error(served:
 
 
 def counted(served: Served, host: str, made: Any) -> Counter[Protocol]:
-    """Connections to its VIPs, as `fairlead agent --once` says on a host."""
+    """Connections to its VIPs by protocol, as printed by `fairlead agent --once` on the host."""
     found = served.lab.exec(host, ("env", "-i", f"FAIRLEAD_AGENT_HOST={host}", *FAIRLEAD, "agent", "--once"))
     own = [each for each in json.loads(found) if each["address"] in vips(made)]
     return sum((Counter({Protocol(each["transport"]): each["connections"]}) for each in own), Counter[Protocol]())
 
 
 def planned(served: Served, host: str) -> tuple[int, Any]:
-    """What `fairlead agent --plan` says there, and its exit code."""
+    """Exit code and output of `fairlead agent --plan` on the host."""
     state = served.lab.layout.directory / "fairlead" / f"agent-{host}.json"
     variables = f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_STATE_FILE={state}"
     command = served.lab.command(host, ("env", "-i", *variables, *FAIRLEAD, "agent", "--plan", "--json"))

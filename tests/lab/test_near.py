@@ -1,4 +1,5 @@
-"""End to end: members on the client's chassis serve it first, and connections stay where they are when that changes."""
+"""End to end: members on the client's chassis are preferred, and connections stay with their member when that
+changes."""
 
 import os
 import signal
@@ -21,14 +22,14 @@ pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = {"one": "chassis1", "two": "chassis2"}
 CLIENTS = {"oak1": "one", "oak2": "two", "fir1": "one", "fir2": "two"}
-"""Each with the member on its chassis; the first two are on the members' own network."""
+"""The member on the chassis of each client; the first two clients are on the members' own network."""
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """A member on each chassis, clients on two networks and outside, one router between all of them."""
+    """A member on each chassis, clients on two networks and outside, and a router between all of them."""
     site = open_site(lab)
     public = site.outside()
     site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
@@ -38,7 +39,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.machines("oaks", MEMBERS, serve=[8080])
     site.machines("oaks", {"oak1": "chassis1", "oak2": "chassis2"})
     site.machines("firs", {"fir1": "chassis1", "fir2": "chassis2"})
-    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway resolves the host's address
         ping(site, "fir2", host)
     yield site
     for name in (*MEMBERS, *CLIENTS):
@@ -57,7 +58,8 @@ def near(site: Site, version: int = 4, protocol: Protocol = Protocol.TCP, **pool
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protocol: Protocol, version: int):
-    """A member that calls the VIP is answered by itself; who comes from outside, by all. Without the option all are."""
+    """A member that calls the VIP reaches itself; external clients reach all members, as does everyone without the
+    option."""
     with near(site, version, protocol) as balancer:
         for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
             assert answers(site, client, balancer.vip, protocol) == {member}, client
@@ -71,7 +73,7 @@ def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protoc
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_vip_of_the_uplink_too(site: Site, version: int, protocol: Protocol):
-    """Inside each client is answered by the member on its chassis, whoever has the gateway; outside, by all."""
+    """Internal clients reach the member on their chassis, wherever the gateway is; external ones reach all members."""
     words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS"}
     with site.balancer(f"public-v{version}", [*MEMBERS], **words) as balancer:  # type: ignore[arg-type]
         for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
@@ -109,7 +111,7 @@ def test_a_member_that_is_down_is_served_by_the_others_until_it_is_back(site: Si
 
 @pytest.mark.extended
 def test_a_member_that_moves_serves_where_it_is(site: Site):
-    """Connections that are open stay with their member. Where several are near, all of them serve."""
+    """Open connections stay with their member. Several members on a chassis share its clients."""
     with near(site) as balancer, holding(site.lab, "oak2", balancer.vip, 80) as held:
         before = held.open(20)
         assert {*before.values()} == {"two"}
@@ -130,7 +132,7 @@ def test_a_member_that_moves_serves_where_it_is(site: Site):
 
 
 def test_a_chassis_that_joins_has_values_at_once(site: Site):
-    """It is taken for a new one when OVN has forgotten it."""
+    """OVN treats a deleted chassis as a new one when it registers again."""
     with near(site) as balancer:
         site.lab.exec("central", ["ovn-sbctl", "chassis-del", "chassis2"])
         site.lab.wait_registered()
@@ -143,7 +145,7 @@ def test_a_chassis_that_joins_has_values_at_once(site: Site):
 
 @pytest.mark.extended
 def test_what_chassis_have_outlives_ovns_databases(site: Site):
-    """An ovn-controller that reads all of it again is told nothing new."""
+    """An ovn-controller that reads the databases again changes nothing."""
     with near(site) as balancer:
         for base in ("ovnsb_db", "ovnnb_db"):
             kill_database(site.lab, base)

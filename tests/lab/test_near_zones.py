@@ -1,4 +1,4 @@
-"""End to end: clients without a member on their chassis are led to those in their zone. In a lab of three chassis."""
+"""End to end: clients without a member on their chassis reach those in their zone, in a lab of three chassis."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def all_answers(site: Site, vip: str, protocol: Protocol = Protocol.TCP) -> dict
 
 @pytest.mark.parametrize(("version", "protocol"), [(4, Protocol.TCP), (4, Protocol.UDP), (6, Protocol.TCP)])
 def test_members_on_the_chassis_then_in_the_zone_then_anywhere(site: Site, version: int, protocol: Protocol):
-    """A chassis may change its zone at any time, and say none."""
+    """A chassis may change or remove its zone at any time."""
     set_zones(site, "a", "a", "b")
     words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS"}
     with site.balancer(f"oaks-v{version}", ["one", "three"], **words) as balancer:

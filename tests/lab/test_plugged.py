@@ -1,4 +1,4 @@
-"""End to end: what the network API says of a port follows the machine that is plugged in, by OVN's own word."""
+"""End to end: a port's status and binding in the network API follow OVN's port binding."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ USERS = {"root": "city:admin", "alice": "alice:member,reader", "bob": "bob:membe
 
 @contextmanager
 def server(lab: Lab, folder: Path) -> Iterator[Server]:
-    """Beside whatever else is in this OVN, with a user for each project and one who sees all."""
+    """A server next to others in this OVN, with a user for each project and one for all."""
     secret = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (folder / "users").touch(mode=0o600)
     (folder / "users").write_text("".join(f"{name}:{secret}:{rest}\n" for name, rest in USERS.items()))
@@ -38,7 +38,7 @@ def server(lab: Lab, folder: Path) -> Iterator[Server]:
 
 
 def make(server: Server, user: str, cidr: str) -> Any:
-    """A port of the user's on a network of theirs."""
+    """A port on a new network of the user."""
     server.client.auth = (user, "secret")
     network = server.make(NETWORKS, "network", name=user)
     server.make(SUBNETS, "subnet", network_id=network["id"], cidr=cidr, ip_version=6 if ":" in cidr else 4)
@@ -53,7 +53,7 @@ def seen(server: Server, port: Any) -> tuple[str, str, str]:
 
 
 def status(server: Server, user: str) -> dict[str, str]:
-    """By name, of the ports that the user sees."""
+    """Status of the ports visible to the user, by name."""
     return {each["name"]: each["status"] for each in server.client.get(PORTS, auth=(user, "secret")).json()["ports"]}
 
 
@@ -100,7 +100,7 @@ def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path
 
 
 def migrate(lab: Lab, server: Server, port: Any) -> None:
-    """Both nodes have an interface for the port; the one that is asked for has it (`requested-chassis`)."""
+    """Both nodes have an interface for the port; OVN binds it to the requested one (`requested-chassis`)."""
     for node in ("chassis1", "chassis2", "chassis1"):
         body = {"port": {"binding:host_id": node}}
         assert server.client.put(f"{PORTS}/{port['id']}", json=body).status_code == 200

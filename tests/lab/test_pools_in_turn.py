@@ -1,4 +1,4 @@
-"""End to end: a listener is led to one pool after the other, by the switch and by proxies, and nobody is refused."""
+"""End to end: a listener's pool is replaced by others, served by the switch and by proxies, and no request fails."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 def ask(site: Site, client: str, balancer: Balancer, times: int) -> Counter[str]:
-    """How often each code came; 000 is for a connection that nobody took, or that ended too soon."""
+    """Number of responses by status code; 000 is a connection that failed or ended too early."""
     host = f"[{balancer.vip}]:80" if ":" in balancer.vip else f"{balancer.vip}:80"
     return Counter(site.lab.exec(client, ["sh", "-c", ASK.format(times=times, host=host)]).split())
 

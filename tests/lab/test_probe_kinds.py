@@ -1,5 +1,8 @@
-"""Every kind of monitor by agents, end to end: of servers that are right, wrong, slow, silent, resetting and half open,
-on machines of two tenants that have the same addresses. What is ill on one's is well on the other's."""
+"""End to end: every type of monitor with agents, on servers that are correct, wrong, slow, silent, resetting or half
+open.
+
+The machines belong to two tenants with identical addresses. A server that fails on one works on the other.
+"""
 
 import os
 import subprocess
@@ -23,9 +26,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 CLOSED = 8999
 SCTP = {"sctp right": (7001, ""), "sctp refuses": (7002, "it refuses"), "sctp silent": (7004, "no answer in 1 s")}
-"""Ports, and what is wrong with the ill."""
+"""Port of each case, and the error of the failing server."""
 RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-"""By it a silence is told in the words of `harness.probed`."""
+"""Timing with the timeout of the error texts in `harness.probed`."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def make_certificate(folder: Path) -> Path:
-    """Of another name than anybody asks for, with its key."""
+    """Certificate with a name that no client requests, with its key."""
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=wrong.example"
     made = [folder / name for name in ("key.pem", "chain.pem")]
     command = ["openssl", *words.split(), "-keyout", str(made[0]), "-out", str(made[1])]
@@ -95,7 +98,7 @@ def asked(site: Site, kind: str, version: int) -> Iterator[str]:
     address = ill_servers.AT[version == 6]
     cases = [(name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), ill_servers.FIRST)]
     closed = [f"{each} closed" for each in ("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT")]
-    # Octavia's door wants more than three seconds between datagrams
+    # Octavia's API requires a delay of more than three seconds for datagrams
     cases += [(name, CLOSED, {"type": name.split()[0], **RHYTHM, "delay": 4}) for name in closed]
     cases += [(name, number, {"type": "SCTP", **RHYTHM, "delay": 4}) for name, (number, _) in SCTP.items()]
     cases += [("PING", 1, {"type": "PING", **RHYTHM})]

@@ -1,4 +1,4 @@
-"""Probes by an agent, through a real OVN: from one namespace of each node, of tenants with the same addresses."""
+"""Probes by an agent through a real OVN: from one namespace on each node, for tenants with identical addresses."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @dataclass
 class Node:
-    """What an agent on a chassis does, as far as it probes."""
+    """The probing part of an agent on a chassis."""
 
     thread: ProberThread = field(init=False)
     seen: dict[Endpoint, Sighting] = field(default_factory=dict)
@@ -48,11 +48,11 @@ class Node:
         self.seen.update(news)
 
     async def wait_seen(self, wanted: Mapping[Endpoint, Health]) -> None:
-        """Wait until this is the health of these endpoints."""
+        """Wait until the endpoints have this health."""
         await eventually_equal(lambda: {each: self.seen[each].health for each in wanted if each in self.seen}, wanted)
 
     async def wait_error(self, error: str, *wanted: Endpoint) -> None:
-        """Wait until this is what is wrong with these endpoints, as the words about it begin."""
+        """Wait until the errors of these endpoints begin with this text."""
         await eventually(
             lambda: {self.seen[each].error for each in wanted if each in self.seen},
             error,
@@ -79,7 +79,7 @@ async def node(site: Site, name: str, *networks: str) -> AsyncIterator[Node]:
 
 
 def device(site: Site, name: str) -> ProbeDevice:
-    """As OVN has the port."""
+    """Probe device with the addresses of the port in OVN."""
     network = site.cloud.network.find_network(name, ignore_missing=False)
     told = site.lab.exec("central", ["ovn-nbctl", "lsp-get-addresses", f"probe-{network.id}"]).split()
     subnets = tuple(parse_network(site.cloud.network.get_subnet(each).cidr) for each in network.subnet_ids)
@@ -114,8 +114,10 @@ CHECKS = (
 
 @pytest.fixture(scope="module")
 def twins(site: Site) -> Iterator[None]:
-    """Two networks with the same addresses, and machines on each that have those of the other one's. A load balancer on
-    each makes the ports from which they are probed."""
+    """Two networks with identical subnets, and machines with identical addresses on both.
+
+    A load balancer on each network creates the ports from which its members are probed.
+    """
     for name in ("oak", "fir"):
         site.network(name, "10.0.0.0/24", "fd00:a::/64")
         at = {f"{name}1": ("10.0.0.11", "fd00:a::11"), f"{name}2": ("10.0.0.12", "fd00:a::12")}

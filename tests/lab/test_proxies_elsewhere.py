@@ -1,5 +1,5 @@
-"""End to end: proxies for VIPs on another project's network, on a gateway and behind a floating IP, of tenants that
-have the same addresses; and what a client notices when its own node's proxy is gone."""
+"""End to end: proxies for VIPs on another project's network, on a gateway and behind a floating IP, of tenants with
+identical addresses; and the effect of a failed proxy on the clients of its node."""
 
 import os
 import signal
@@ -23,14 +23,15 @@ from harness.waiting import wait_equal, wait_until
 pytestmark = [pytest.mark.lab]
 
 TENANTS = {"dora": "chassis1", "egon": "chassis2"}
-"""Each with a machine on this node. Their networks have the same addresses, and their machines too."""
+"""Tenants, each with a machine on this node. Their networks and machines have the same addresses."""
 HOSTS = {"web": 50, "client": 51}
 GUESTS = {"gus": "chassis1", "hugo": "chassis2"}
 
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """market is everybody's. Each tenant has a network, and a router that joins it and market and leads outside."""
+    """market is shared. Each tenant has a network, and a router with interfaces on it and market and an external
+    gateway."""
     site = open_site(lab, **OPTIONS)
     public = site.outside()
     site.network("market", "10.6.0.0/24", "fd00:6::/64", is_shared=True, project_id="town")
@@ -72,7 +73,7 @@ def network_id(site: Site, name: str) -> str:
 
 
 def machine(site: Site, network: str, name: str, chassis: str, host: int, project: str = "") -> None:
-    """It serves 8080."""
+    """A machine that serves port 8080."""
     subnets = site.cloud.network.subnets(network_id=network_id(site, network))
     fixed = [
         {"subnet_id": subnet.id, "ip_address": str(subnet.cidr).split("0/24")[0].split("/64")[0] + str(host)}
@@ -88,7 +89,7 @@ def machine(site: Site, network: str, name: str, chassis: str, host: int, projec
 def led(
     site: Site, tenant: str, subnet: str, version: int, at: str | None = None, **listener: Any
 ) -> Iterator[Balancer]:
-    """The tenant's, with a VIP on this subnet and the tenant's one machine behind it."""
+    """A load balancer of the tenant, with a VIP on this subnet and the tenant's only machine as member."""
     asked = {"protocol": "HTTP", **listener}
     pool = {"name": "pool", "protocol": asked["protocol"], "lb_algorithm": "ROUND_ROBIN"}
     member = {"address": site.address(f"{tenant}-web", version), "protocol_port": 8080}
@@ -107,7 +108,7 @@ def led(
 
 
 def answer(site: Site, client: str, vip: str) -> str:
-    """Who; nothing if nobody."""
+    """Name of the member or a status code; empty without a response."""
     with suppress(CommandFailed):
         code, who = get(site, client, vip)
         return who if code == "200" else code
@@ -115,7 +116,7 @@ def answer(site: Site, client: str, vip: str) -> str:
 
 
 def served(site: Site, wanted: Mapping[tuple[str, str], str]) -> None:
-    """(client, VIP) -> who answers, soon and then always."""
+    """Wait until each client of each VIP is answered by this machine, and then always by it."""
     wait_until(lambda: all(answer(site, *each) == who for each, who in wanted.items()), f"{wanted} come true")
     for each, who in wanted.items():
         assert Counter(answer(site, *each) for _ in range(6)) == {who: 6}, each
@@ -123,7 +124,7 @@ def served(site: Site, wanted: Mapping[tuple[str, str], str]) -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_guests_have_proxies_of_their_own_on_a_shared_network(site: Site, version: int):
-    """Behind them are two machines with the same address. Who asks is on the network, or behind the guest's router."""
+    """Both have a member with the same address. Clients are on the network, or behind the tenant's router."""
     with ExitStack() as stack:
         found = {each: stack.enter_context(led(site, each, f"market-v{version}", version)) for each in TENANTS}
         wanted = {(client, each.vip): f"{tenant}-web" for tenant, each in found.items() for client in GUESTS}
@@ -148,7 +149,7 @@ def test_two_tenants_with_the_same_addresses_have_vips_with_the_same_too(site: S
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_clients_outside_come_to_proxies_by_the_gateway(site: Site, version: int):
-    """A VIP of each tenant on the network outside, and the same addresses behind both."""
+    """Each tenant has a VIP on the external network, and the same addresses behind it."""
     with ExitStack() as stack:
         found = {each: stack.enter_context(led(site, each, f"public-v{version}", version)) for each in TENANTS}
         wanted = {("outside", each.vip): f"{tenant}-web" for tenant, each in found.items()}
@@ -203,11 +204,11 @@ def test_a_client_whose_own_proxy_is_gone_goes_on_through_another(
 
 STOPS = {"killed": signal.SIGKILL, "agent frozen": signal.SIGSTOP}
 IN_A_ROW = 20
-"""Connections."""
+"""connections"""
 
 
 def served_in_a_row(ticks: list[Tick]) -> int:
-    """Of the last ones."""
+    """Number of the last connections that were answered without a failure in between."""
     return next((place for place, each in enumerate(reversed(ticks)) if not each.name), len(ticks))
 
 
@@ -217,7 +218,7 @@ def is_silent(site: Site, chassis: str) -> bool:
 
 
 def proxies(site: Site) -> list[tuple[str, int]]:
-    """(chassis, process) of each proxy that lives: networks of other files in the same lab had some, too."""
+    """(chassis, PID) of each running proxy, including those of networks of other tests in the same lab."""
     folders = site.lab.layout.directory / "fairlead"
     written = [
         (path.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"), int(path.read_text().split()[0]))

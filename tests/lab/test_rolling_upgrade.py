@@ -1,7 +1,7 @@
-"""Two servers on one store become a newer release one by one, under traffic and writes, and one is taken back.
+"""Rolling upgrade of two servers with one store, under traffic and writes, and a downgrade of one.
 
-The older release is the program of today, the newer one the same with one format more (`harness.newer_release`): it
-shows what servers of two releases do beside each other, and no difference between two real ones.
+The older release is the current program, the newer one the same with one more format (`harness.newer_release`). The
+test shows how servers of two releases work together, not the differences between two real releases.
 """
 
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def reads(server: Server) -> str:
-    """What /readyz says; nothing between two ways to serve, when nobody listens for a moment."""
+    """Response of /readyz, or empty while no process listens between two listeners."""
     try:
         return server.client.get("/readyz").text
     except httpx.TransportError:
@@ -65,7 +65,7 @@ def test_servers_are_replaced_one_by_one_and_taken_back(machine: None, tmp_path:
             goes_on(writer)
             one = places[0].replace(one, NEWER)
             goes_on(writer)
-            one = places[0].replace(one, OLDER)  # what the newer ones wrote used nothing new
+            one = places[0].replace(one, OLDER)  # no document written so far needs the newer format
             goes_on(writer)
             new = other.make(NETWORKS, "network", name="new-feature")["id"]
             wait_until(lambda: "stands by" in reads(one))

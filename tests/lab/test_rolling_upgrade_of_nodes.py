@@ -1,9 +1,8 @@
-"""Servers on an etcd of three members, and the agents of both nodes, become a newer release one by one, under traffic.
+"""Rolling upgrade of servers with an etcd of three members, and of the agents of both nodes, under traffic.
 
-Whatever is older and newer meanwhile, each node probes what it is given, and what it sees and counts is said by both
-servers. The newer release is the program of today that says more in each part of its messages
-(`harness.newer_release`). In the end a node falls silent, and a server that
-never heard it says what the other one says.
+In every combination of releases each node probes its targets, and both servers report its probe results and counters.
+The newer release is the current program with additional fields in each part of its messages (`harness.newer_release`).
+At the end a node becomes unresponsive, and a server without its reports returns the same as the other one.
 """
 
 from collections.abc import Iterator
@@ -31,20 +30,20 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 KINDS = [("TCP", 4), ("UDP", 4), ("UDP", 6), ("TCP", 6)]
 PROTOCOLS = {"TCP": Protocol.TCP, "UDP": Protocol.UDP}
 CLIENTS = {"near": "chassis1", "far": "chassis2"}
-"""Who asks the first and the last of these load balancers: their own node counts that."""
+"""Clients of the first and the last of these load balancers, whose own nodes count the connections."""
 QUICK = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 
 
 @dataclass
 class Nodes:
-    """The agents, each of whichever release, and whether they and the servers understand each other."""
+    """The agents, each of either release, and checks of their exchange with the servers."""
 
     site: Site
     servers: list[Server]
     probed: Balancer
     counted: list[Balancer]
     closed: Iterator[int] = field(default_factory=lambda: count(9000))
-    """Ports of members, at which nobody listens."""
+    """Ports of members without a listening process."""
     running: dict[str, agents.Agent] = field(default_factory=dict)
 
     def replace(self, chassis: str, program: str) -> None:
@@ -58,7 +57,7 @@ class Nodes:
             agent.stop()
 
     def work(self) -> None:
-        """Both learn of a new member, see that it is down, and go on counting; both servers are told both."""
+        """Assert that both agents probe a new member, report it down, and count, and that both servers have both."""
         counted = [max(_connections(server, each) for server in self.servers) for each in self.counted]
         made = [self._add(machine) for machine in MEMBERS]
         for server in self.servers:
@@ -78,7 +77,7 @@ def _standing(server: Server, balancer: Balancer, member: str) -> str:
 
 
 def _connections(server: Server, balancer: Balancer) -> int:
-    """Of all nodes; less than any while none has told anything."""
+    """Connections on all nodes, or -1 while no node has reported."""
     stats = server.client.get(f"{LBS}/{balancer.id}/stats").json().get("stats", {})
     return int(stats.get("total_connections", -1))
 
@@ -93,7 +92,7 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
             "FAIRLEAD_HEALTH_PROBER": "agents",
         }
         places = [_place(lab, tmp_path / str(number), environment) for number in range(2)]
-        later = _place(lab, tmp_path / "2", environment, places[0].port)  # another host, which has nothing of its own
+        later = _place(lab, tmp_path / "2", environment, places[0].port)  # another host, without data
         for place in (later, *places):
             stack.callback(place.stack.close)
         one, other = (place.start(OLDER) for place in places)
@@ -128,7 +127,7 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
             one = nodes.servers[0] = places[0].replace(one, NEWER)
             nodes.work()
             nodes.replace("chassis2", NEWER)
-            one = nodes.servers[0] = places[0].replace(one, OLDER)  # and taken back
+            one = nodes.servers[0] = places[0].replace(one, OLDER)  # downgrade
             nodes.work()
             goes_on(writer)
             results = [near.stop(), far.stop()]
@@ -151,6 +150,6 @@ def _place(lab: Lab, folder: Path, environment: dict[str, str], port: int = 0) -
 
 
 def _said(server: Server, nodes: Nodes) -> tuple[object, list[int]]:
-    """How the members stand, and what was counted."""
+    """Statuses of the members, and the counters."""
     tree = server.client.get(f"{LBS}/{nodes.probed.id}/status").json()
     return tree, [_connections(server, each) for each in nodes.counted]

@@ -1,6 +1,7 @@
-"""SCTP, of which neither Open vSwitch in user space nor every kernel knows connections: traced, without traffic.
+"""SCTP, which neither the userspace datapath of Open vSwitch nor every kernel tracks: traced, without traffic.
 
-ovn-trace(8) walks the logical flows that OVN has made of our rows, which are those that a packet would meet.
+ovn-trace(8) walks the logical flows that OVN derives from Fairlead's rows, which are those that a packet would
+traverse.
 """
 
 import re
@@ -20,7 +21,7 @@ CIDRS = {
     4: {"sctp-near": "10.0.0.0/24", "sctp-far": "10.0.1.0/24"},
     6: {"sctp-near": "fd00:a::/64", "sctp-far": "fd00:b::/64"},
 }
-"""By the version of the VIP: whom a client is allowed by."""
+"""Allowed CIDR of each client, by the version of the VIP."""
 BACKENDS = re.compile(r"ct_lb\w*\(backends=([^)]*)\)")
 STAGE = re.compile(r"^ *\d+\. (\w+)", re.MULTILINE)
 DELIVERED = re.compile(r'/\* output to "([^"]+)", type "" \*/')
@@ -28,7 +29,7 @@ DELIVERED = re.compile(r'/\* output to "([^"]+)", type "" \*/')
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and near on one network, far on another one across a router."""
+    """Members and `near` on one network, `far` on another one across a router."""
     site = open_site(lab)
     site.network("sctp-a", "10.0.0.0/24", "fd00:a::/64")
     site.network("sctp-b", "10.0.1.0/24", "fd00:b::/64")
@@ -43,7 +44,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 class Traces:
-    """What OVN would do with the first packet of a client to port 80 of a VIP."""
+    """Traces of a client's first packet to port 80 of a VIP."""
 
     def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
         self._site = site
@@ -54,7 +55,8 @@ class Traces:
         return self._capsys.readouterr().out
 
     def is_balanced(self, client: str, balancer: Balancer, version: int) -> None:
-        """To one of the members, whose port it then comes to. ovn-trace shortens names that are UUIDs."""
+        """Assert that the packet is balanced among the members, and output at one's port. ovn-trace abbreviates UUIDs
+        in names."""
         trace = self.of(client, balancer.vip, "sctp")
         addresses = (self._site.address(name, version) for name in MEMBERS)
         wanted = {f"[{each}]:{PORT}" if version == 6 else f"{each}:{PORT}" for each in addresses}
@@ -63,7 +65,7 @@ class Traces:
         assert [name for name in MEMBERS if self._site.lab.workload(name).port_id.startswith(port)] != []
 
     def is_dropped(self, client: str, balancer: Balancer) -> None:
-        """The access control is the last that it meets. Only an older OVN then says `drop;`; a newer one just ends."""
+        """Assert that the packet ends in the ACL stage. An older OVN prints `drop;`, a newer one ends without it."""
         trace = self.of(client, balancer.vip, "sctp")
         assert STAGE.findall(trace)[-1].startswith("ls_in_acl")
         assert (BACKENDS.findall(trace), "/* output" in trace) == ([], False)

@@ -1,6 +1,6 @@
-"""Every method of openstacksdk's load-balancer proxy, against a real OVN: what it gives back, and what comes of it.
+"""Every method of openstacksdk's load-balancer proxy, against a real OVN: return values and effects.
 
-What Fairlead refuses is called too: the status and the words are what a program has to go by.
+Calls that Fairlead rejects are included, because programs depend on the status and the error text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ TESTED_ELSEWHERE = {
     "get_load_balancer_statistics": "tests/lab/test_statistics.py",
     "get_listener_statistics": "tests/lab/test_statistics.py",
 }
-"""Method of the proxy -> the file that calls it."""
+"""File that calls each of these methods of the proxy."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_every_method(site: Site):
 
 
 def ask(site: Site, to: str = VIP, count: int = 8) -> tuple[set[str], dict[str, int]]:
-    """Who answers a client of the VIP, and what else happens to it."""
+    """Names and errors of the answers to a client of the VIP."""
     site.lab.wait_synced()
     result = site.lab.traffic("sdk-client", Traffic(to=to, port=80, count=count, concurrency=8, timeout=5))
     return set(result.answers), dict(result.errors)
@@ -181,7 +181,7 @@ def pools(site: Site, lb: Any, balancer: str, listener: str) -> str:
 
 
 def members(site: Site, lb: Any, pool: str) -> None:
-    """What each call does is seen by a client of the VIP."""
+    """A client of the VIP observes the effect of each call."""
     balancer = lb.get_pool(pool).loadbalancers[0]["id"]
     subnet = site.subnet("sdk-v4").id
     first, second = site.address("sdk1"), site.address("sdk2")
@@ -253,7 +253,7 @@ def monitors(site: Site, lb: Any, pool: str) -> None:
 
 
 def policies(lb: Any, listener: str) -> None:
-    """A switch has none."""
+    """OVN supports no L7 policies."""
     with refused(501, "a requested option: L7 policies"):
         lb.create_l7_policy(listener_id=listener, action="REJECT")
     assert list(lb.l7_policies(listener_id=listener)) == []
@@ -329,7 +329,7 @@ def flavors(site: Site, lb: Any) -> None:
 
 
 def zones(site: Site, lb: Any) -> None:
-    """An availability zone has no id: its name is one."""
+    """An availability zone is identified by its name."""
     profile = lb.create_availability_zone_profile(name="sdk-zp", provider_name="ovn", availability_zone_data="{}")
     has(profile, name="sdk-zp", provider_name="ovn", availability_zone_data="{}")
     same(
@@ -371,7 +371,7 @@ def providers(lb: Any) -> None:
 
 
 def amphorae(lb: Any) -> None:
-    """There are no machines."""
+    """Amphorae do not exist."""
     assert (list(lb.amphorae()), lb.find_amphora("sdk-amphora")) == ([], None)
     for call in (lb.get_amphora, lb.configure_amphora, lb.failover_amphora):
         with refused(404, f"Amphora {NOBODY} not found."):
@@ -379,7 +379,7 @@ def amphorae(lb: Any) -> None:
 
 
 def ends(site: Site, lb: Any, balancer: str, listener: str, pool: str) -> None:
-    """What is deleted is not there any more, and no longer answers."""
+    """Deleted and disabled parts no longer answer."""
     with refused(400, "it has children"):
         lb.delete_load_balancer(balancer)
     assert ask(site) == ({"sdk2"}, {})
@@ -407,7 +407,7 @@ def ends(site: Site, lb: Any, balancer: str, listener: str, pool: str) -> None:
 
 @pytest.fixture(scope="module")
 def three(site: Site) -> Iterator[list[Any]]:
-    """Load balancers, in the order in which they were made; each with a listener, a pool, a member and a monitor."""
+    """Load balancers in the order of their creation, each with a listener, a pool, a member and a monitor."""
     lb, subnet = site.cloud.load_balancer, site.subnet("sdk-v4").id
     made = []
     for number, name in enumerate(("sdk-q2", "sdk-q1", "sdk-q3")):
@@ -477,7 +477,7 @@ def test_pages_are_walked(site: Site, three: list[Any]):
 
 
 def test_pages_of_what_has_no_rows_are_walked(site: Site):
-    """Some of these are known by a name or a project, and not by an id."""
+    """Some of these objects are identified by a name or a project."""
     lb, made = site.cloud.load_balancer, [f"sdk-{number}" for number in range(3)]
     for name in made:
         lb.update_quota(name, pools=1)
@@ -502,7 +502,7 @@ def test_pages_of_what_has_no_rows_are_walked(site: Site):
 
 
 def test_fields_and_sorting(site: Site, three: list[Any]):
-    """The SDK leaves these out of its lists: its proxy asks for them as the plain client of the API that it also is."""
+    """The SDK's lists do not support these, so the test uses its proxy as a plain HTTP client."""
     lb = site.cloud.load_balancer
 
     def asked(**query: Any) -> Any:
@@ -524,7 +524,7 @@ def test_fields_and_sorting(site: Site, three: list[Any]):
 
 
 def test_the_cloud_layer_finds_what_the_proxy_knows(site: Site, three: list[Any]):
-    """It has no functions of its own for load balancers, but one for the resources of every service."""
+    """It has no methods for load balancers, only a generic one for resources of all services."""
     cloud = site.cloud
     own = [name for name in dir(type(cloud)) if "load_balancer" in name and name != "load_balancer"]
     assert own == [], f"openstacksdk has functions that nobody tried: call each of {own} in this file"
@@ -544,7 +544,7 @@ def test_the_cloud_layer_finds_what_the_proxy_knows(site: Site, three: list[Any]
 
 
 def test_a_projects_cleanup_takes_load_balancers_with_all_that_they_hold(site: Site, three: list[Any]):
-    """What `project_cleanup` calls of each service of a catalog."""
+    """The method that `project_cleanup` calls for each service of the catalogue."""
     lb = site.cloud.load_balancer
     made = lb.create_load_balancer(
         name="sdk-old",

@@ -1,4 +1,4 @@
-"""The server as an operator has it: killed, doubled, asked, and behind a password."""
+"""The server as an operator runs it: killed, doubled, with commands of operators, and with passwords."""
 
 import json
 import os
@@ -33,13 +33,13 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def own_lab(machine: None) -> Iterator[Lab]:
-    """Two deployments must not share a mark, so these tests have an OVN of their own."""
+    """A separate OVN, because these tests use the default mark, which two deployments must not share."""
     with lab_of("servers", chassis=1) as made:
         yield made
 
 
 def build(server: Server, name: str) -> str:
-    """A network with a load balancer on it; answers the load balancer's id."""
+    """Create a network with a load balancer, and return the load balancer's id."""
     network = server.make(NETWORKS, "network", name=name)
     subnet = server.make(SUBNETS, "subnet", network_id=network["id"], **CIDR)
     made = server.make(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])
@@ -145,24 +145,24 @@ def test_of_two_servers_one_writes_and_the_other_takes_over(own_lab: Lab, tmp_pa
 
 @dataclass
 class Writer:
-    """One of several who change one load balancer at once: what was acknowledged to it, and what it was refused."""
+    """One of several concurrent writers of a load balancer, with its acknowledged changes and its errors."""
 
     number: int
     server: Server
     pool: str
     balancer: str
     weights: dict[str, int] = field(default_factory=dict)
-    """Address of a member -> its weight, as acknowledged last."""
+    """Last acknowledged weight of each member, by address."""
     ids: dict[str, str] = field(default_factory=dict)
     ports: set[int] = field(default_factory=set)
-    """Of its listeners."""
+    """Ports of its listeners."""
     unsure: set[str] = field(default_factory=set)
     refusals: list[int] = field(default_factory=list)
     acknowledged: int = 0
 
     def run(self) -> None:
         with (
-            suppress(httpx.TransportError),  # killed: what it was asked last is unsure
+            suppress(httpx.TransportError),  # killed: the last request is unsure
             httpx.Client(base_url=self.server.url, timeout=30) as client,
         ):
             for step in range(ROUNDS):
@@ -202,7 +202,8 @@ class Writer:
             self.unsure.discard(str(port))
 
     def ask(self, client: httpx.Client, method: str, path: str, thing: str, body: Any) -> httpx.Response | None:
-        """None when it was refused, by a documented code and with nothing done; the thing is unsure until then."""
+        """Response to a change, or None if a documented error rejected it. The object is unsure until the response
+        arrives."""
         self.unsure.add(thing)
         answer = client.request(method, path, json=body)
         if answer.status_code < 300:
@@ -216,7 +217,7 @@ class Writer:
 
 
 def backends(lab: Lab, balancer: str) -> set[str]:
-    """The members in the row of the load balancer, as OVN's own client shows them."""
+    """Members in the row of the load balancer, read with OVN's own client."""
     said = lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer}-tcp", "vips"])
     return set(re.findall(r"(10\.0\.1\d\d\.\d+):80\b", said))
 
@@ -277,7 +278,7 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
 
 
 def still_wanted(addresses: set[str], writers: list[Writer]) -> set[str]:
-    """Without those that were taken out meanwhile, or may have been."""
+    """Addresses of members that were not removed, and whose removal was not requested either."""
     return {address for writer in writers for address in addresses & (writer.weights.keys() - writer.unsure)}
 
 
@@ -365,7 +366,7 @@ def tear_down_as(server: Server, credentials: tuple[str, str]) -> None:
 
 
 def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int, str]:
-    """The unmodified command, configured by its environment alone."""
+    """Exit code and output of the unmodified command, configured by its environment alone."""
     flags = ["-f", "json"] if argv[1] in ("create", "list") else []
     done = subprocess.run(
         [BINARIES / "openstack", *argv, *flags],
@@ -388,7 +389,7 @@ def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int
 
 @pytest.mark.extended
 def test_the_demo(machine: None):
-    """What the README promises to a newcomer, with the lab it leaves taken down."""
+    """The demo of the README succeeds, and leaves a lab, which is taken down."""
     name, demo = lab_name("demo"), Path(__file__).parent.parent.parent / "scripts" / "demo.py"
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""End to end: a node without power takes its members with it, and one that has lost its agent alone takes nobody.
+"""End to end: members on a node without power are down, and those on a node that lost only its agent are not.
 
-Two tenants have the same addresses. Heartbeats are of one second, so that nobody waits fifteen for a node to be silent.
+Two tenants have identical addresses. Heartbeats are sent every second, so a node is unresponsive after a short time.
 """
 
 import os
@@ -79,7 +79,7 @@ def balancers(site: Site, nodes: object) -> Iterator[tuple[Balancer, ...]]:
 
 @contextmanager
 def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Iterator[list[Running]]:
-    """A client of each tenant opens connections to its own, on both."""
+    """Clients of both tenants that open connections to their own load balancers, on both chassis."""
     with ExitStack() as stack:
         running = []
         for tenant in ("cedar", "yew"):
@@ -91,7 +91,7 @@ def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Itera
 
 
 def wait_served(site: Site, balancers: tuple[Balancer, ...]) -> None:
-    """Wait until each tenant's client is led to the second machine alone, by flows of its own chassis."""
+    """Wait until each tenant's client reaches only the second machine, by the flows of its own chassis."""
     for (tenant, _, protocol, _), each in zip(KINDS, balancers, strict=True):
         traffic = Traffic(to=each.vip, port=80, protocol=protocol, count=24, concurrency=12, timeout=3)
         wait_until(
@@ -116,7 +116,7 @@ def seen_by(site: Site, chassis: str, status: str, *names: str) -> bool:
 
 
 def turns(site: Site, since: int) -> int:
-    """How often anybody went down or came back, by the server's log."""
+    """Number of changes between up and down in the server's log."""
     return site.service.log.read_text()[since:].count("that are down: ")
 
 
@@ -131,7 +131,7 @@ def cover_ports(site: Site) -> list[str]:
 
 @contextmanager
 def without_power(lab: Lab, chassis: str) -> Iterator[None]:
-    """Nothing runs there and nothing comes out, all at once."""
+    """Stop everything on the chassis and its network at the same time."""
     folder = lab.layout.node_directory(chassis)
     pids = [processes.read_pidfile(folder / f"{name}.pid") or 0 for name in ("ovn-controller", "ovs-vswitchd")]
     assert all(processes.is_marked(pid, lab.layout.directory) for pid in pids)
@@ -200,7 +200,7 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
 
 
 def test_a_member_at_nobodys_port_is_probed_by_one_node(site: Site, nodes: dict[str, agents.Agent]):
-    """A machine has a second address, of which OVN knows nothing."""
+    """A machine has a second address without a port in OVN."""
     network = site.cloud.network.find_network("cedar", ignore_missing=False)
     port = site.cloud.network.find_port("cedar2", network_id=network.id)
     site.cloud.network.update_port(port, port_security_enabled=False)

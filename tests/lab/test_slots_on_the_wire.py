@@ -1,4 +1,4 @@
-"""End to end: what the slot tables promise, seen by connections while members come, go, are drained and re-weighted."""
+"""End to end: guarantees of slot tables for connections while members are added, removed, drained and re-weighted."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ CLIENTS = {"watcher1": "chassis1", "watcher2": "chassis2"}
 CHANGES = 6
 KEYS = 300
 NEIGHBOURS = re.compile(r"\btable=(66|67),")
-"""Flows that ovn-controller makes of rows of MAC_Binding: OFTABLE_MAC_BINDING and OFTABLE_MAC_LOOKUP of its lflow.h."""
+"""Flows of MAC_Binding rows: OFTABLE_MAC_BINDING and OFTABLE_MAC_LOOKUP of ovn-controller's lflow.h."""
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,11 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(site: Site, seed: int):
-    """One member is added, removed, drained or re-weighted at a time. Connections that are open stay with their member
-    unless it is removed; new ones from the same ports go to the member they went to, unless that one or their new one
-    is the one that changed."""
+    """Each step adds, removes, drains or re-weights one member.
+
+    Open connections stay with their member unless it is removed. New ones from the same ports go to the previous
+    member, unless that one or the new one was changed.
+    """
     random = Random(seed)
     weights = {name: random.choice([1, 2, 3]) for name in MEMBERS[:3]}
     with (
@@ -63,8 +65,11 @@ def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(s
 
 
 def test_deaths_and_drains_in_two_families_move_no_key_of_a_survivor(site: Site):
-    """Six members of IPv4 and six of IPv6, with a monitor: one drains in the other family, three die and return in
-    another order, one drains and comes back. Printed: keys that each step moved, and how many of them it should not."""
+    """Six members of IPv4 and six of IPv6, with a monitor: one drains in the other family, three fail and recover in
+    another order, one drains and returns.
+
+    The output lists the keys that each step moved, and how many of them should not have moved.
+    """
     with two_families(site) as balancer:
         keys = start = ask_keys(site, balancer, 30_000)
         steps: list[tuple[str, str, Callable[[], None]]] = [
@@ -87,7 +92,8 @@ DEATHS = [("dies", 1), ("dies", 2), ("dies", 0), ("returns", 2), ("returns", 0),
 
 
 def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
-    """As when a virtual machine is stopped or started; until the API knows and every chassis has the flows."""
+    """Unbind or bind the port, as when a virtual machine stops or starts; wait for the API's status and for all
+    flows."""
     workload = site.lab.workload(name)
     port = ["external_ids", "iface-id"] if not lives else [f'external_ids:iface-id="{workload.port_id}"']
     command = ["ovs-vsctl", "set" if lives else "remove", "Interface", workload_device(name), *port]
@@ -117,7 +123,7 @@ def two_families(site: Site) -> Iterator[Balancer]:
 
 
 def change_one(site: Site, balancer: Balancer, random: Random, weights: dict[str, int]) -> str:
-    """Change one member through the API and in `weights`; say which one. Two at least keep serving."""
+    """Change one member through the API and in `weights`, and return its name. At least two members keep serving."""
     serving = [name for name, weight in weights.items() if weight]
     spare = [name for name in MEMBERS if name not in weights]
     possible = ["re-weight"] + ["add"] * 2 * bool(spare) + ["remove", "drain"] * (len(serving) > 2)
@@ -151,7 +157,7 @@ def check_held(held: list[tuple[Holder, dict[int, str]]], weights: dict[str, int
 
 
 def ask_keys(site: Site, balancer: Balancer, first: int) -> dict[int, str]:
-    """Who answers each key: a source port of one client."""
+    """Member of each key, which is a source port of one client."""
     traffic = Traffic(to=balancer.vip, port=80, count=KEYS, concurrency=8, source_port_from=first)
     result = site.lab.traffic("watcher1", traffic)
     assert result.errors == {}
@@ -160,7 +166,7 @@ def ask_keys(site: Site, balancer: Balancer, first: int) -> dict[int, str]:
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_flows_do_not_grow_with_connections(site: Site, count: int):
-    """One flow of the datapath for each bucket, some for each member, some that all share. OpenFlow's do not change."""
+    """One datapath flow per bucket, some per member, and some common ones. OpenFlow's flows do not change."""
     with site.balancer("slots-v4", MEMBERS[:count]) as balancer:
         vips = site.lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer.id}-tcp", "vips"])
         buckets = len(re.findall(rf":{PORT}\b", vips))
@@ -172,7 +178,7 @@ def test_flows_do_not_grow_with_connections(site: Site, count: int):
 
 
 def count_openflow(lab: Lab) -> list[str]:
-    """How many flows, and all groups, of each node; but for the neighbours that a router comes to know meanwhile."""
+    """Number of flows, and all groups, of each node, without the neighbours that routers learn."""
     found = []
     for node in lab.record.chassis:
         said = lab.exec(node.name, ["ovs-ofctl", "-O", "OpenFlow15", "--no-stats", "dump-flows", "br-int"])
@@ -184,10 +190,10 @@ def count_openflow(lab: Lab) -> list[str]:
 
 
 def count_datapath(site: Site, balancer: Balancer, connections: int) -> int:
-    """Flows for IPv4 on both nodes after so many connections, beginning with none.
+    """Number of IPv4 datapath flows on both nodes after so many connections, starting without any.
 
-    Those to where probes come from are left out: a probe of a monitor that is gone is answered by its member for a
-    minute, again and again, as nobody refuses the answer.
+    Flows to the source of probes are left out: a member answers a deleted monitor's probe repeatedly for a minute,
+    because its answer is not rejected.
     """
     options = ["ovn-nbctl", "--bare", "get", "NB_Global", ".", "options:svc_monitor_mac"]
     probing = site.lab.exec("central", options).strip().strip('"')

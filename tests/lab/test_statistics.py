@@ -1,4 +1,4 @@
-"""End to end: what nodes count for load balancers and listeners, with real connections and an agent on each node."""
+"""End to end: counters of load balancers and listeners, with real connections and an agent on each node."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ FIELDS = ("active_connections", "bytes_in", "bytes_out", "request_errors", "tota
 
 @pytest.fixture(scope="module")
 def restarted() -> Iterator[list[Service]]:
-    """Servers that take the place of the first; whoever stops the last finds its process ended."""
+    """Servers that replace the first one. At the end the processes of all of them have exited."""
     servers: list[Service] = []
     yield servers
     for server in servers:
@@ -30,7 +30,7 @@ def restarted() -> Iterator[list[Service]]:
 
 @pytest.fixture(scope="module")
 def bare(lab: Lab, restarted: list[Service]) -> Iterator[Site]:
-    """Members and near on ochre, far on mauve across a router."""
+    """Members and `near` on ochre, `far` on mauve across a router."""
     site = open_site(lab, **COUNTED)
     site.network("ochre", "10.0.0.0/24", "fd00:a::/64")
     site.network("mauve", "10.0.1.0/24", "fd00:b::/64")
@@ -67,7 +67,7 @@ def listener_figures(site: Site, listener_id: str) -> Mapping[str, int]:
 
 
 def expect(site: Site, balancer: Balancer, **wanted: int) -> None:
-    """A node tells what it counts every second; the switch itself sums up a little later than it forwards."""
+    """Wait for these counters: a node reports every second, and the switch updates its statistics after it forwards."""
 
     def is_there() -> bool:
         found = figures(site, balancer.id)
@@ -93,7 +93,7 @@ def test_without_an_agent_there_are_no_figures(bare: Site):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_every_connection_is_counted_once(site: Site, protocol: Protocol, version: int):
-    """From both nodes, from the same switch and from one across a router."""
+    """Clients are on both nodes, on the same switch and across a router."""
     members, kind = ["o1", "o2"], protocol.value.upper()
     with site.balancer(f"ochre-v{version}", members, protocol=kind, version=version) as balancer:
         expect(site, balancer, total_connections=0, bytes_in=0, active_connections=0, request_errors=0)
@@ -105,7 +105,7 @@ def test_every_connection_is_counted_once(site: Site, protocol: Protocol, versio
 
 
 def received(site: Site, *clients: str) -> int:
-    """Bytes of the frames that they have got."""
+    """Bytes of the frames received by these clients."""
     said = (site.lab.exec(each, ["cat", "/sys/class/net/eth0/statistics/rx_bytes"]) for each in clients)
     return sum(map(int, said))
 
@@ -113,8 +113,10 @@ def received(site: Site, *clients: str) -> int:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: int):
-    """On the switch of each, and on both nodes; nothing of what members send for themselves. The agents' file and the
-    flows of another pool go on where they were."""
+    """Answers are counted on each client's switch and on both nodes, and other traffic of members is not.
+
+    Counters continue after a restart of the agent and a change of the pool's flows.
+    """
     clients, kind = ("close", "afar"), protocol.value.upper()
     with site.balancer(f"ochre-v{version}", ["o1", "o2"], protocol=kind, version=version) as balancer:
         expect(site, balancer, bytes_out=0)
@@ -137,7 +139,7 @@ def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: in
 
 
 def test_what_each_chassis_decides_for_itself_is_counted(site: Site):
-    """With members near the client the switches' flows are others on each chassis."""
+    """With the option near, the switches' flows differ by chassis."""
     with site.balancer("ochre-v4", ["o1", "o2"], locality="CHASSIS") as balancer:
         expect(site, balancer, total_connections=0, bytes_in=0, active_connections=0, request_errors=0)
         for client in ("close", "afar"):
@@ -171,7 +173,7 @@ def test_who_is_turned_away_is_an_error(site: Site, protocol: Protocol):
 
 
 def test_sums_outlive_a_change_of_the_members(site: Site):
-    """OVN makes the flows that count anew."""
+    """OVN replaces the flows with the counters."""
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         for round_ in (1, 2, 3):
             ask(site, "close", balancer.vip)

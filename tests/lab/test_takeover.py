@@ -1,7 +1,7 @@
-"""A load balancer of Octavia's stock provider becomes ours under a load, over two chassis: nobody notices.
+"""Takeover of a load balancer of Octavia's stock provider under load, on two chassis: no client notices.
 
-Its rows are those that ovn_octavia_provider writes (a row for each protocol, on each switch and on the router), and the
-door for plug-ins is asked as its command does.
+The rows are those that ovn_octavia_provider writes (a row per protocol, on each switch and on the router), and the test
+sends the requests of the takeover command to the plug-in front end.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 MEMBERS = {"m0": "chassis1", "m1": "chassis2", "m2": "chassis1", "m3": "chassis2"}
 CLIENTS = {"near1": "chassis1", "near2": "chassis2", "far1": "chassis1", "far2": "chassis2"}
 RATE, HELD = 40, 48
-"""Of each client."""
+"""Rate and number of persistent connections of each client."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Scene:
 
 @pytest.fixture
 def scene(machine: None) -> Iterator[Scene]:
-    """In a lab of its own: what OVN is told here holds for all of its networks."""
+    """A lab of its own, because options of OVN apply to all networks."""
     with ExitStack() as stack:
         site = open_site(stack.enter_context(lab_of("takeover", chassis=2)))
         stack.callback(site.close)
@@ -58,13 +58,13 @@ def scene(machine: None) -> Iterator[Scene]:
         site.machines("blue", {name: CLIENTS[name] for name in ("near1", "near2")})
         site.machines("green", {name: CLIENTS[name] for name in ("far1", "far2")})
         made = Scene(site=site, switches=(blue.id, green.id), router=router.id)
-        made.northbound("set", "NB_Global", ".", "options:ignore_lsp_down=false")  # as Neutron has it
+        made.northbound("set", "NB_Global", ".", "options:ignore_lsp_down=false")  # as Neutron sets it
         yield made
 
 
 @dataclass(frozen=True)
 class Stock:
-    """One of the stock provider, as Octavia would say it."""
+    """A load balancer of the stock provider, in Octavia's terms."""
 
     id: str
     port: str

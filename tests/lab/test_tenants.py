@@ -1,4 +1,4 @@
-"""End to end: two tenants with equal subnets, whose routers meet on a shared network, do not meet each other's rows."""
+"""End to end: two tenants with equal subnets, and routers on a common shared network, are isolated from each other."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.lab
 
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 PREFIX = {4: "10.0.0.", 6: "fd00:a::"}
-"""Of each tenant's own network: the same for both."""
+"""Prefix of each tenant's own network, the same for both."""
 PLACES = {"database": "chassis1", "client": "chassis2"}
 HOSTS = {"alice-database": "50", "alice-client": "51", "bob-database": "60", "bob-client": "61"}
-"""The last part of each machine's address."""
+"""Last part of each machine's address."""
 NOBODY = "192.0.2.0/24", "2001:db8:dead::/64"
 
 
 @dataclass(frozen=True)
 class Vip:
-    """A load balancer of a tenant. `members` are addresses; `ports` are listeners, and `shut` ones let nobody in."""
+    """A load balancer of a tenant. `members` are addresses; `ports` are listeners, and `shut` ones allow no client."""
 
     tenant: str
     subnet: str
@@ -38,7 +38,7 @@ class Vip:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """square is everybody's. alice and bob have a network and a router each, which has a port on square too."""
+    """square is shared. alice and bob have a network and a router each, which has a port on square too."""
     site = open_site(lab)
     site.network("square", "10.5.0.0/24", "fd00:5::/64", is_shared=True, project_id="city")
     for tenant in ("alice", "bob"):
@@ -68,7 +68,7 @@ def network_id(site: Site, name: str) -> str:
 
 
 def machine(site: Site, network: str, name: str, chassis: str, host: str, project: str | None = None) -> None:
-    """It serves 8080 and 8081."""
+    """A machine that serves ports 8080 and 8081."""
     fixed = [
         {"subnet_id": subnet.id, "ip_address": str(subnet.cidr).split("0/24")[0].split("/64")[0] + host}
         for subnet in site.cloud.network.subnets(network_id=network_id(site, network))
@@ -82,7 +82,7 @@ def machine(site: Site, network: str, name: str, chassis: str, host: str, projec
 
 @contextmanager
 def balanced(site: Site, *wanted: Vip, protocol: Protocol = Protocol.TCP) -> Iterator[list[str]]:
-    """These load balancers, all at once; their addresses."""
+    """Create all these load balancers, and yield their addresses."""
     made = [site.cloud.load_balancer.create_load_balancer(**tree(site, vip, protocol)) for vip in wanted]
     try:
         for each in made:
@@ -120,7 +120,7 @@ def ask(site: Site, client: str, to: str, protocol: Protocol, port: int = 80) ->
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_vip_with_the_address_of_a_strangers_machine_takes_nothing(site: Site, version: int, protocol: Protocol):
-    """Each gives a VIP the address of the other's database. Neither is led astray, nor shut out."""
+    """Each tenant has a VIP with the address of the other's database. Traffic of both is unaffected."""
     prefix = PREFIX[version]
     alice, bob = (prefix + HOSTS[f"{tenant}-database"] for tenant in ("alice", "bob"))
     theft = [
@@ -139,7 +139,7 @@ def test_a_vip_with_the_address_of_a_strangers_machine_takes_nothing(site: Site,
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_equal_vips_of_two_tenants(site: Site, version: int, protocol: Protocol):
-    """Equal VIPs with equal members' subnets: each client meets its own project's."""
+    """Equal VIPs with equal subnets of members: each client reaches its own project's."""
     prefix = PREFIX[version]
     same = [
         Vip(
@@ -159,8 +159,11 @@ def test_equal_vips_of_two_tenants(site: Site, version: int, protocol: Protocol)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol):
-    """Guests of square reach both tenants' VIPs there, and only machines on square: bob's other member has an address
-    that is alice's database's too. bob's own network reaches all of his members. A third one of his is a lure."""
+    """Clients on square reach both tenants' VIPs there, and only members on square.
+
+    bob's other member has the same address as alice's database. bob's own network reaches all his members. A third load
+    balancer of bob must get no traffic.
+    """
     square = {4: "10.5.0.", 6: "fd00:5::"}[version]
     both = [
         Vip(
@@ -180,7 +183,7 @@ def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol
 
 @contextmanager
 def local_ips(site: Site, tenant: str, network: str) -> Iterator[LocalIPs]:
-    """At addresses that no machine has."""
+    """Local IPs at addresses that no machine has."""
     identity = network_id(site, network)
     addresses = [str(ip_network(subnet.cidr)[90]) for subnet in site.cloud.network.subnets(network_id=identity)]
     bodies = [{"project_id": tenant, "network_id": identity, "local_ip_address": each} for each in addresses]
@@ -195,7 +198,7 @@ def wood(site: Site) -> Iterator[Wood]:
 
 
 def test_equal_local_ips(site: Site, wood: Wood):
-    """Each tenant's clients are led to their own replica, and only when theirs is there."""
+    """Each tenant's clients reach their own replica, and only if it exists."""
     with ExitStack() as stack:
         alices, bobs = (stack.enter_context(local_ips(site, tenant, tenant)) for tenant in ("alice", "bob"))
         assert {*alices.addresses} == {*bobs.addresses}
@@ -211,7 +214,7 @@ def test_equal_local_ips(site: Site, wood: Wood):
 
 
 def test_a_local_ip_of_a_guest(site: Site, wood: Wood):
-    """On square it is for everybody there, and beyond it for bob's own. alice's router leads to nobody."""
+    """On square all machines reach it, beyond it only bob's own. alice's router forwards to no replica."""
     nobody = ["guest", "alice-client", "bob-database"]
     lead_home(site)
     with local_ips(site, "bob", "square") as bobs:
@@ -223,7 +226,7 @@ def test_a_local_ip_of_a_guest(site: Site, wood: Wood):
 
 
 def lead_home(site: Site) -> None:
-    """bob's stall knows the way to his network."""
+    """Add a route to bob's network on his stall."""
     door = site.cloud.network.find_port("bob-door", ignore_missing=False)
     for via in (each["ip_address"] for each in door.fixed_ips):
         home = "fd00:a::/64" if ":" in via else "10.0.0.0/24"

@@ -1,4 +1,4 @@
-"""End to end: `fairlead trace` says who decides on a packet, on an OVN of Fairlead's and on rows of somebody else's."""
+"""End to end: `fairlead trace` explains decisions about a packet, in Fairlead's OVN and with rows of other programs."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ FOREIGN = "10.0.0.78:8080"
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and near on one network, far on another one across a router."""
+    """Members and `near` on one network, `far` on another one across a router."""
     site = open_site(lab)
     site.network("trace-a", "10.0.0.0/24", "fd00:a::/64")
     site.network("trace-b", "10.0.1.0/24", "fd00:b::/64")
@@ -32,7 +32,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 class Operator:
-    """Asks by the command, and reads what it prints."""
+    """Runs the command, and parses its output."""
 
     def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
         self._site = site
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_said(
 
 
 def test_what_ovn_trace_does_not_know_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each chassis has a choice of its own: without a word about it there seemed to be no listener."""
+    """Each chassis has its own choice of members, which the output must mention because ovn-trace finds no listener."""
     lab = site.lab
     with site.balancer("trace-a-v4", MEMBERS, locality="CHASSIS") as balancer:
         words = ["trace", "--from", lab.workload("tr-near").port_id, "--to", at(balancer.vip)]

@@ -1,7 +1,7 @@
-"""Connections go on, whatever happens to the server, to OVN's central and to the members of a pool.
+"""Connections continue during failures and restarts of the server and OVN's central, and changes of a pool's members.
 
-What happens to an established connection of a member that is removed, disabled or has weight 0: it goes on as long as
-its two ends want; only new ones go elsewhere. So nothing that is asked for here may break a single connection.
+An established connection to a member that is removed, disabled or has weight 0 continues until its ends close it; only
+new ones go elsewhere. So no change in these tests may break a connection.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,19 +30,19 @@ DEAD_SECONDS = 120
 CHANGES = 20
 MEMBERS = ("m0", "m1", "m2", "m3")
 GUESTS = ("g0", "g1")
-"""Members that come and go; their machines run all the time."""
+"""Members that are added and removed; their machines always run."""
 CLIENTS = {"near1": "chassis1", "near2": "chassis2", "far1": "chassis1", "far2": "chassis2"}
-"""On the switch of the VIP, and behind a router."""
+"""Clients by chassis, on the switch of the VIP and behind a router."""
 KINDS = [(version, protocol) for version in (4, 6) for protocol in Protocol]
 ROUNDS = 5
-"""How often something may happen until no packet is lost by it: what loses one loses it each time."""
+"""Attempts until a change loses no packet: a defect loses one each time."""
 LEAST = 2000
-"""Connections in flight or being opened across a run."""
+"""Minimum number of connections opened or in use during a run."""
 
 
 @dataclass
 class Home:
-    """One store, and the server that serves it now; each one before it was ended."""
+    """A store, and the server that uses it. Servers run one after the other."""
 
     lab: Lab
     folder: Path
@@ -52,7 +52,7 @@ class Home:
     diary: list[str] = field(default_factory=list)
 
     def start(self, port: int = 0, **options: str) -> Server:
-        """End the one that runs, if it still does, and start another."""
+        """Stop the current server if it still runs, and start another one."""
         self.stack.close()
         serve = serving(self.lab, self.folder, port=port or self.port, FAIRLEAD_OVN_OWNER_TAG="traffic", **options)
         self.server = self.stack.enter_context(serve)
@@ -76,7 +76,7 @@ class Scene:
         )
 
     def add(self, place: int, name: str) -> None:
-        """To the pool of one balancer; returns when every chassis has it."""
+        """Add a member to the pool of a balancer. Returns when every chassis has the flows."""
         balancer, (version, _) = self.balancers[place], KINDS[place]
         self.site.cloud.load_balancer.create_member(
             balancer.pool, name=name, address=self.site.address(name, version), protocol_port=PORT
@@ -91,7 +91,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Four balancers, TCP and UDP over IPv4 and IPv6, before the same four members and a guest."""
+    """Four balancers, TCP and UDP over IPv4 and IPv6, with the same four members and a guest."""
     folder, port = tmp_path_factory.mktemp("traffic"), free_port()
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
@@ -119,7 +119,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
 
 
 def clear(site: Site, home: Home) -> None:
-    """When all was deleted there is no row."""
+    """Delete everything, and assert that no row is left."""
     router = site.cloud.network.find_router("r1")
     for port in site.cloud.network.ports(device_id=router.id):
         site.cloud.network.remove_interface_from_router(router, port_id=port.id)
@@ -144,7 +144,7 @@ def connect(url: str) -> openstack.connection.Connection:
 
 @contextmanager
 def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[list[Running]]:
-    """All clients send. `rate` and `held` are of each."""
+    """Load of all clients. `rate` and `held` are per client."""
     count = int(rate * seconds) + 1
     load = Load(targets=scene.targets(), rate=rate, count=count, held=held, seconds=seconds, timeout=30)
     with ExitStack() as stack:
@@ -152,8 +152,11 @@ def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[
 
 
 def check_nothing_broke(results: Sequence[LoadResult], home: Home, held: int) -> None:
-    """No connection. In the moment in which Open vSwitch changes a pool a first packet may be lost, and is sent again:
-    see `loses_no_packet` for all else."""
+    """Assert that no connection broke.
+
+    While Open vSwitch changes a group, a first packet may be lost and sent again; `loses_no_packet` checks all other
+    cases.
+    """
     print(total(results))
     broken = sorted((each for result in results for each in result.broken), key=lambda each: each.at)
     assert broken == [], f"meanwhile: {home.diary}"
@@ -162,7 +165,7 @@ def check_nothing_broke(results: Sequence[LoadResult], home: Home, held: int) ->
 
 
 def loses_no_packet(scene: Scene, happens: Callable[[], None]) -> bool:
-    """Or a machine that has much else to do let one wait for longer than a second, after which it is sent again."""
+    """Whether no packet was sent again, because of a loss or a delay of more than a second on a busy machine."""
     with loaded(scene, rate=20, held=8, seconds=30) as running:
         happens()
         results = [each.stop() for each in running]
@@ -175,7 +178,7 @@ def check_broken(results: Sequence[LoadResult]) -> None:
 
 
 def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
-    """Or all that follows would prove nothing."""
+    """Precondition of the other tests: the load detects broken connections."""
     with ExitStack() as stack:
         balancer = stack.enter_context(scene.site.balancer("blue-v4", ["m0"]))
         target = Target(to=balancer.vip, port=80)
@@ -189,7 +192,7 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
         assert refused.errors == {"refused": 1}
         lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
         try:
-            with pytest.raises(ConnectionLost):  # after three times as long as those of the load wait
+            with pytest.raises(ConnectionLost):  # after three times the timeout of the load
                 own.ask("after")
             result = running.stop()
         finally:
@@ -200,7 +203,7 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
 
 @pytest.mark.extended
 def test_members_come_and_go_and_everything_is_killed_and_no_connection_notices(scene: Scene, lab: Lab, tmp_path: Path):
-    """20 members added and 20 removed, the server killed, OVN's database and northd killed, a look at everything."""
+    """20 members are added and 20 removed; the server, OVN's database and northd are killed; a resync runs."""
     home, held = scene.home, 48
     with loaded(scene, rate=20, held=held, seconds=240) as running:
         for place in range(len(KINDS)):
@@ -253,7 +256,7 @@ def kill_northd(scene: Scene) -> None:
 
 
 def upgrade(scene: Scene, folder: Path) -> None:
-    """As a new version starts: asked to end, another configuration; and back to the old one."""
+    """Upgrade as a package does: stop, start with another configuration, and return to the old one."""
     home, users = scene.home, folder / "users"
     users.touch(mode=0o600)
     users.write_text(f"ann:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}:shop:admin\n")

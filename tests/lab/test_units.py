@@ -1,7 +1,7 @@
-"""The units of systemd: what they let server and agent do is enough, and little.
+"""The systemd units: their permissions suffice for server and agent, and are small.
 
-Where no systemd runs, `harness/confined.py` starts both with just these users, capabilities, system calls and read-only
-files; they work with the lab's OVN and Open vSwitch as on a real node.
+Without systemd `harness/confined.py` starts both with exactly the units' users, capabilities, system calls and
+read-only paths; they work with the lab's OVN and Open vSwitch as on a real node.
 """
 
 import os
@@ -32,7 +32,7 @@ UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 NODE = "chassis1"
 MEMBERS = ("u1", "u2")
 RESTARTED: list[Service] = []
-"""Servers that came after the first of the site."""
+"""Servers that replaced the first one of the site."""
 
 
 def analyze(*words: str) -> str:
@@ -46,10 +46,11 @@ def analyze(*words: str) -> str:
 @pytest.mark.lab
 @pytest.mark.parametrize(("name", "most"), [("server", "15"), ("agent", "35")])
 def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, most: str):
-    """Exposure is in tenths: 100 is a service without any of it. setns(2) and devices of networks have their price."""
+    """The threshold is in tenths: 100 is a service without any restriction. setns(2) and network devices add to
+    exposure."""
     unit = tmp_path / f"fairlead-{name}.service"
     text = (UNITS / unit.name).read_text()
-    unit.write_text(text.replace("/usr/bin/fairlead", sys.executable))  # nobody has installed it here
+    unit.write_text(text.replace("/usr/bin/fairlead", sys.executable))  # Fairlead is not installed here
     assert analyze("verify", "--man=no", str(unit)) == ""
     print(analyze("security", "--offline=true", f"--threshold={most}", str(unit)).strip().splitlines()[-1])
 
@@ -73,7 +74,7 @@ class Confined:
     agent: Supervised
     client: httpx.Client
     begin_agent: Callable[[], AbstractContextManager[Supervised]]
-    """Again, after it has ended."""
+    """Starts the agent again after it has ended."""
     proxies: Path
     """The folder of proxies."""
 
@@ -91,7 +92,7 @@ class Confined:
 
 
 def through(lab: Lab, units: Sequence[str], *writable: Path) -> tuple[str, ...]:
-    """In the network namespace of the node, which is where its switch is."""
+    """Command prefix that enters the node's network namespace, which has its switch, with the units' restrictions."""
     inside = ("nsenter", f"--net=/run/netns/{lab.layout.namespace(NODE)}")
     unit, paths = (":".join(map(str, each)) for each in ([UNITS / name for name in units], writable))
     return *inside, sys.executable, harness.confined.__file__, unit, paths
@@ -99,7 +100,7 @@ def through(lab: Lab, units: Sequence[str], *writable: Path) -> tuple[str, ...]:
 
 @contextmanager
 def open_to_nobody(*paths: Path) -> Iterator[None]:
-    """The databases' sockets, as an operator opens them for the group of the server."""
+    """Open the databases' sockets for the server's group, as an operator does."""
     before = [(path, path.stat()) for path in paths]
     for path in paths:
         shutil.chown(path, group="nogroup")
@@ -117,8 +118,10 @@ def serve_again(site: Site) -> None:
 
 @contextmanager
 def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
-    """They take over from the server that made all of this, with its store. `agents` are the agent's unit and its
-    drop-ins."""
+    """Run server and agent under their units, with the store of the original server.
+
+    `agents` are the agent's unit and its drop-ins.
+    """
     lab, central = site.lab, site.lab.layout.node_directory(CENTRAL)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=lab.layout.directory)))
@@ -175,7 +178,8 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
 @pytest.mark.lab
 @pytest.mark.parametrize("version", [4, 6])
 def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, version: int):
-    """They probe, count, cut and reset connections of the dead, and write OVN's rows; and may do nothing else."""
+    """They probe, count, flush and reset connections of failed members, and write OVN's rows; nothing else is
+    permitted."""
     with ExitStack() as stack:
         balancer = stack.enter_context(
             site.balancer(f"unit-v{version}", MEMBERS, version=version, healthmonitor=HTTP, down_member="RESET")
@@ -206,7 +210,7 @@ def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, ver
 @pytest.mark.lab
 @pytest.mark.parametrize("version", [4, 6])
 def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, version: int):
-    """A proxy outlives the agent, may do nothing itself, and is told of changes by the next agent."""
+    """A proxy survives the agent, has no privileges, and receives changes from the next agent."""
     with ExitStack() as stack:
         balancer = stack.enter_context(site.balancer(f"unit-v{version}", MEMBERS, version=version, protocol="HTTP"))
         policy = site.cloud.load_balancer.create_l7_policy(
@@ -233,19 +237,19 @@ def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, ver
 
 
 def code(site: Site, balancer: Balancer, path: str = "/") -> str:
-    """That the client is answered with; "000" if it is not."""
+    """Status code of the client's request, or "000" without a response."""
     host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
     words = f"curl -s -m 15 -o /dev/null -w '%{{http_code}}' http://{host}{path} || true"
     return site.lab.exec("asks", ["sh", "-c", words]).strip()
 
 
 def proxies(confined: Confined) -> list[Path]:
-    """Their processes, in /proc."""
+    """Folders in /proc of the proxies' processes."""
     numbers = [int(each.read_text().split()[0]) for each in confined.proxies.glob("*/pid")]
     return [path for number in numbers if (path := Path(f"/proc/{number}")).exists()]
 
 
 def held_by(process: Path) -> set[int]:
-    """Whatever a process may, in bits."""
+    """Capability sets of a process, as bit masks."""
     lines = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
     return {int(lines[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
