@@ -1,4 +1,4 @@
-"""Agents of which each listens to another server: all servers say the same health and statistics, and any may end."""
+"""Agents that follow different servers: all servers return the same health and statistics, and any may stop."""
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -43,7 +43,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture(params=[("sqlite", 2), ("etcd", 3)], ids=["two on sqlite", "three on etcd"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
-    """A store, and how many servers share it."""
+    """A store, and the number of servers that share it."""
     kind, servers = request.param
     if kind == "sqlite":
         return f"sqlite://{tmp_path}/s.db", servers
@@ -80,7 +80,7 @@ async def test_all_servers_say_what_agents_tell_whichever_they_listen_to(place: 
 
 
 async def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place: tuple[str, int], tmp_path: Path):
-    """A node drops what is nobody's. This server hears of nothing by itself."""
+    """A node discards whatever has no owner at any server. This server does not follow the store by itself."""
 
     async with AsyncExitStack() as stack:
         early, late = [

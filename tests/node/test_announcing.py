@@ -1,4 +1,4 @@
-"""What is heard of servers, and what the switch is told then."""
+"""Neighbours received from servers, and the announcements that the switch sends for them."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ L = ip_address("10.0.0.200")
 
 @dataclass
 class Told:
-    """A server that answers what it is told to, and waits for a moment when there is no news."""
+    """A server with configured responses; without news it delays the response."""
 
     networks: dict[str, Neighbourhood] = field(default_factory=dict)
     away: bool = False
@@ -50,10 +50,10 @@ class Told:
 @dataclass
 class Switched:
     frames: list[tuple[str, list[int]]] = field(default_factory=list)
-    """Octets in hex, and the ports."""
+    """Frame as hexadecimal digits, and its output ports."""
     messages: int = 0
     times: list[float] = field(default_factory=list)
-    """When the messages came."""
+    """Times of the messages."""
     answering: set[Answer] = field(default_factory=set)
     broken: bool = False
     looks: int = 0
@@ -95,7 +95,7 @@ async def chassis() -> str:
 
 @asynccontextmanager
 async def beginning(path: Path) -> AsyncIterator[Scene]:
-    """An agent that begins with this file."""
+    """Run an agent that starts with this file."""
     servers, switch = [Told(), Told()], Switched(answering={(L, VIRTUAL)})
     node = Announcing(path, chassis, Servers(servers), switch)  # type: ignore[arg-type]
     async with running(node.run):
@@ -192,7 +192,7 @@ async def test_what_many_machines_hear_is_said_in_several_messages(scene: Scene,
 
 
 async def test_who_has_news_all_the_time_keeps_nobody_unsaid(scene: Scene):
-    """They come faster than OVN can be asked what it answers."""
+    """Updates arrive faster than OVN can be asked which addresses it answers."""
 
     async def answers(addresses: Collection[Any]) -> frozenset[Answer]:
         heard = len(scene.servers[0].asked)
@@ -207,7 +207,7 @@ async def test_who_has_news_all_the_time_keeps_nobody_unsaid(scene: Scene):
 
 
 async def test_what_was_said_outlives_the_agent(tmp_path: Path):
-    """It went while no agent was there."""
+    """The Local IP is removed while no agent runs."""
 
     async with beginning(tmp_path / "said.json") as scene:
         scene.tell(local_ip())
@@ -221,7 +221,7 @@ async def test_what_was_said_outlives_the_agent(tmp_path: Path):
 
 
 async def test_what_is_said_is_written_down_before(scene: Scene):
-    """An agent that ends in the middle may have said it, and has to know that."""
+    """An agent that is killed may have announced the address, so its file must have it before."""
 
     async def send(frames: Collection[Frame]) -> None:
         assert json.loads(scene.path.read_text()) == {"said": {"net1": {"10.0.0.200": VIRTUAL}}}

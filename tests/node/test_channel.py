@@ -1,4 +1,4 @@
-"""An agent at the channel of real servers: it hears, goes on without them, and comes again."""
+"""An agent at the channel of real servers: it receives its slice, works without them, and reconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -75,7 +75,7 @@ async def test_who_comes_again_hears_what_it_has_missed_and_no_more(server: Serv
         await eventually(lambda: same(slice_, server))
     assert lists == ["one"]
     async with running(Channel(Slice("one", tmp_path / "slice"), remote(server)).run):
-        await eventually(lambda: len(lists) == 2)  # without a file it knows nothing
+        await eventually(lambda: len(lists) == 2)  # without its file it requests the full slice
 
 
 async def test_without_a_server_an_agent_goes_on_with_what_it_had(server: Served, tmp_path: Path):
@@ -170,7 +170,7 @@ async def test_a_silent_agent_is_stale_and_others_probe_in_its_place(server: Ser
         async with running(first.run):
             await eventually(lambda: len(server.model.snapshot.agents) == 2 and same(slice_, server))
         await eventually(lambda: not server.model.snapshot.agents["one"].heard)
-        assert not server.model.snapshot.down  # what was seen last holds
+        assert not server.model.snapshot.down  # the last probe result remains valid
         await eventually(lambda: slice_.snapshot.covered.get("vm1") == "two")
         second.observe({FIRST: DOWN})
         await eventually(lambda: "web" in server.model.snapshot.down)
@@ -213,7 +213,8 @@ async def test_a_server_that_says_nothing_is_left(tmp_path: Path):
 
 
 async def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(server: Served, tmp_path: Path):
-    """An agent that was told that it has nothing would forget what it saw of its machines, and who is dead serve."""
+    """An agent that received an empty slice would forget its probe results, and members that are down would get
+    traffic."""
     known: list[bool] = []
 
     def check_told() -> None:
@@ -240,7 +241,8 @@ async def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_ha
 
 
 async def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(server: Served, tmp_path: Path):
-    """The server would wait for nobody any more once it has heard of some of them, and the dead serve."""
+    """The server stops waiting once it has reports of some members, and then members that are down would get
+    traffic."""
 
     reports = Reports(lambda: AGENT, remote(server), 1)
     reports.observe({FIRST: DOWN})
@@ -252,7 +254,7 @@ async def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(se
         server.services.nodes.channel.epoch = "another"
         reports.failed("haproxy", Owner(Kind.LOAD_BALANCER, "web"), "something to tell")
         await eventually(lambda: bool(server.model.snapshot.agents["one"].unapplied))
-        assert not server.model.snapshot.down  # somebody has seen it since
+        assert not server.model.snapshot.down  # probed again since
         reports.observe({FIRST: replace(DOWN, since=datetime.now(UTC))})
         await eventually(lambda: "web" in server.model.snapshot.down)
 
@@ -268,7 +270,8 @@ async def test_who_cannot_probe_any_more_forgets_nothing(server: Served, tmp_pat
 
 
 async def test_a_server_that_begins_knows_when_an_agent_has_told_all(server: Served, monkeypatch: pytest.MonkeyPatch):
-    """Not by its first word, which is what is new to the server of before; nor by the first of several."""
+    """The first report is not enough, because it has only what changed for the previous server, nor is the first of
+    several."""
     monkeypatch.setattr(reporting, "MOST_SIGHTINGS", 1)
     server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
     connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)
@@ -291,7 +294,7 @@ async def test_a_server_that_begins_knows_when_an_agent_has_told_all(server: Ser
 async def test_what_was_seen_of_a_machine_that_leaves_its_node_holds_while_somebody_asks(
     server: Served, tmp_path: Path
 ):
-    """OVN may say for a moment that a node does not have it; and a machine that is stopped does not serve."""
+    """OVN may briefly unbind a port; a machine that is stopped serves no traffic."""
 
     server.observe(AGENTS_PROBE, True)
     probed = [

@@ -1,4 +1,4 @@
-"""How an agent asks a server: over one connection, for as long as the server keeps it."""
+"""HTTP connection of an agent to a server, kept open as long as the server keeps it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from harness.agents import serving
 
 
 async def test_one_connection_serves_one_question_after_the_other_and_another_one_when_it_has_ended(tmp_path: Path):
-    """With TLS each new one is a handshake, and half of what a server does for its agents."""
+    """With TLS each new connection is a handshake, which would be half of the server's work for its agents."""
 
     async with serving(tmp_path) as server:
         assert server.acceptor is not None

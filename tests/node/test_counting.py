@@ -1,4 +1,4 @@
-"""What an agent adds up."""
+"""Counters that an agent adds up."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When a node cuts which connections: after OVN has changed its flows here, in the zones of its own tenants' ports, and
+"""Flushes of tracked connections: after OVN's flows on the node changed, in the zones of the tenant's own ports, and
 again when a member goes down again."""
 
 import asyncio
@@ -48,7 +48,7 @@ api vip=10.0.0.10 on=net2 project=other tcp:80{monitor=TCP,reset}=c/10.0.0.11:80
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 ZONES = {"c1": 1, "c2": 2, "vm2": 3, "r1-uuid_dnat": 4, "r2-uuid_dnat": 5, "r1-uuid_snat": 6}
 LONG = 60.0
-"""Seconds after which nothing is left to be cut again, or to be tried again."""
+"""Seconds after which no flush or retry is pending."""
 
 
 def snapshot_of(*down: str, ports: Sequence[str] = ("c1", "c2", "vm2")) -> Snapshot:
@@ -67,7 +67,7 @@ def with_down(snapshot: Snapshot, *down: str) -> Snapshot:
 
 @dataclass
 class Switch:
-    """It writes down what it is told."""
+    """Switch that records its calls."""
 
     leads: list[Leading] = field(default_factory=list)
     zones_: Mapping[str, int] = field(default_factory=lambda: ZONES)
@@ -110,9 +110,9 @@ class Place:
     given: Given
     switch: Switch = field(default_factory=Switch)
     owned: dict[object, str] = field(default_factory=dict)
-    """Place -> the load balancer whose listener servers say is there."""
+    """Load balancer with a listener at each place, according to servers."""
     places: dict[object, str] = field(default_factory=dict)
-    """Place -> the network or router that servers say it is."""
+    """Network or router of each place, according to servers."""
     away: bool = False
     failures: list[tuple[str, str | None]] = field(default_factory=list)
     cutting: Cutting = field(init=False)
@@ -138,7 +138,7 @@ class Place:
 
 @asynccontextmanager
 async def cutting_at(snapshot: Snapshot, **owned: str) -> AsyncIterator[Place]:
-    """A node with this slice. `owned` are zones, and the load balancers for which servers name them."""
+    """Run a node with this slice. `owned` are the load balancers of zones, according to servers."""
     place = Place(Given(snapshot), owned={Zone(name): owner for name, owner in owned.items()})
     place.cutting = Cutting(place.given, place.switch, place.whose, place.failed)
     work = asyncio.ensure_future(place.cutting.run())
@@ -303,7 +303,7 @@ def datagrams_of(text: str = DATAGRAMS, ports: Sequence[str] = ("c1", "c2", "vm2
 
 
 def say_of(place: Place, snapshot: Snapshot) -> None:
-    """Of those that were there before, too."""
+    """Replace the slice, and notify of its load balancers and those of the previous slice."""
     known = {*place.given.snapshot.load_balancers, *snapshot.load_balancers}
     place.given.snapshot = snapshot
     place.given.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in known))
@@ -420,7 +420,7 @@ MANY_LISTENERS, MANY_MEMBERS = 200, 64
 
 @pytest.fixture
 def large() -> Snapshot:
-    """Made before there is an event loop whose steps are counted."""
+    """A large load balancer, made before an event loop counts its steps."""
     members = ",".join(f"m{each}/10.0.{1 + each // 250}.{1 + each % 250}:53" for each in range(MANY_MEMBERS))
     whole = datagrams_of(f"dns vip=10.0.0.10 on=net1 udp:53{{monitor=UDP-CONNECT}}={members}")
     one = whole.load_balancers["dns"]
@@ -441,7 +441,7 @@ async def test_many_members_and_listeners_hold_nobody(large: Snapshot):
 
 @pytest.fixture
 def many() -> tuple[Snapshot, Snapshot]:
-    """Two hundred load balancers, before and after they have another member."""
+    """Two hundred load balancers, before and after the replacement of a member."""
     text = "\n".join(f"b{each} vip=10.0.0.{each} on=net1 udp:53=m/10.0.9.9:53" for each in range(30, 230))
     return datagrams_of(text), datagrams_of(text.replace("m/10.0.9.9", "n/10.0.9.8"))
 

@@ -1,4 +1,4 @@
-"""What a silence means while the node is busy, was asleep, or is another one than the member's."""
+"""Missed probes on a node that is busy or was suspended, or through a new device."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.virtual_clock
 
 
 async def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
-    """Others see to it that they have no time; the prober has all the time that there is."""
+    """Only the members are slow; the prober gets all the CPU time it needs."""
     how = Rhythm(delay=0.4, timeout=0.2, max_retries=1, max_retries_down=1)
     slow = asyncio.Event()
 
@@ -79,7 +79,7 @@ async def test_silence_to_a_datagram_from_another_node_says_nothing():
 
 
 async def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_not():
-    """Whoever answers has been reached by it: a node without a pod, say, whose kube-proxy says 503."""
+    """An answer proves that the device works, for example the 503 of kube-proxy on a node without a pod."""
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
 
     async def verdict(port: int) -> Verdict:
@@ -109,11 +109,11 @@ async def falling_silent() -> AsyncIterator[tuple[int, asyncio.Event]]:
 
     async with serving(serve) as port:
         yield port, silent
-        await turns()  # connections that the prober has ended end here too
+        await turns()  # connections closed by the prober end here too
 
 
 async def starve(seconds: float, every: float, times: int, look: Callable[[], None] = lambda: None) -> None:
-    """The process is not given the processor for so long, again and again."""
+    """Suspend the process repeatedly for this time."""
     for _ in range(times):
         await asyncio.sleep(every - seconds)
         look()
@@ -160,7 +160,7 @@ async def test_what_was_probed_by_a_starved_agent_is_forgotten_with_it():
 
 
 async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved():
-    """Less than a quarter of a longer time is lost, if more than a quarter of a short one."""
+    """The lost time is more than a quarter of a short timeout, and less than a quarter of a longer one."""
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
     starved = list[bool]()
     async with falling_silent() as (port, silent):
@@ -176,7 +176,7 @@ async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved():
 
 
 async def test_time_that_is_lost_between_two_looks_is_held_against_nobody():
-    """The thread may be stopped anywhere, and not only where it waits."""
+    """The thread may be suspended anywhere, not only where it waits."""
     how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
     stops = [0.0]
 

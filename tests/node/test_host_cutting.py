@@ -1,4 +1,4 @@
-"""Datagram flows of a plain host: forgotten when no row leads to their member any more, and of no member elsewhere."""
+"""UDP flows of a plain host: flushed if no row leads to their member any more, except those of members elsewhere."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -127,7 +127,7 @@ async def test_what_rows_lead_to_is_tried_again_and_what_was_removed_not_for_eve
 
 
 async def test_what_one_load_balancer_removes_is_flushed_however_much_another_one_does(monkeypatch: pytest.MonkeyPatch):
-    """Each has a limit of its own: they may be different tenants'."""
+    """The limit is per load balancer, because they may belong to different tenants."""
     monkeypatch.setattr(host_cutting, "MOST_LEFT", 1)
     log = "log vip=203.0.113.20 on=pool udp:514=e/10.1.0.11:514"
     async with cutting_at(snapshot_of(DNS, log)) as place:

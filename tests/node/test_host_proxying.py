@@ -1,4 +1,4 @@
-"""A plain host with and without HAProxy, as servers hear of it."""
+"""A plain host with and without HAProxy, as it reports to servers."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ plugged h1
 
 
 class Heard(Reports):
-    """What a server hears first."""
+    """Records the first report that a server receives."""
 
     def __init__(self) -> None:
         agent = Agent(name="h1", version="1", host="h1", since=datetime.now(UTC), heartbeat=1.0)
@@ -64,7 +64,7 @@ async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeyp
 
 @needs_haproxy
 async def test_servers_hear_at_once_what_an_earlier_agent_has_left():
-    with TemporaryDirectory() as folder:  # sockets have short paths
+    with TemporaryDirectory() as folder:  # paths of sockets must be short
         await _begin_again(Path(folder))
 
 

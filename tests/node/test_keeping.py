@@ -1,4 +1,4 @@
-"""What a node keeps of a dataplane: nothing is written before what the node observes by itself is known."""
+"""Reconciler of a node: it writes nothing before the facts that the node itself observes are known."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ class Driver(FakeBulkDriver):
 
 
 class Told(Reports):
-    """Waits until the last owner has been applied."""
+    """Sets an event when the last missing owner has been applied."""
 
     def __init__(self, missing: set[Owner]) -> None:
         super().__init__(lambda: None, lambda: (), 0)  # type: ignore[arg-type, return-value]

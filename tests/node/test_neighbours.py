@@ -1,4 +1,4 @@
-"""What a node has to say of neighbours, given what it has said and what it hears."""
+"""Pending announcements of a node, given earlier ones and the neighbours that it receives."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -25,7 +25,7 @@ def hear(memory: Memory, networks: Mapping[str, Neighbourhood]) -> None:
 
 
 def say(memory: Memory, *virtual: str) -> list[tuple[str, str, str]]:
-    """All that is due: address, MAC and ports. OVN answers for these addresses with the virtual MAC."""
+    """Pending announcements: address, MAC and ports. OVN answers these addresses with the virtual MAC."""
     answers = {(ip_address(each), VIRTUAL) for each in virtual}
     due = [each for each in memory.due() if each.is_ready(answers)]
     memory.note(due)
@@ -43,7 +43,7 @@ def test_a_local_ip_is_said_once_to_every_port_but_those_that_have_it():
 
 
 def test_a_port_that_comes_is_told_and_one_that_comes_back_too():
-    """A machine that has moved here may have missed what was said where it came from."""
+    """A machine that moved to this node may have missed the announcement on the previous one."""
     memory = Memory()
     for ports, said in (("a", "a"), ("a b", "b"), ("b", ""), ("a b", "a")):
         hear(memory, network(ports, local_ip()))
@@ -74,7 +74,7 @@ def test_an_address_that_nobody_has_any_more_is_forgotten():
 
 
 def test_what_was_said_while_a_server_was_asked_is_asked_about_the_next_time():
-    """The Local IP has gone before the server looked, and the server did not know that something was said of it."""
+    """The Local IP was deleted before the server's answer, and the request did not contain the announcement."""
     memory = Memory()
     hear(memory, network("a", local_ip()))
     before = frozenset(memory.said)
@@ -103,7 +103,7 @@ EVENTS = st.lists(
 
 
 class World:
-    """A network of the model, and the tables of machines on one node that never ask again."""
+    """A network of the model, and the neighbour caches of machines on one node that never send a request again."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -111,13 +111,16 @@ class World:
         self.holders = dict.fromkeys(ADDRESSES, OWNERS)
         self.tables: dict[str, dict[str, str]] = {"a": dict(self.holders)}
         self.ovn: set[str] = set()
-        """The Local IPs for which OVN answers: those of some time ago."""
+        """Local IPs that OVN answers, which lag behind the model."""
         self.memory = Memory()
         self.asked = (frozenset[object](), frozenset[str]())
 
     def learned(self, address: str) -> str:
-        """By a machine that asks. Nobody here asks for a Local IP that the agent has not heard of: of one that comes
-        and goes while no agent listens, it cannot know."""
+        """MAC that a machine learns from a request.
+
+        Machines request no Local IP that the agent has not received, because it cannot know of one that is created and
+        deleted while it is not connected.
+        """
         known = ("net1", ip_address(address)) in self.memory.said
         return VIRTUAL if address in self.ovn and known else self.holders[address]
 
@@ -172,7 +175,7 @@ class World:
 
 @given(EVENTS, st.randoms(use_true_random=False))
 def test_whatever_happens_in_between_machines_come_to_know_the_truth(events: list[str], random: Random):
-    """Whether an address is a Local IP, once nothing happens any more; and then there is nothing more to say."""
+    """After the last event every cache has the right MAC for each address, and no announcement is pending."""
     world = World(random)
     world.do("ask")
     for event in events:

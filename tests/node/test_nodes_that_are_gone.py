@@ -1,4 +1,5 @@
-"""A node that is gone: what it had counted and seen is said by servers too that began later, and by all alike."""
+"""Unresponsive nodes: servers that started later return their counters and probe results too, and all return the
+same."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +37,7 @@ def etcd() -> Iterator[Etcd]:
 
 @asynccontextmanager
 async def beginning(folder: Path, url: str, port: int, *, writes: bool) -> AsyncIterator[Served]:
-    """A server that keeps what silent nodes had told."""
+    """A server that stores the last state of unresponsive nodes."""
     async with AsyncExitStack() as stack:
         server = await begin(stack, folder, url, port)
         services = server.services
@@ -78,7 +79,8 @@ async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, 
 
 @pytest.mark.virtual_clock
 async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_path: Path):
-    """The server that writes to OVN began after the node had died. Whoever removes it hears the node."""
+    """The server that writes to OVN started after the node had failed. The server with the node's reports stores
+    them."""
 
     async with AsyncExitStack() as stack:
         server = await begin(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
@@ -104,8 +106,8 @@ async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_pa
 
 
 async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_once(url: str, tmp_path: Path):
-    """As where there is no central dataplane: nobody says which one writes. A server that was told the last word later
-    than others keeps that; after that nothing is left to do, and of a node that is heard again neither."""
+    """Without a central dataplane no server is the leader. The server with the most recent report stores it; after that
+    nothing is left to do, neither for the node nor after it reconnects."""
 
     async with AsyncExitStack() as stack:
         ports = [free_port() for _ in range(3)]
@@ -119,7 +121,7 @@ async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_
         await servers[0].put(*DOCUMENTS)
 
         async def looked() -> int:
-            """Transactions that all servers made, looking at once and for three times."""
+            """Number of transactions of all servers in three concurrent checks each."""
             before = await _revision(servers[0])
             for _ in range(3):
                 await asyncio.gather(*(each.look() for each in silences))

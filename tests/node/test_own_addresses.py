@@ -1,4 +1,4 @@
-"""Which addresses a host has itself, as its kernel says, and which of them it tells."""
+"""A host's own addresses according to its kernel, and those that it reports."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ OWN = frozenset(map(parse_address, ("10.1.0.1", "fd00:1::1")))
 
 @pytest.fixture
 def machine() -> Iterator[Apart]:
-    """With a bridge, a link between two, and a VIP on loopback."""
+    """A namespace with a bridge, a veth pair, and a VIP on loopback."""
     require_root()
     made = Apart()
     made.ip(
@@ -88,7 +88,7 @@ def snapshot(other: str = "fd00:1::/64") -> Snapshot:
 
 @pytest.mark.virtual_clock
 async def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(tmp_path: Path):
-    """By the news: the next look would come later."""
+    """The change of the declaration triggers it; the next poll would be later."""
     kernel = frozenset({*OWN, parse_address("10.20.0.21")})
     given, told, loop = Given("h1", tmp_path / "slice", snapshot()), _Told(), asyncio.get_running_loop()
     async with running(OwnAddresses(given, told, lambda: kernel).run):

@@ -1,4 +1,4 @@
-"""Announcements, octet by octet."""
+"""Announcements, byte by byte."""
 
 from ipaddress import ip_address
 
@@ -12,7 +12,7 @@ ARP = """
     02000000ff0a 0a0000c8
     000000000000 0a0000c8
 """
-"""Hardware Ethernet, protocol IPv4, a request; sender and target are the address itself."""
+"""Ethernet, IPv4, request; the address is both sender and target."""
 ADVERTISEMENT = """
     333300000001 02000000ff0a 86dd
     60000000 0020 3a ff
@@ -22,7 +22,7 @@ ADVERTISEMENT = """
     fd00000a000000000000000000000200
     02 01 02000000ff0a
 """
-"""Hop limit 255, override and no other flag, and the option with the MAC."""
+"""Hop limit 255, only the override flag, and the option with the MAC."""
 
 
 @pytest.mark.parametrize(("address", "frame"), [("10.0.0.200", ARP), ("fd00:a::200", ADVERTISEMENT)])
@@ -33,7 +33,7 @@ def test_an_announcement_is_what_the_rfcs_say(address: str, frame: str):
 @pytest.mark.parametrize("address", ["fd00:a::200", "fd00::", "2001:db8:ffff:ffff:ffff:ffff:ffff:fffe"])
 @pytest.mark.parametrize("mac", ["02:00:00:00:00:00", "0e:ff:ff:ff:ff:ff"])
 def test_the_checksum_is_that_of_the_whole_message(address: str, mac: str):
-    """RFC 4443, section 2.3: with its checksum the message and the pseudo header sum up to ones."""
+    """The one's complement sum of pseudo header and message with its checksum is all ones (RFC 4443, section 2.3)."""
     frame = announcement(ip_address(address), mac)
     packet, message = frame[14:], frame[54:]
     summed = packet[8:40] + len(message).to_bytes(4, "big") + bytes([0, 0, 0, packet[6]]) + message

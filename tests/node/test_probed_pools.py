@@ -1,4 +1,4 @@
-"""A health monitor speaks what its pool speaks: every kind of pool and monitor with real members, beside an amphora."""
+"""Health monitors use the pool's protocol: every combination of pool and monitor with real members, and an amphora."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ AT_MEMBERS = tuple(cell for cell in CELLS if cell.place is Place.MEMBER)
 
 
 async def wrong(cells: Sequence[Cell], ports: Ports) -> dict[str, tuple[Verdict, str]]:
-    """The members that are taken for up and are not, or the other way, and why."""
+    """Members with a wrong verdict, and the error."""
     found = await probe_all(cell_targets(cells, ports))
     return {str(cell): outcome(found[cell]) for cell in cells if found[cell].verdict is not cell.verdict}
 
@@ -46,7 +46,7 @@ async def test_members_of_haproxy_are_up_that_require_what_the_pool_speaks(tmp_p
 @pytest.mark.extended
 @pytest.mark.parametrize("members", [haproxy_members, nginx_members])
 async def test_the_whole_matrix_beside_what_an_amphora_says(members: Any, tmp_path: Path):
-    """With ports and addresses of the monitor's own. An amphora says the same of all but some of TLS-HELLO."""
+    """monitor_port and monitor_address are included. An amphora's verdicts differ only for some TLS-HELLO monitors."""
     with members(tmp_path, certificate(tmp_path, "member")) as ports:
         assert {} == await wrong(CELLS, ports)
         amphora = amphora_verdicts(CELLS, ports)
@@ -58,7 +58,7 @@ async def test_the_whole_matrix_beside_what_an_amphora_says(members: Any, tmp_pa
 @pytest.mark.parametrize("check", [TCP, HTTP, HTTPS, HELLO], ids=type_of)
 @pytest.mark.parametrize("header", ProxyHeader)
 async def test_a_header_comes_before_the_question(header: ProxyHeader, check: Check, version: int):
-    """Version 1 names the ends of the probe's own connection, version 2 names nobody."""
+    """Version 1 has the addresses of the probe's own connection, version 2 has none (LOCAL)."""
     read, peers = bytearray(), list[tuple[str, int]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,6 @@
-"""Probes of real servers on loopback: right, wrong, slow, silent, resetting, half open, with TLS under a wrong name.
+"""Probes of real servers on loopback: correct, wrong, slow, silent, resetting, half open, and TLS with a wrong name.
 
-The clock is virtual, so a member that answers has all the time that it needs, and silence costs none.
+The clock is virtual, so a member that answers has as much time as it needs, and a timeout takes no real time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.virtual_clock
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """Nobody's that was asked for, and vouched for by itself alone."""
+    """Server context with a self-signed certificate for another name."""
     where: Path = tmp_path_factory.mktemp("tls")
     key, chain = where / "key.pem", where / "chain.pem"
     request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -64,7 +64,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def asked_of_all(version: int, certificate: ssl.SSLContext) -> AsyncIterator[dict[str, tuple[Target, str]]]:
-    """Each kind of monitor and each kind of server, and what is wrong with it."""
+    """Each type of monitor with each kind of server, and the expected error."""
     refuses = "it refuses"
     async with contextlib.AsyncExitStack() as stack:
         found: dict[str, tuple[Target, str]] = {}
@@ -72,7 +72,7 @@ async def asked_of_all(version: int, certificate: ssl.SSLContext) -> AsyncIterat
             serve = serving(case.serve, version, certificate if case.tls else None)
             found[name] = target(case.check, await stack.enter_async_context(serve), version), case.error
         closed = stack.enter_context(bound(version, socket.SOCK_STREAM))
-        for check in (TCP, HTTP, HTTPS, HELLO, UDP):  # the same number is closed for datagrams too
+        for check in (TCP, HTTP, HTTPS, HELLO, UDP):  # the same number is closed for UDP too
             found[f"{type_of(check)} closed"] = target(check, closed, version), refuses
         found["udp open"] = target(UDP, stack.enter_context(bound(version, socket.SOCK_DGRAM)), version), ""
         found["accepts nobody any more"] = target(TCP, stack.enter_context(full(version)), version), SLOW
@@ -80,7 +80,7 @@ async def asked_of_all(version: int, certificate: ssl.SSLContext) -> AsyncIterat
 
 
 async def test_each_kind_of_monitor_says_of_each_kind_of_server_what_is_wrong_with_it(certificate: ssl.SSLContext):
-    """All of them at once, by one prober."""
+    """One prober probes all of them concurrently."""
 
     async with asked_of_all(4, certificate) as four, asked_of_all(6, certificate) as six:
         every = {
@@ -128,7 +128,7 @@ async def test_a_ping_is_answered(version: int):
 
 
 async def test_a_member_that_dies_is_down_after_as_many_failures_as_the_monitor_says_and_back_after_as_many_answers():
-    """A probe each 0.1 s: the first one within the first interval, and the last one at the end of the last."""
+    """A probe every 0.1 s: the first one within the first interval, and the last one at the end of the last."""
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=3, max_retries_down=2)
     loop, seen = asyncio.get_running_loop(), list[tuple[Verdict, float, int]]()
 
@@ -154,7 +154,7 @@ async def test_a_member_that_dies_is_down_after_as_many_failures_as_the_monitor_
 
 
 async def test_who_was_not_given_the_processor_holds_it_against_nobody():
-    """The loop stands still for longer than the time-out, again and again; the members answer all the time."""
+    """The loop is suspended repeatedly for longer than the timeout, while all members answer."""
     how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
 
     with contextlib.ExitStack() as stack:
@@ -175,7 +175,7 @@ async def test_the_silence_of_a_member_says_nothing_while_its_node_is_busy():
         asked = target(TCP, port, rhythm=how)
         async with probing(asked) as prober:
             standings = prober.tracker.standings
-            for _ in range(30):  # the port decides when the first probe is due
+            for _ in range(30):  # the port determines when the first probe is due
                 await asyncio.sleep(0.01)
                 advance(0.08)
                 if asked.endpoint in standings:
@@ -188,7 +188,7 @@ async def test_open_sockets_are_bounded_and_all_are_closed_in_the_end():
     how = Rhythm(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=1)
 
     before = len(os.listdir("/proc/self/fd"))
-    with socket.create_server((HOSTS[4], 0)) as listening:  # the kernel accepts for it, and no answer comes
+    with socket.create_server((HOSTS[4], 0)) as listening:  # the kernel accepts, and no answer is sent
         silent = target(HTTP, listening.getsockname()[1], rhythm=how)
         many = [replace(silent, endpoint=silent.endpoint._replace(port_id=f"vm{each}")) for each in range(50)]
         async with probing(*many, most_at_once=6) as prober:

@@ -1,4 +1,4 @@
-"""What an agent probes of what it is given: by owner, and compared."""
+"""Targets that an agent derives from its slice, by owner, and their changes."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -67,7 +67,7 @@ def test_a_node_probes_what_it_has_by_the_networks_where_that_is():
 
 
 def test_a_look_rests_after_each_owner():
-    """A plain host is given all load balancers, with a thousand members each."""
+    """A plain host has all load balancers in its slice, with up to a thousand members each."""
     looking = Wanted().look(snapshot_of(MODEL, "vm1"), "node1", BOTH)
     assert len([*looking]) == len(BOTH)
 
@@ -99,7 +99,7 @@ def test_a_monitor_that_changes_changes_targets_and_takes_nobody_away():
 
 @dataclass
 class Ports:
-    """As the switch, which does not answer at first."""
+    """Switch that fails at first."""
 
     away: int = 1
     applied: list[list[str]] = field(default_factory=list)
@@ -155,7 +155,7 @@ async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(mo
 
 
 async def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_has_said_so():
-    """What an earlier agent saw is written sooner than what it was given."""
+    """The probe results of an earlier agent may be stored before the slice with their members."""
 
     given, ports, reports = Given(snapshot_of(MODEL)), Ports(away=0), Reports()
     work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
@@ -185,7 +185,7 @@ def test_a_node_resets_by_the_networks_of_members_that_it_may_lead_clients_to_wh
 
 @dataclass
 class Resetting:
-    """It cannot at first."""
+    """Resets that fail at first."""
 
     away: int = 1
     by: list[list[str]] = field(default_factory=list)
@@ -213,7 +213,7 @@ async def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytes
 
 
 async def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.MonkeyPatch):
-    """One that lives is believed, and its members would be up for ever."""
+    """Servers trust the reports of an agent that runs, so its members would stay up forever."""
 
     def stumble(self: Prober, now: float) -> None:
         if len(self.tracker):

@@ -1,4 +1,4 @@
-"""What an agent asks and tells, look by look."""
+"""Requests and reports of an agent, one poll at a time."""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from harness.counting import WEB, counted
 
 @dataclass
 class Recorded:
-    """A server that answers as it is told, and remembers what it was asked."""
+    """A server with configured responses that records its requests."""
 
     known: bool = True
     away: bool = False

@@ -1,4 +1,4 @@
-"""What a node tells servers of its proxies, with a real HAProxy on loopback."""
+"""Reports of a node about its proxies, with a real HAProxy on loopback."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What an agent saw of members outlives it: one that begins anew says it before it has probed anybody."""
+"""Probe results that survive the agent: a new one reports them before its first probe."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path, text: str):
 
 
 async def test_who_has_overslept_or_cannot_probe_keeps_what_it_knew(tmp_path: Path):
-    """It may be killed before it has probed anybody again."""
+    """The agent may be killed before the next probe."""
 
     running = asyncio.create_task((first := reports(tmp_path)).run())
     first.observe({endpoint(1): seen(Health.ERROR)})

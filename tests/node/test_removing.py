@@ -1,4 +1,4 @@
-"""`fairlead agent --remove`: what goes, and what is not a plain host's."""
+"""`fairlead agent --remove`: removes what Fairlead wrote, and keeps the rest of a plain host."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many resets a network gets: over a pair of sockets, as frames over a device would come."""
+"""Rate of resets of a network, over a pair of sockets that carry frames as a device would."""
 
 import asyncio
 import socket

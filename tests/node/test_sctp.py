@@ -1,4 +1,4 @@
-"""Probes by SCTP: of servers in user space, so that no kernel has to have the protocol."""
+"""SCTP probes of servers in user space, so the kernel need not support the protocol."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SEEN = {7001: (Verdict.UP, ""), 7002: (Verdict.DOWN, "it refuses")}
 @pytest.mark.virtual_clock
 @pytest.mark.skipif(not can_be_played(), reason="raw sockets are for root, and this kernel may have SCTP of its own")
 async def test_sctp_is_asked_whatever_the_kernel_has():
-    """One that answers, one that refuses, one whose answer is to somebody else, and one that is silent."""
+    """One server answers, one aborts, one answers with another association's tag, and one is silent."""
 
     asked = {(port, version): target(SCTP, port, version) for port in (*SPEAKERS, 7004) for version in HOSTS}
     with speaking_sctp(HOSTS[4]), speaking_sctp(HOSTS[6]):
@@ -25,5 +25,5 @@ async def test_sctp_is_asked_whatever_the_kernel_has():
 
 
 def test_the_checksum_of_sctp_is_the_one_that_others_make():
-    """RFC 3720, appendix B.4: 32 octets of zeros."""
+    """32 zero bytes (RFC 3720, appendix B.4)."""
     assert sctp.checksum(bytes(32)).to_bytes(4).hex() == "aa36918a"

@@ -1,4 +1,4 @@
-"""Resets as a host sends them: numbers, ends and checksums, to be read by a parser of their own here."""
+"""Resets as a host sends them: sequence numbers, addresses and checksums, read by an independent parser."""
 
 import struct
 
@@ -11,7 +11,7 @@ from harness.segments import CLIENT_MAC, ENDS, OWN_MAC, frame
 
 
 def read(version: int, answer: bytes) -> tuple[int, int, int]:
-    """Number, acknowledgement and flags, of a frame whose ends and checksums are right."""
+    """Sequence number, acknowledgement and flags of a frame. Asserts correct addresses and checksums."""
     assert answer[:12] == CLIENT_MAC + OWN_MAC
     target, source = (parse_address(each).packed for each in ENDS[version])
     packet = answer[14:]

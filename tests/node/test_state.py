@@ -1,4 +1,4 @@
-"""What an agent keeps in its file."""
+"""Content of an agent's file."""
 
 from pathlib import Path
 

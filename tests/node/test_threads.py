@@ -1,4 +1,4 @@
-"""Work that nobody waits for when the process ends."""
+"""Work in threads that need not end before the process."""
 
 import asyncio
 import subprocess

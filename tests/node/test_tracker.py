@@ -1,4 +1,4 @@
-"""When members are probed, and what a row of answers makes of them."""
+"""Times at which members are probed, and verdicts of consecutive results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ LETTERS: dict[str, Outcome] = {"+": GOOD, "-": BAD, "?": BUSY}
 WORDS = {Verdict.PENDING: ".", Verdict.UP: "u", Verdict.DOWN: "d"}
 NOW = 1_000_000.0
 FREE = 1_000
-"""Places for probes, more than any of these tests needs."""
+"""Free places for probes, more than any of these tests needs."""
 
 
 def rhythm(delay: float = 5.0, timeout: float = 3.0, up: int = 3, down: int = 3) -> Rhythm:
@@ -79,7 +79,7 @@ def test_one_of_each_is_enough_where_the_monitor_says_so():
 
 @given(st.lists(st.sampled_from("+-?"), max_size=40), st.integers(1, 10), st.integers(1, 10))
 def test_the_verdict_is_that_of_the_last_row_that_was_long_enough(outcomes: Sequence[str], up: int, down: int):
-    """As Octavia counts: rows are of what was seen."""
+    """Consecutive results are counted as in Octavia; void probes are ignored."""
     seen = [each for each in outcomes if each != "?"]
     wanted, row = ".", 0
     for before, each in zip(["", *seen], seen, strict=False):
@@ -114,7 +114,7 @@ def test_the_next_probe_is_at_its_place_and_never_soon_after_the_last_one(name: 
 
 
 def run(tracker: Tracker, now: float, until: float, takes: float = 0.0) -> list[tuple[float, str]]:
-    """Who is probed when, if each probe takes so long."""
+    """Probed members and times, if each probe takes `takes` seconds."""
     found, flying = list[tuple[float, str]](), list[tuple[float, Target]]()
     while True:
         due = tracker.next_due()
@@ -137,7 +137,7 @@ def test_a_member_is_probed_once_in_a_delay_however_long_a_probe_takes(delay: fl
     assert times[0] <= NOW + SOON
     gaps = [after - before for before, after in pairwise(times)]
     assert all(0.499 * delay < gap < 1.501 * delay for gap in gaps), gaps
-    if share < 0.5:  # it is at its place with the second one; a slow one comes there by and by
+    if share < 0.5:  # the second probe is at its regular time; a slow member's gets there gradually
         assert all(abs(gap - delay) < 1e-3 * delay for gap in gaps[2:]), gaps
 
 
@@ -148,7 +148,7 @@ def test_ten_thousand_members_make_no_burst_from_the_first_moment_on():
     assert len(probed) == pytest.approx(40_000, rel=0.1)
     tenths = Counter(int((at - NOW) * 10) for at, _ in probed)
     even = 10_000 / delay / 10
-    assert max(tenths.values()) < 2.5 * even  # the first probes and those at their places overlap once
+    assert max(tenths.values()) < 2.5 * even  # first probes overlap once with regular ones
     later = {tenth: number for tenth, number in tenths.items() if tenth >= 10 * 2 * delay}
     assert max(later.values()) < 1.5 * even
     assert min(later.values()) > 0.5 * even
@@ -179,7 +179,7 @@ def test_no_more_are_taken_at_once_than_asked_for():
 
 
 def test_a_project_has_as_many_places_as_are_free_and_those_of_others_have_theirs():
-    """Everybody of `large` is silent for as long as they may be; a member of `small` is asked when it is due."""
+    """All members of `large` are silent until their timeout; a member of `small` is probed when it is due."""
     tracker, places, flying = Tracker(), 100, list[Target]()
     tracker.aim([target(f"l{number}", project="large") for number in range(1_000)], NOW)
     late = NOW + 10
@@ -190,7 +190,7 @@ def test_a_project_has_as_many_places_as_are_free_and_those_of_others_have_their
     flying += tracker.take_due(late + SOON, 100, places - len(flying))
     assert Counter(each.project_id for each in flying) == {"large": 50, "small": 10}
     seen = set(flying)
-    while flying:  # each that ends lets others in, until all have been asked
+    while flying:  # each finished probe makes room for others, until all have been probed
         tracker.conclude(flying.pop(0), BAD, late + SOON)
         taken = tracker.take_due(late + SOON, 100, places - len(flying))
         flying += [each for each in taken if each not in seen]
