@@ -1,4 +1,4 @@
-"""Whose it is that a plain host has counted, by the slice that it is given."""
+"""Owners of a plain host's counters, by its slice."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where a flow goes by the model is where its slot is by the rows of each host."""
+"""The target of a flow according to the model equals its slot's target in the rows of each host."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_drained_host_is_the_one_before():
 
 @pytest.mark.parametrize("how", [{"heard": False}, {"away": True}])
 def test_it_is_said_which_hosts_do_not_hear_of_changes(how: dict[str, bool]):
-    """Who leads a flow by rows of before: the host of its member, one at which it may come in, and where it began."""
+    """Reported are outdated hosts that may forward the flow: its member's, one where it may arrive, and its source."""
     web = "drained", "drained"
     asked = flow("10.0.0.9", 1, "203.0.113.5", 53, Transport.UDP)
     assert unheard(web, asked) == ()

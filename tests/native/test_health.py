@@ -1,4 +1,4 @@
-"""Who probes members behind plain hosts, and what is known of them, as a story's model has them."""
+"""Probers and health of members behind plain hosts, in the model of a story."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which hosts a host reaches: asked by ICMP on loopback, where every address of 127.0.0.0/8 answers."""
+"""Reachability of other hosts by ICMP echo, on loopback, where every address of 127.0.0.0/8 answers."""
 
 import asyncio
 import os
@@ -96,7 +96,7 @@ async def _find_again(given: Given, peers: Peers, told: list[Owner]) -> None:
 
 @contextmanager
 def tunnel(address: str) -> Iterator[None]:
-    """A socket that drops datagrams silently, as a tunnel does."""
+    """A socket that discards datagrams, as a tunnel does."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         bound.bind((address, TUNNEL_PORTS[0]))
         yield
@@ -105,7 +105,7 @@ def tunnel(address: str) -> Iterator[None]:
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
 async def test_host_that_answers_pings_is_lost_until_it_has_a_tunnel(tmp_path: Path) -> None:
-    """As after a boot, before the agent has applied its rows."""
+    """A host is in this state after a boot, before the agent has applied its rows."""
     known = read(tmp_path)
     given = Given("h1", tmp_path / "slice", replace(known, hosts=known.hosts.delete("h3")))
     peers = Peers(given)

@@ -1,4 +1,4 @@
-"""Members that are up again after they were down: what others got meanwhile stays with these, for a while."""
+"""Recovered members: flows that other members received during the outage stay there for a while."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ WEB = Owner(Kind.LOAD_BALANCER, "web")
 STORY = read_story(Path(__file__).parent / "monitored.txt", (NATIVE,))
 UP, DOWN = (next(each for each in STORY.states if each.name == name).snapshot() for name in ("up", "down"))
 FIRST, LAST = "web-a", "web-d"
-"""Those who are down: one behind each host."""
+"""Members that are down, one behind each host."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def rows(known: Snapshot, host: str) -> dict[str, Service]:
 
 
 def test_its_host_asks_those_who_stood_in_and_nobody_else_asks(given: Given):
-    """In the table that was there while it was down they have its slots."""
+    """Substitutes are the members that have its slots in the table during its outage."""
     before, after = {}, {}
     for host in ("h1", "h2"):
         given.become(slice_of(DOWN, host), WEB)

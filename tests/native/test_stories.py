@@ -1,4 +1,4 @@
-"""Stories of the rows of plain Linux hosts, and of proxies there: each is walked in every way."""
+"""Stories of the rows of plain Linux hosts and their proxies, walked along every path."""
 
 from pathlib import Path
 

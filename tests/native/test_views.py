@@ -1,4 +1,4 @@
-"""What a server says that a host has to have is what the host makes of its slice."""
+"""The rows that a server expects on a host equal those that the host compiles from its slice."""
 
 from pathlib import Path
 
