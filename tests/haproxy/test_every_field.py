@@ -1,6 +1,6 @@
-"""Each text in what a tenant may ask of a proxy, found by looking through the model: so that none is forgotten.
+"""Injection tests for every text field of a proxied listener or pool, found by traversing the model.
 
-A second line, a NUL, a quote: with it the whole is refused, or HAProxy takes it for the text that it is.
+A text with a line break, NUL or quote is either rejected, or has no meaning to HAProxy beyond the text itself.
 """
 
 import re
@@ -75,7 +75,7 @@ RULES = (*map(rule, L7RuleType), rule(L7RuleType.PATH, how=L7Comparison.REGEX))
 
 
 def whole() -> tuple[Listener, Pool]:
-    """With a text wherever there may be one."""
+    """A listener and a pool with a value in every text field."""
     times = {"delay": 1, "timeout": 1, "max_retries": 1, "http_version": "1.1", "domain_name": "m.example"}
     monitor = HttpMonitor(id="h", type=MonitorType.HTTP, **times, **NOTED)
     its = pool(
@@ -113,7 +113,7 @@ def whole() -> tuple[Listener, Pool]:
 
 
 def texts(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """Where they are."""
+    """Paths of all text fields."""
     if isinstance(value, str) and not isinstance(value, Enum):
         yield path
     elif isinstance(value, tuple):
@@ -141,11 +141,11 @@ WRONG = [
     *("evil%[env(HOME)]%%", ",evil)", "'#${evil}%[evil]", "\té\u2028evil"),
 ]
 FORMS = {"alone": "{1}", "behind": "{0}{1}", "quoted": '"{0}{1}"'}
-"""How a text is put to the one that is right there."""
+"""Combinations of the field's valid text with the tested one."""
 
 
 def test_all_that_matters_is_among_them() -> None:
-    """By their names: whoever adds a text to the model has it tried; what is no text has a type of its own."""
+    """All text fields are included by name; values that are no text have a type of their own."""
     names = {str(path[-1] if isinstance(path[-1], str) else path[-2]) for path in FIELDS}
     assert names >= {
         *("id", "name", "description", "tags", "url", "prefix", "pool_id", "key", "value", "cookie_name", "ciphers"),
@@ -156,7 +156,8 @@ def test_all_that_matters_is_among_them() -> None:
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_text_in_any_field_is_refused_or_means_itself_alone(text: str) -> None:
-    """All else is as with a plain one in its place: the same directives, of the same words, in the same sections."""
+    """Everything else equals the result of a plain text: the same directives with the same words in the same
+    sections."""
     for path in somewhere():
         for form in FORMS:
             found = directives(path, form, text)
@@ -169,7 +170,7 @@ def test_a_text_that_no_file_has_changes_none(text: str) -> None:
 
 
 def test_texts_that_a_configuration_has() -> None:
-    """So nothing above is the same because it is not there."""
+    """Fields that appear in the configuration, so the comparisons above are meaningful."""
     plain = [path for path in FIELDS if "<it>" in str([directives(path, form, PLAIN) for form in FORMS])]
     assert {"id", "url", "prefix", "key", "value", "cookie_name"} == {str(path[-1]) for path in plain}
     types = {at(whole(), path[:-1]).type for path in plain if path[-1] == "value"}
@@ -178,7 +179,7 @@ def test_texts_that_a_configuration_has() -> None:
 
 @cache
 def nowhere() -> tuple[Path_, ...]:
-    """Where whatever is said changes nothing."""
+    """Fields that never appear in the configuration."""
     return tuple(path for path in FIELDS if all(is_passed_over(path, text) for text in (PLAIN, WRONG[0])))
 
 
@@ -195,7 +196,7 @@ def somewhere() -> tuple[Path_, ...]:
 
 @cache
 def directives(path: Path_, form: str, text: str) -> list[tuple[str, ...]] | None:
-    """Each with its section before it, and without the text itself; None where it is refused."""
+    """Directives with their section, and a placeholder for the text; None if it is rejected."""
     try:
         found = configuration(changed((path,), form, text))
     except Unsupported:
@@ -226,7 +227,7 @@ def at(value: Any, path: Path_) -> Any:
 
 
 def shown(line: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """A reference to a secret is a digest, and quotes around a value are none of it."""
+    """Normalize a line: references to secrets are digests, and quotes around a value are left out."""
     words = [word.replace(text.replace("%", "%%"), "<it>").replace(text, "<it>") for word in line]
     return tuple(re.sub("[0-9a-f]{32}", "<digest>", word).replace('"', "") for word in words)
 
@@ -243,21 +244,21 @@ CA = Authority()
 SHOWN = CA.issue("web.example")
 PEMS = {Role.CERTIFICATE: SHOWN.whole, Role.AUTHORITY: CA.pem, Role.REVOCATIONS: CA.revoke()}
 EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
-"""Each example is a process."""
+"""Each example starts a process."""
 
 
 @needs_haproxy
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("text", WRONG)
 def test_haproxy_takes_what_is_let_through(text: str, form: str) -> None:
-    """In all fields at once that take it, but for those by which one part leads to another."""
+    """All fields that accept the text have it at the same time, except references between parts."""
     taken = [path for path in somewhere() if directives(path, form, text) is not None]
     one, its = changed(tuple(path for path in taken if not str(path[-1]).endswith("id")), form, text)
     assert refused(rows_of(view([one], [its]))) == ""
 
 
 def refused(rows: Rows) -> str:
-    """With the files that it names."""
+    """HAProxy's error for the rows, with the files that they name."""
     with tempfile.TemporaryDirectory() as folder:
         for secret in secrets_of(rows.values()):
             path = Path(folder, secret.path)
@@ -272,15 +273,15 @@ MEANT = [
     *("%", "%%", "%ci", "%41", "%[src]", "{", "}", "[", "(", "*", "^", "&a=b", "-i", "-f", "--", "if", "lua.evil"),
     "x" * 300,
 ]
-"""Of characters that a header may have, and a URL."""
+"""Texts of characters that are allowed in a header and in a URL."""
 COMPARED = {L7RuleType.PATH: ("", "/"), L7RuleType.HEADER: ("k", ""), L7RuleType.COOKIE: ("k", "")}
-"""Type of a rule -> its key, and what is before the text."""
+"""Key, and prefix of the text, of each type of rule."""
 
 
 @needs_haproxy
 @pytest.mark.client
 def test_to_a_running_haproxy_a_text_means_itself() -> None:
-    """Byte by byte: where clients are sent to, and what a rule looks for."""
+    """Exact redirect locations, and exact values that a rule matches."""
     ports = {text: free_port() for text in (*MEANT, '"', ";", ",")}
     with running(rows_of(view([meant(f"l{at}", port, text) for at, (text, port) in enumerate(ports.items())], []))):
         for text, port in ports.items():
@@ -288,7 +289,7 @@ def test_to_a_running_haproxy_a_text_means_itself() -> None:
             assert f"http://x/{text}/prefix/it" == location(port, "/prefix/it")
         for text in MEANT:
             assert ["http://PATH/", "http://HEADER/", "http://COOKIE/"] == [
-                "http://PATH/" if "#" in text else location(ports[text], f"/{text}"),  # HAProxy refuses such a request
+                "http://PATH/" if "#" in text else location(ports[text], f"/{text}"),  # HAProxy rejects such a request
                 location(ports[text], "/", k=text),
                 location(ports[text], "/", Cookie=f"k={text}"),
             ]
@@ -319,7 +320,7 @@ def location(port: int, path: str, **headers: str) -> str | None:
 
 
 REFERENCES = st.text(max_size=9, alphabet=st.characters(exclude_categories=["Cs"]))
-"""Of JSON, in which no half of a surrogate pair is let in."""
+"""Strings that JSON can contain, without unpaired surrogates."""
 
 
 def several(known: Any) -> Any:

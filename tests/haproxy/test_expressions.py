@@ -1,4 +1,4 @@
-"""Regular expressions that are let through are such as HAProxy's library takes, and looks for in bounded time."""
+"""Accepted regular expressions are valid in HAProxy's library, and match in bounded time."""
 
 import re
 import tempfile
@@ -23,7 +23,7 @@ from harness.proxied import listener, needs_haproxy, refusal, rows_of, running, 
 from harness.values import FEW
 
 UNSHRUNK = (Phase.explicit, Phase.generate)
-"""HAProxy names the expression that it does not take; a smaller list of them would say no more."""
+"""HAProxy's error names the invalid expression, so a smaller list would not help."""
 PIECES = st.sampled_from(
     ["a", "b", ".", "*", "+", "?", "|", "^", "$", "(", ")", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?i)", "(?P<n>",
      "(?P=n)", "(?#", "(?>", "(?a)", "(?-i:", "[", "]", "[^", "[[:alpha:]]", "[:", "-", "{2}", "{1,3}", "{,3}", "{",
@@ -48,7 +48,7 @@ NASTY = [
     "(?<=(?:a{999}){999})b",
     "(?<=a(?=b*))b",
 ]
-"""PCRE2 refuses most of them, each for another reason, and Python none."""
+"""Expressions that Python accepts, and PCRE2 mostly rejects, each for another reason."""
 GOOD = [
     "^/api/v[0-9]+/",
     r"\.(jpg|png)$",
@@ -90,7 +90,7 @@ SLOW = [
     r"(?:(?!\w*[!?]|\w*[#:]|\w*[,;]|\w*[<>])\w)+[!?]",
     f"(?:{'|'.join(f'a*[{end}]' for end in 'bcdefghijklmnopqrstuvwxyz')}|a)*[!?]",
 ]
-"""By each, or by a few of them, HAProxy was stopped for longer than its watchdog lets it, which then ends it."""
+"""Each of these, or a few together, blocked HAProxy for longer than its watchdog allows, which then kills it."""
 
 
 @pytest.mark.parametrize("text", GOOD)
@@ -126,7 +126,7 @@ def test_it_is_said_why(text: str, why: str) -> None:
 
 @needs_haproxy
 def test_what_haproxy_does_not_take_it_says() -> None:
-    """Or the two tests below would notice nothing."""
+    """Precondition of the two tests below."""
     assert "regular expression is too large" in refusal_of(["((ab){999}){999}"])
     assert refusal_of(GOOD) == ""
 
@@ -153,7 +153,7 @@ GROUPED = st.recursive(
     lambda inner: st.builds("{}{}){}{}".format, BEGINNINGS, inner, REPETITIONS, inner),
     max_leaves=8,
 ).filter(lambda text: 0 < len(text) < 256)
-"""Well-formed for the most part: groups in groups, each repeated."""
+"""Mostly well-formed: nested groups with repetitions."""
 
 
 @needs_haproxy
@@ -181,7 +181,7 @@ def refusal_of(expressions: Iterable[str]) -> str:
 @needs_haproxy
 @pytest.mark.client
 def test_a_request_takes_little_whatever_expressions_it_meets() -> None:
-    """Without a bound the process ends at the first of them. Inverted rules, so that each is looked at."""
+    """Without a limit the first request kills the process. The rules are inverted, so each one is evaluated."""
     rules = [_rule(f"r{place}", text, invert=True) for place, text in enumerate(SLOW * (RULES // len(SLOW)))]
     paths = ["/" + "a" * length + "-" for length in (40, 3_000, 15_000)]
     with running(rows_of(view([one := _listener(*rules)], []))) as proxy:

@@ -1,4 +1,4 @@
-"""L7 policies, by real requests through a real HAProxy."""
+"""L7 policies, with real requests through a real HAProxy."""
 
 import ssl
 import tempfile
@@ -46,7 +46,7 @@ def policy(name: str, action: L7Action, *rules: L7Rule, **known: Any) -> L7Polic
 
 
 Request: TypeAlias = Mapping[str, str]
-"""A path and headers; one with a `client` comes in TLS, and shows that client's certificate unless it has no name."""
+"""A path and headers. One with a `client` uses TLS with that client's certificate, if the name is not empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ Ports: TypeAlias = Mapping[tuple[Any, ...], int]
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[Ports]:
-    """What was tried, and whether in TLS -> the port of a listener with one policy, that redirects who matches."""
+    """Port of a listener with one redirecting policy, for each case, with and without TLS."""
     found = {(*tried, secure): free_port() for tried in TRIED for secure in (False, True)}
     listeners = [case_listener(f"l{place}", port, *tried) for place, (tried, port) in enumerate(found.items())]
     pems = {Role.CERTIFICATE: AUTHORITY.issue("web.example").whole, Role.AUTHORITY: AUTHORITY.pem}
@@ -211,7 +211,7 @@ def show(context: ssl.SSLContext, issued: Issued) -> None:
 
 
 def test_a_client_of_nobodys_certificate_comes_to_no_rule(ports: Ports) -> None:
-    """As at Octavia's own proxies: the handshake fails, so no result of a verification but 0 ever comes to a rule."""
+    """The handshake fails, as on Octavia's own proxies, so a rule never sees a verification result other than 0."""
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     context.check_hostname = False
     show(context, Authority("another").issue("friend"))

@@ -1,4 +1,4 @@
-"""Real requests through a real HAProxy, started on loopback from the text that rows are written as."""
+"""Real requests through a real HAProxy on loopback with a configuration rendered from rows."""
 
 import re
 import socket
@@ -48,7 +48,7 @@ HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
 
 
 def change(proxy: Running, before: Rows, after: Rows) -> list[str]:
-    """At run time: what the process answers."""
+    """Change rows at run time, and return the responses of the process."""
     written(after, proxy.folder)
     told = commands(diff(after, before))
     assert told is not None
@@ -75,7 +75,7 @@ def test_a_client_cannot_say_what_the_proxy_says() -> None:
             ask(one.proxy_port, X_Forwarded_Proto="https", X_Forwarded_Port="443", X_Forwarded_For="192.0.2.1")
         (seen,) = one_machine.seen
         assert ("http", "80") == (seen["X-Forwarded-Proto"], seen["X-Forwarded-Port"])
-        assert "127.0.0.1" == seen["X-Forwarded-For"]  # the last of the two, which is the proxy's
+        assert "127.0.0.1" == seen["X-Forwarded-For"]  # the last of the two, which the proxy added
 
 
 def test_who_is_off_down_drained_or_a_backup_gets_nothing() -> None:
@@ -172,7 +172,7 @@ def test_who_is_not_allowed_is_cut_off() -> None:
 def test_headers_that_come_a_byte_at_a_time_hold_no_connection(
     first: bytes, client_data: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was asked on it before, and however long it may be idle."""
+    """The timeout for headers applies after an earlier request too, and whatever the client timeout is."""
     monkeypatch.setattr(frontends, "HEADERS", 2_000)
     with machine("m1") as found:
         its = pool("p", as_member(found))
@@ -193,7 +193,7 @@ def test_headers_that_come_a_byte_at_a_time_hold_no_connection(
 def test_who_connects_before_they_have_something_to_ask_is_not_told_that_they_were_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Browsers do, and took the answer for that of the request that they sent then."""
+    """Browsers connect in advance, and would take a 408 as the response to the request that they send then."""
     monkeypatch.setattr(frontends, "HEADERS", 300)
     with machine("m1") as found:
         its = pool("p", as_member(found))
@@ -219,7 +219,7 @@ def test_who_has_sent_a_request_may_be_idle_for_longer_than_headers_may_take(
 
 
 def _read_to(client: socket.socket, end: bytes) -> None:
-    """An answer that ends with these bytes."""
+    """Read a response that ends with these bytes."""
     client.settimeout(DEADLINE)
     answer = b""
     while not answer.endswith(end):
@@ -229,7 +229,7 @@ def _read_to(client: socket.socket, end: bytes) -> None:
 
 
 def _read(client: socket.socket, seconds: float) -> bytes:
-    """What comes until nothing has come for so long, or the connection has ended."""
+    """Read until nothing arrives for this time, or the connection is closed."""
     client.settimeout(seconds)
     answer = b""
     with suppress(TimeoutError):
@@ -250,7 +250,7 @@ OF_BOTH = pytest.mark.parametrize(("host", "vip"), [("127.0.0.1", "127.0.0.10"),
 def test_a_member_is_told_client_vip_and_port_by_the_proxy_protocol(
     protocol: PoolProtocol, host: str, vip: str
 ) -> None:
-    """The first bytes, of a member of one IP version, whichever the client is of."""
+    """The first bytes have the client's addresses, whatever IP version the member has."""
     with greeted() as port:
         its = pool("p", member("m1", port), protocol=protocol)
         one = listener("l", free_port(), its, protocol=ListenerProtocol.HTTPS, ports=one_port(443))
@@ -262,7 +262,7 @@ def test_a_member_is_told_client_vip_and_port_by_the_proxy_protocol(
 
 
 def header_of(protocol: PoolProtocol, source: tuple[str, int], destination: tuple[str, int]) -> bytes:
-    """haproxy, doc/proxy-protocol.txt, 2.1 and 2.2."""
+    """PROXY protocol header (haproxy, doc/proxy-protocol.txt, sections 2.1 and 2.2)."""
     ends = [(parse_address(host), port) for host, port in (source, destination)]
     (client, client_port), (vip, port) = ends
     if protocol is PoolProtocol.PROXY:
@@ -278,7 +278,7 @@ def header_of(protocol: PoolProtocol, source: tuple[str, int], destination: tupl
 def test_a_member_behind_accept_proxy_sees_vip_and_port(
     protocol: PoolProtocol, host: str, vip: str, listens: ListenerProtocol, tmp_path: Path
 ) -> None:
-    """For each of the requests on one connection."""
+    """Each request on a connection gets the same addresses."""
     with destination_teller(tmp_path) as port:
         its = pool("p", member("m1", port), protocol=protocol)
         http = Http(insert_headers=(("X-Forwarded-Port", "true"),)) if listens is ListenerProtocol.HTTP else None
@@ -294,7 +294,7 @@ def test_a_member_behind_accept_proxy_sees_vip_and_port(
 
 @contextmanager
 def destination_teller(folder: Path) -> Iterator[int]:
-    """A real HAProxy that requires a header, and answers what it says."""
+    """A real HAProxy that requires a PROXY header, and answers with its content."""
     port, path = free_port(), folder / "member.cfg"
     told = '"%[src] %[dst] %[dst_port] %[req.hdr(X-Forwarded-Port)]"'
     path.write_text(
@@ -350,7 +350,7 @@ RAW = RawMatch(location=2, value=b"SSH-\0'")
     ],
 )
 def test_only_who_begins_with_these_bytes_is_led_to_a_member(said: list[bytes], is_led: bool) -> None:
-    """Who says too little is refused when the time is over."""
+    """A client that sends too little is rejected after the timeout."""
     with greeted() as port:
         its = pool("p", member("m1", port), protocol=PoolProtocol.TCP)
         waits = Timeouts(tcp_inspect=1000)
@@ -364,7 +364,7 @@ def test_only_who_begins_with_these_bytes_is_led_to_a_member(said: list[bytes], 
 
 
 def _answer(client: socket.socket) -> bytes:
-    """Nothing from who refuses, by a reset or by an end."""
+    """Answer, or an empty one if the connection is closed or reset."""
     with suppress(ConnectionResetError):
         return client.recv(1000)
     return b""

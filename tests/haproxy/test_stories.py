@@ -1,4 +1,4 @@
-"""Stories of the rows of HAProxy, which no provider of the product leads to: each is walked in every way."""
+"""Stories of HAProxy's rows, which no single provider of the product has, walked along every path."""
 
 from pathlib import Path
 

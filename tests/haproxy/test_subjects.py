@@ -1,4 +1,4 @@
-"""What stands in certificates is text of whoever made them: of clients, as members are told it, and of those shown."""
+"""Certificates have arbitrary text: in headers about clients for members, and in the certificates of listeners."""
 
 import socket
 import ssl
@@ -47,7 +47,7 @@ def fetch(port: int, client: Issued) -> str:
 
 
 def test_a_client_says_nothing_to_members_by_its_name_but_its_name() -> None:
-    """No other header, and no other request."""
+    """It adds no other header, and no other request."""
     tls = ListenerTls(
         container_ref="shown", client_authentication=ClientAuthentication.MANDATORY, client_ca_container_ref="ca"
     )
@@ -68,7 +68,7 @@ def test_a_client_says_nothing_to_members_by_its_name_but_its_name() -> None:
 
 
 def test_certificates_of_any_subject_are_shown_and_their_names_mean_nothing_else() -> None:
-    """As a key-store gives them; whoever asks for an odd name is shown the first one."""
+    """Certificates are loaded as from a key store; a client that requests an unusual name gets the default one."""
     several = [CA.issue(name, subject=subject) for name, subject in zip("abcdef", SUBJECTS, strict=True)]
     odd = [CA.issue(name) for name in ("*", "!a", "*.b.example", "x y", "a'b")]
     found = {f"r{place}": each for place, each in enumerate([CA.issue("web.example"), *several, *odd])}

@@ -1,4 +1,5 @@
-"""TLS of listeners and pools, with a real HAProxy: certificates, versions, clients' own, and changes at run time."""
+"""TLS of listeners and pools with a real HAProxy: certificates, versions, client certificates, and changes at run
+time."""
 
 import shutil
 import socket
@@ -53,7 +54,7 @@ def _openssl(folder: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def pems(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """An authority, certificates of it with their keys, a list that revokes `gone`, and one of nobody's."""
+    """An authority, certificates of it with their keys, a list that revokes `gone`, and a self-signed certificate."""
     folder = tmp_path_factory.mktemp("pems")
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     _openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
@@ -77,7 +78,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 def secrets(pems: Mapping[str, str], *named: tuple[Role, str]) -> dict[str, str]:
-    """The files that somebody has put there: a reference is called as the PEM that it names."""
+    """Contents of the files of secrets. A reference is the name of its PEM."""
     return {Secret(role=role, reference=name).path: pems[name] for role, name in named}
 
 
@@ -93,7 +94,7 @@ def context(pems: Mapping[str, str], client: str = "") -> ssl.SSLContext:
 
 
 def shown(pems: Mapping[str, str], port: int, name: str = "127.0.0.1", *offers: str, **known: Any) -> tuple[str, Any]:
-    """The name in the certificate, and the protocol that was agreed."""
+    """Name in the certificate, and the negotiated protocol."""
     with_offers = context(pems, **known)
     with_offers.check_hostname = False
     with_offers.set_alpn_protocols(list(offers))
@@ -213,7 +214,8 @@ def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(
 def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
     pems: Mapping[str, str], asked: str, status: int, passed: str | None
 ) -> None:
-    """With an authority they have to be of that name; who asks for none finds whoever is of the authority."""
+    """With an authority the members' names are checked; a client without SNI accepts any certificate of the
+    authority."""
     files = secrets(pems, (CERTIFICATE, "a.example"), (AUTHORITY, "ca"))
     with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
         its = pool("p", as_member(found), tls=PoolTls(enabled=True, ca_container_ref="ca"))
@@ -224,7 +226,7 @@ def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
 
 
 def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
-    """For who asks for a server of this name; an empty one: for none."""
+    """Status of a request with this SNI, or without one if it is empty."""
     with_name = context(pems)
     with_name.check_hostname = False
     with (
@@ -236,7 +238,7 @@ def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
 
 
 def test_members_of_a_listener_without_tls_are_asked_for_no_name(pems: Mapping[str, str]) -> None:
-    """The client has said none, and what it says in HTTP is not what a certificate is looked at for."""
+    """The client sent no SNI, and the Host header is not used for verification."""
     with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
         its = pool("p", as_member(found), tls=PoolTls(enabled=True))
         one = listener("l", free_port(), its)

@@ -1,6 +1,8 @@
-"""Whatever tenants type, past all doors: it is refused, or HAProxy takes the configuration, in which nothing else is.
+"""Arbitrary texts of tenants, without validation by a front end, are rejected, or HAProxy accepts the configuration and
+it has no other directive.
 
-Of the class of CVE-2026-94571, CVE-2026-94572 and CVE-2026-1784: directives in URLs, lists of ciphers, values of rules.
+The class of defects is that of CVE-2026-94571, CVE-2026-94572 and CVE-2026-1784: directives in URLs, cipher lists and
+values of rules.
 """
 
 import tempfile
@@ -39,7 +41,7 @@ from harness.typed_texts import CIPHERS, PIECES, TYPED
 from harness.values import FEW
 
 EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
-"""Each example is a process."""
+"""Each example starts a process."""
 URLS = st.one_of(TYPED, TYPED.map("https://example.com/{}".format))
 NAMES = st.one_of(TYPED, st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True))
 EXPRESSIONS = st.one_of(
