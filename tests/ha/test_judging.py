@@ -1,4 +1,4 @@
-"""What is held against servers, and what clients have done themselves by sending it again."""
+"""Evaluation of a run: defects of servers, and effects of repeated requests by clients."""
 
 from harness.claims import claim
 from harness.ha.judging import by_way, contradictions
@@ -12,8 +12,10 @@ def operation(action: str, value: object, asked: float, answered: float = UNKNOW
 
 
 def test_a_name_that_was_sent_twice_may_be_gone_and_be_there():
-    """Somebody's create was lost and carried out, removed by others, and sent again: who asks for the first one is told
-    that it is gone, while the second has its name."""
+    """A create without a response was executed, another client deleted its result, and the create was repeated.
+
+    A request for the first object returns 404, while the second has its name.
+    """
     history = [
         operation("create", "ha1", 0.0),
         operation("read", ("ha1", ""), 1.0, 1.1),

@@ -1,4 +1,4 @@
-"""Each way to disturb three hosts, twice, while clients write: `benchmarks/killed.py`, which reports the pauses."""
+"""Each disturbance of three hosts, twice, while clients write. `benchmarks/killed.py` reports the pauses."""
 
 import json
 import os
@@ -15,14 +15,15 @@ from harness.ha.nemesis import HOWS
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "killed.py"
 TIMES = 2
-RETRIES = 8  # 127 s with their pauses: longer than a slow machine takes to start a server
+RETRIES = 8  # 127 s with their pauses, longer than a slow machine takes to start a server
 TIMEOUT = 1800  # seconds
 
 
 def test_nothing_is_lost_or_doubled_while_any_one_of_three_is_killed_frozen_and_cut_off():
-    """Each step ends when all servers are ready and a write that was begun then has been acknowledged. In the end no
-    acknowledged write is lost, none was done twice, what clients saw fits into one order, OVN is as the model, and no
-    client that retries saw an error.
+    """Each step ends when all servers are ready and a write begun after that is acknowledged.
+
+    At the end no acknowledged write is lost, none is duplicate, the observations of clients are linearizable, OVN has
+    the model's rows, and no client with retries got an error.
     """
     if os.geteuid() != 0 or None in map(shutil.which, ("etcd", "ovsdb-server", "ovn-northd")):
         reason = "needs root, etcd and OVN: scripts/setup lab"
