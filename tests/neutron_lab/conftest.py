@@ -1,4 +1,4 @@
-"""One OpenStack for all tests of this folder. Where it cannot be they are skipped, with the reason."""
+"""One OpenStack for all tests of this folder. If the machine cannot run it, tests are skipped with the reason."""
 
 import os
 from collections.abc import Iterator

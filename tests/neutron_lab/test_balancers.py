@@ -1,7 +1,7 @@
-"""Load balancers of Alice's, made with the stock client in a real Octavia, on networks that a real Neutron wrote.
+"""Load balancers of the user Alice, made with the stock client in a real Octavia, on networks of a real Neutron.
 
-n1 -- r1 -- n2        n3 joins and n2 leaves; r1 leads out to `public`
-web1 on n1 and web2 on n2 serve, on the chassis where the clients are not
+n1 and n2 are on the router r1; n3 joins it and n2 leaves. r1 has a gateway on `public`. web1 on n1 and web2 on n2 are
+members, on the chassis without clients.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ BOTH = {"web1", "web2"}
 
 @pytest.fixture(scope="module")
 def town(stack: Cloud) -> Cloud:
-    """Its networks and machines."""
+    """The networks and machines."""
     build(stack)
     return stack
 
@@ -47,13 +47,13 @@ def build(stack: Cloud) -> None:
             alice.create_subnet(name=f"{name}v{version}", network_id=network.id, ip_version=version, cidr=cidr)
     join(stack)
     stack.machines(MACHINES)
-    # Neutron makes the default security group of a project when somebody of it first comes: here Octavia's own user.
+    # Neutron creates a project's default security group at the first request of a user of it, here Octavia's own.
     run("alice", "loadbalancer create --name first --vip-subnet-id n1v4 --wait")
     run("alice", "loadbalancer delete --wait first")
 
 
 def join(stack: Cloud) -> None:
-    """The router, and a security group that lets in who comes from outside."""
+    """Create the router, and a security group that allows external clients."""
     alice, run = stack.of("alice").network, stack.openstack
     public = alice.find_network("public", ignore_missing=False)
     alice.create_router(name="r1", external_gateway_info={"network_id": public.id})
@@ -67,7 +67,7 @@ def join(stack: Cloud) -> None:
 
 @contextmanager
 def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int = 4) -> Iterator[dict[str, Any]]:
-    """On port 80 before both servers, each object with a command of its own."""
+    """A load balancer on port 80 with both members, each object created by a separate command."""
     run = stack.openstack
     made = run(
         "alice", f"loadbalancer create --name {name} --vip-subnet-id {subnet} --provider fairlead --wait -f json"
@@ -95,7 +95,7 @@ def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int =
 
 
 def wait_answers(wanted: set[str], stack: Cloud, client: str, to: str, protocol: Protocol = Protocol.TCP) -> None:
-    """Wait until Neutron, the follower and OVN have done their parts, one after the other."""
+    """Wait until Neutron, Fairlead's import and OVN have processed the changes."""
     wait_equal(lambda: stack.answers(client, to, protocol=protocol), wanted)
 
 
@@ -136,7 +136,7 @@ def test_udp_over_ipv6(town: Cloud):
 
 
 def test_a_router_gains_a_network_and_loses_another(town: Cloud):
-    """The story of the design: on all networks of the router that has the VIP's network, and on no others."""
+    """The VIP is served on all networks of the router of the VIP's network, and on no others."""
     with balancer(town, "story", "n1v4", "TCP") as story:
         vip = story["vip_address"]
         wait_answers(BOTH, town, "client2", vip)
@@ -165,7 +165,7 @@ def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud)
 
 
 def test_a_provider_network_has_the_vip(town: Cloud):
-    """What goes between its machines passes the wire, in its VLAN; no router is on it."""
+    """Traffic between its machines passes the physical network in its VLAN, without a router."""
     run, shop = town.openstack, town.keystone.ids["shop"]
     run(
         "admin",

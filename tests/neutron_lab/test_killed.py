@@ -1,7 +1,7 @@
-"""Operations of Alice's on load balancers on Neutron's networks, while anybody of the whole cloud is killed: soon
-nothing waits, all agree, and what Neutron wrote is as it was.
+"""Operations of the user Alice on load balancers on Neutron's networks, while any process of the cloud is killed.
 
-NEUTRON_OPERATIONS=... and NEUTRON_SEED=... make more of them, and repeat those of a run.
+Afterwards nothing is pending, all services agree, and Neutron's rows are unchanged. NEUTRON_OPERATIONS and NEUTRON_SEED
+set the number of operations, and repeat those of a run.
 """
 
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.neutron
 OPERATIONS = int(os.environ.get("NEUTRON_OPERATIONS", "40"))
 SEED = int(os.environ.get("NEUTRON_SEED", "0")) or randrange(1, 10**6)
 ADDED = ("Octavia", "ovn-lb-hm:distributed")
-"""Who owns the ports that Neutron is asked for: those of VIPs, and those from which members are probed."""
+"""Device owners of ports that are created in Neutron: those of VIPs, and those for probes."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Place(Agreement):
 
 
 class OnNeutron(Tenant):
-    """Whose members are ports of Neutron's."""
+    """Tenant whose members are ports of Neutron."""
 
     def _new_member(self) -> dict[str, Any]:
         return {"address": f"10.43.0.{self.random.choice(MEMBERS)}", "protocol_port": 80}
@@ -97,7 +97,7 @@ def place(stack: Cloud) -> Iterator[Place]:
     subnet = alice.create_subnet(name="killed4", network_id=network.id, ip_version=4, cidr="10.43.0.0/24")
     for last in MEMBERS:
         alice.create_port(network_id=network.id, fixed_ips=[{"subnet_id": subnet.id, "ip_address": f"10.43.0.{last}"}])
-    # Octavia's user comes to Neutron for the first time: see test_balancers
+    # creates the default security group: see test_balancers
     stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id killed4 --wait")
     stack.openstack("alice", "loadbalancer delete --wait first")
     headers = {"X-Auth-Token": stack.keystone.token("alice")}
@@ -106,7 +106,7 @@ def place(stack: Cloud) -> Iterator[Place]:
 
 
 def neutrons(stack: Cloud) -> Rows:
-    """What Neutron wrote, without the ports that it was asked for."""
+    """Rows of Neutron, without the ports created on behalf of load balancers."""
     rows = of_neutron(stack.lab)
     added = {
         identity
@@ -121,7 +121,7 @@ def added(stack: Cloud) -> list[Any]:
 
 
 def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
-    """Each for themselves, until so many operations were taken."""
+    """Run tenant and attacker concurrently, until the number of operations was accepted."""
     ended = Event()
 
     def work() -> None:
@@ -142,7 +142,7 @@ def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
                     f"{more} operations",
                     seconds=SETTLE_SECONDS,
                 )
-                pause(attacker.random.uniform(0, RETRY))  # in the middle of the next one
+                pause(attacker.random.uniform(0, RETRY))  # during the next operation
         finally:
             ended.set()
         working.result()
@@ -170,7 +170,7 @@ def test_whoever_is_killed_nothing_waits_and_neutrons_rows_are_as_they_were(plac
 
 
 def tidy(place: Place) -> None:
-    """Nothing is left of load balancers but the port of a VIP that Octavia has forgotten, killed before its commit."""
+    """Delete all load balancers. Only the VIP port of one that Octavia lost before its commit may remain."""
     balancers = place.ask("GET", "loadbalancers")["loadbalancers"]
     for each in balancers:
         place.ask("DELETE", f"loadbalancers/{each['id']}?cascade=true")

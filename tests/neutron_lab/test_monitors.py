@@ -1,6 +1,6 @@
-"""Health monitors of members on Neutron's networks: by OVN's own probes, and by an agent on each node.
+"""Health monitors of members on Neutron's networks, with OVN's own probes and with an agent on each node.
 
-w1 (both versions) -- watched -- w2: a member on each, on both chassis, and a client on w1.
+w1 (both IP versions) and w2 are on the router `watched`, with a member each, on both chassis, and a client on w1.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MEMBERS = {"watched1": ("w1", "chassis1"), "watched2": ("w2", "chassis2")}
 CLIENT = "watcher"
 OWNER = "ovn-lb-hm:distributed"
 TIMES = {"delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-OPENSTACK_SECONDS = 300  # how long Octavia may take
+OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def town(stack: Cloud) -> Cloud:
             subnet = alice.create_subnet(name=f"{name}v{version}", network_id=network.id, ip_version=version, cidr=cidr)
             alice.add_interface_to_router(router, subnet_id=subnet.id)
     stack.machines({**MEMBERS, CLIENT: ("w1", "chassis2")})
-    # Octavia's user comes to Neutron for the first time: see test_balancers
+    # creates the default security group: see test_balancers
     stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id w1v4 --wait")
     stack.openstack("alice", "loadbalancer delete --wait first")
     let_in(stack)
@@ -45,7 +45,7 @@ def town(stack: Cloud) -> Cloud:
 
 
 def let_in(stack: Cloud) -> None:
-    """Agents' probes are packets like others: security groups have to let them in. OVN's own pass them by."""
+    """Allow agents' probes in the security group; OVN's own probes bypass ACLs."""
     alice = stack.of("alice").network
     group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
     for version in ("IPv4", "IPv6"):
@@ -60,7 +60,7 @@ def let_in(stack: Cloud) -> None:
 def watched(
     request: pytest.FixtureRequest, town: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cloud]:
-    """The same cloud, in which one or the other probes."""
+    """The same cloud, probed by OVN or by agents."""
     if request.param == "ovn":
         yield town
         return
@@ -78,7 +78,7 @@ def watched(
 
 
 def make(stack: Cloud, version: int) -> Any:
-    """A load balancer with all that it holds, in one request: a monitor too."""
+    """A load balancer with all its parts, including a monitor, created in one request."""
     balancing = stack.of("alice").load_balancer
     subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
     members = [
@@ -121,7 +121,7 @@ def become(stack: Cloud, **wanted: str) -> None:
 
 
 def ports(stack: Cloud) -> dict[str, Any]:
-    """Those from which members are probed, by their network's name."""
+    """Ports for probes, by the name of their network."""
     administrator = stack.of("admin").network
     found = list(administrator.ports(device_owner=OWNER))
     assert {each.project_id for each in found} <= {stack.keystone.ids["shop"]}
@@ -145,8 +145,8 @@ def test_who_is_dead_gets_nothing(watched: Cloud, version: int):
 
 
 def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
-    """The network's owner may delete one: it is made anew. All go with the monitor."""
-    wait_equal(lambda: ports(watched), {})  # those of an earlier test go after its load balancer
+    """A port that the network's owner deletes is created again. All are deleted with the monitor."""
+    wait_equal(lambda: ports(watched), {})  # those of an earlier test are deleted after its load balancer
     watched.lab.wait_synced()
     before = of_neutron(watched.lab)
     with balancer(watched, 4):
@@ -170,7 +170,7 @@ def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
 
 
 def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
-    """The load balancer goes while nobody is there who would take its ports away."""
+    """The load balancer is deleted while the agent that would delete its ports is not running."""
     made, balancing = make(town, 4), town.of("alice").load_balancer
     become(town, watched1="ONLINE", watched2="ONLINE")
     town.octavia.kill("agent")

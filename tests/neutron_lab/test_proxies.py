@@ -1,6 +1,6 @@
-"""Listeners that need a proxy, on networks that Neutron wrote: their proxies have ports that Neutron made.
+"""Proxied listeners on Neutron's networks: their proxies have ports created in Neutron.
 
-p1 (both versions) -- proxied -- p2: a member and a client on each, on both chassis.
+p1 (both IP versions) and p2 are on the router `proxied`, with a member and a client each, on both chassis.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ NETWORKS = {"p1": ("10.61.0.0/24", "fd61::/64"), "p2": ("10.62.0.0/24", "fd62::/
 MEMBERS = {"proxied1": ("p1", "chassis1"), "proxied2": ("p2", "chassis2")}
 CLIENTS = {"asker1": ("p1", "chassis1"), "asker2": ("p1", "chassis2")}
 OWNER = "fairlead:load_balancer_proxy"
-OPENSTACK_SECONDS = 300  # how long Octavia may take
+OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 
 
 @pytest.fixture(scope="module")
 def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """Agents probe, and run proxies."""
+    """The cloud, with agents that probe and run proxies."""
     alice = stack.of("alice").network
     router = alice.create_router(name="proxied")
     for name, cidrs in NETWORKS.items():
@@ -39,11 +39,11 @@ def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clo
     stack.machines({**MEMBERS, **CLIENTS})
     group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
     for version in ("IPv4", "IPv6"):
-        with suppress(Exception):  # another file has made it
+        with suppress(Exception):  # another test may have created it
             alice.create_security_group_rule(
                 security_group_id=group.id, direction="ingress", protocol="tcp", ether_type=version
             )
-    # Octavia's user comes to Neutron for the first time: see test_balancers
+    # creates the default security group: see test_balancers
     stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id p1v4 --wait")
     stack.openstack("alice", "loadbalancer delete --wait first")
     secret = tmp_path_factory.mktemp("agents") / "password"
@@ -60,7 +60,7 @@ def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clo
 
 
 def make(stack: Cloud, name: str, version: int) -> Any:
-    """A listener of HTTP with a rule for a path, in one request with all else."""
+    """An HTTP listener with an L7 policy for a path, created in one request with all its parts."""
     balancing = stack.of("alice").load_balancer
     subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
     members = [
@@ -93,7 +93,7 @@ def balancer(stack: Cloud, name: str, version: int = 4) -> Iterator[Any]:
 
 
 def get(stack: Cloud, client: str, vip: str, path: str = "/") -> str:
-    """Who answered, or the code; nothing if nobody did."""
+    """Name of the member or a status code; empty without a response."""
     url = f"http://[{vip}]{path}" if ":" in vip else f"http://{vip}{path}"
     with suppress(CommandFailed):
         said = stack.lab.exec(client, ["curl", "-sS", "-m", "30", "-w", "\n%{http_code}", url]).strip()
@@ -108,7 +108,7 @@ def operating(stack: Cloud, made: Any) -> str:
 
 
 def ports(stack: Cloud) -> dict[str, Any]:
-    """Those of proxies, by the machine to which they are bound."""
+    """Ports of proxies by the chassis to which they are bound."""
     found = list(stack.of("admin").network.ports(device_owner=OWNER))
     made = {each.binding_host_id: each for each in found}
     assert len(made) == len(found), "one for a chassis"
@@ -116,7 +116,7 @@ def ports(stack: Cloud) -> dict[str, Any]:
 
 
 def served_near(stack: Cloud) -> dict[str, int]:
-    """Chassis -> how many proxies run there."""
+    """Number of proxies on each chassis."""
     found = {each.name: stack.lab.layout.directory / "fairlead" for each in stack.lab.record.chassis}
     return {name: len(list(Path(at / f"agent-{name}.proxies").glob("*/pid"))) for name, at in found.items()}
 
@@ -156,7 +156,7 @@ def test_a_port_that_somebody_deletes_is_made_anew(town: Cloud):
 
 
 def test_what_neutron_refuses_is_an_error_until_it_does_not(town: Cloud):
-    """The project has no more ports than those that there are and the VIP's. Nothing is PENDING."""
+    """The project's quota allows only the existing ports and the VIP's. Nothing remains PENDING."""
     shop, administrator = town.keystone.ids["shop"], town.of("admin").network
     wait_equal(lambda: ports(town), {})
     most = administrator.get_quota(shop).ports
@@ -174,7 +174,7 @@ def test_what_neutron_refuses_is_an_error_until_it_does_not(town: Cloud):
 
 
 def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
-    """The load balancer goes while nobody is there who would take its ports away."""
+    """The load balancer is deleted while the agent that would delete its ports is not running."""
     made, balancing = make(town, "left", 4), town.of("alice").load_balancer
     wait_equal(lambda: len(ports(town)), len(town.lab.record.chassis))
     town.octavia.kill("agent")

@@ -1,5 +1,5 @@
-"""The harness itself: the stock client finds real services by the catalogue, machines on Neutron's networks talk, and
-the rows that the quick tests read are such as Neutron writes."""
+"""The harness itself: the stock client finds real services in the catalogue, machines on Neutron's networks
+communicate, and the recorded rows of the quick tests match Neutron's."""
 
 import pytest
 
@@ -23,12 +23,12 @@ def test_the_services_are_real_and_machines_on_neutrons_networks_talk(stack: Clo
 
 
 def test_the_recorded_rows_are_such_as_neutron_writes(stack: Cloud):
-    """What the quick tests take for Neutron's is in columns, and under keys, in which it says it."""
+    """Columns and keys of the recorded rows are those of the real ones."""
     alice, administrator = stack.of("alice").network, stack.of("admin").network
     flat = {"provider_network_type": "flat", "provider_physical_network": "physnet"}
     vlan = {**flat, "provider_network_type": "vlan", "provider_segmentation_id": 101}
     administrator.create_network(name="vlan", **vlan)
-    outside = administrator.find_network("public")  # a wire has one that is flat
+    outside = administrator.find_network("public")  # a physical network has one flat network
     if outside is None:
         outside = administrator.create_network(name="public", is_router_external=True, **flat)
         administrator.create_subnet(network_id=outside.id, ip_version=4, cidr="203.0.113.0/24", enable_dhcp=False)

@@ -1,4 +1,4 @@
-"""A load balancer that Octavia's stock provider made on Neutron's networks becomes ours: its clients do not notice."""
+"""Takeover of a load balancer that Octavia's stock provider made on Neutron's networks: its clients do not notice."""
 
 import json
 from contextlib import ExitStack
@@ -13,12 +13,12 @@ from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.neutron
 RATE, HELD = 15, 12
-OPENSTACK_SECONDS = 300  # how long Octavia may take
+OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 CLIENTS = ("old-c1", "old-c2")
 
 
 def make_scene(stack: Cloud) -> None:
-    """Two networks of a router, a member and a client on each, on both chassis."""
+    """Two networks of a router, with a member and a client each, on both chassis."""
     for name, cidr in (("old1", "10.30.0.0/24"), ("old2", "10.31.0.0/24")):
         stack.openstack("alice", f"network create {name}")
         stack.openstack("alice", f"subnet create {name}4 --network {name} --subnet-range {cidr}")
@@ -36,7 +36,7 @@ def make_scene(stack: Cloud) -> None:
 
 
 def make_stock(stack: Cloud, name: str) -> Any:
-    """One of the provider `ovn`, which is there for clients of both networks."""
+    """A load balancer of the provider `ovn`, reachable from both networks."""
     balancing = stack.of("alice").load_balancer
     subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
     members = [
@@ -55,7 +55,7 @@ def make_stock(stack: Cloud, name: str) -> Any:
 
 
 def others(stack: Cloud, *names: str) -> dict[str, dict[str, Any]]:
-    """The load balancers of this name and the switches, routers and ports of all others, as they are."""
+    """Rows of the load balancers with these names, and of all other switches, routers and ports."""
     rows = read(stack.lab)
     return {
         "Load_Balancer": {key: row for key, row in rows.get("Load_Balancer", {}).items() if row["name"] in names},
@@ -91,6 +91,6 @@ def test_clients_do_not_notice_that_a_load_balancer_is_taken_over(stack: Cloud):
 
 
 def member(stack: Cloud, pool: str) -> str:
-    """The one on the first network."""
+    """The member on the first network."""
     found = stack.openstack("alice", f"loadbalancer member list {pool} -f json")
     return next(str(each["id"]) for each in found if each["address"] == stack.address("old-m1"))
