@@ -1,7 +1,7 @@
-"""A real Octavia with its stock provider `ovn` beside ours, on one Northbound database: one of its load balancers is
-taken over by the command, the other is not touched.
+"""A real Octavia with its stock provider `ovn` and Fairlead's, on one Northbound database: the command takes over one
+of its load balancers, and does not touch the other.
 
-Where it looks for switches of Neutron's name, they are put there by hand: its Neutron is Fairlead's network door.
+Its Neutron is Fairlead's network front end, so switches with Neutron's names are added directly.
 """
 
 import json
@@ -63,7 +63,7 @@ def northbound(place: Cloud, *words: str) -> str:
 
 
 def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
-    """Whole, of this name, and whether a switch has them."""
+    """Rows with this name, and whether a switch refers to them."""
     told = northbound(place, "--format=json", "find", "Load_Balancer", f"name={name}")
     found = json.loads(told)
     made = [dict(zip(found["headings"], row, strict=True)) for row in found["data"]]
@@ -74,7 +74,8 @@ def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
 
 
 def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
-    """One of the stock provider with all that it can: TCP and UDP, two members; its id, when its rows are whole."""
+    """A load balancer of the stock provider with all its features: TCP and UDP, two members. Returns its id when its
+    rows are complete."""
     subnet = place.fairlead.client.get("/network/v2.0/subnets").json()["subnets"][0]["id"]
     members = [{"address": f"10.0.0.{last}", "protocol_port": 8080, "subnet_id": subnet} for last in (11, 12)]
     pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": members, "name": f"pool-{name}"}
@@ -91,7 +92,7 @@ def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
 
 
 def wait_vip(place: Cloud, name: str, backend: str) -> None:
-    """Wait until rows of this name have a backend."""
+    """Wait until rows with this name have a backend."""
 
     def has_it(found: list[dict[str, Any]]) -> bool:
         return any(backend in str(row["vips"]) for row in found)
@@ -100,7 +101,7 @@ def wait_vip(place: Cloud, name: str, backend: str) -> None:
 
 
 def written_last(place: Cloud, identity: str) -> list[str]:
-    """The stock provider writes on when it is ACTIVE: the status of each member at last."""
+    """Values that the stock provider writes last, after ACTIVE: the status of each member."""
     pools = place.ask("GET", f"pools?loadbalancer_id={identity}")["pools"]
     members = [place.ask("GET", f"pools/{pool['id']}/members")["members"] for pool in pools]
     return ["neutron:member_status", *(f'"{each["id"]}": "NO_MONITOR"' for found in members for each in found)]
@@ -112,7 +113,8 @@ def shown(place: Cloud, identity: str) -> dict[str, Any]:
 
 
 def octavias(place: Cloud, identity: str) -> tuple[str, str, str]:
-    """What a take-over would change. The stock provider's queue may still tell statuses."""
+    """Values that a takeover would change. Statuses may change, because the stock provider's queue may still have
+    some."""
     found = shown(place, identity)
     return found["provider"], found["provisioning_status"], found["vip_port_id"]
 
@@ -156,7 +158,7 @@ def test_one_is_taken_over_and_the_other_is_not_touched(place: Cloud, cli: Shell
 
 
 def live_on(place: Cloud, cli: Shell, web: str, port_id: str) -> None:
-    """It is changed, monitored and deleted by the stock client as any other of ours."""
+    """Assert that the stock client changes, monitors and deletes it like any other load balancer of Fairlead."""
     cli.good("loadbalancer member create pool-web --name three --address 10.0.0.13 --protocol-port 8080 --wait")
     cli.good("loadbalancer healthmonitor create --type TCP --delay 5 --timeout 3 --max-retries 2 --wait pool-web")
     cli.good("loadbalancer pool set pool-web --session-persistence type=SOURCE_IP --wait")
@@ -182,7 +184,7 @@ def test_what_cannot_be_had_is_said_and_nothing_is_changed(place: Cloud, cli: Sh
 
 
 def test_clients_are_not_left_without_saying_so(place: Cloud, cli: Shell, network: str):
-    """The stock provider has it on a network and a router on which one of ours would not be."""
+    """The stock provider has it on a network and a router on which Fairlead would not have it."""
     served = stock(place, network, "served")
     other, router = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
     northbound(place, "ls-add", f"neutron-{other}", "--", "lr-add", f"neutron-{router}")
@@ -230,7 +232,7 @@ def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_a
 
 
 def test_who_is_killed_after_it_leaves_the_rest_to_the_agent(place: Cloud, cli: Shell, network: str):
-    """Fairlead does not answer any more when it is to be taken: all is said in Octavia by then."""
+    """Fairlead is down when the command would complete the takeover; Octavia's database has it by then."""
     left = stock(place, network, "left")
     wait_equal(lambda: told(place, left), None, seconds=SETTLED)
     with adopt(place, "left") as process:

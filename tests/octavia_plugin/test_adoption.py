@@ -1,4 +1,4 @@
-"""Taking over, step by step: whoever is killed at whichever, what is left is whole, or is after it is run again."""
+"""Takeover step by step: after a kill at any step the result is consistent, or is so after another run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,25 +14,28 @@ LB, PORT = "aaaaaaaa-0000-4000-8000-000000000001", "ffffffff-0000-4000-8000-0000
 
 
 class Killed(BaseException):
-    """As a SIGKILL: nobody catches it."""
+    """Equivalent of SIGKILL: no code catches it."""
 
 
 @dataclass
 class World:
-    """Octavia's database, Neutron and Fairlead's door as the command sees them. `steps` are its calls that change
-    something, in turn; at the one of number `fatal` it is killed, before or after it took effect."""
+    """Octavia's database, Neutron and Fairlead's front end as the command uses them.
+
+    `steps` are its modifying calls in order; at the one with the number `fatal` it is killed, before or after the
+    effect.
+    """
 
     provider: str = "ovn"
     provisioning: str = "ACTIVE"
     port_was_made: bool = True
     fairlead: str | None = None
-    """`prepared`, `taken`, or nothing."""
+    """`prepared`, `taken`, or None."""
     refusal: ServerError | None = None
     fatal: int = -1
     late: bool = False
     agent: bool = True
     silent: NotAnswered | None = None
-    """Neutron, or Octavia's database, when it is asked to give the VIP's port."""
+    """Error of Neutron, or of Octavia's database, when the VIP's port is handed over."""
     steps: list[str] = field(default_factory=list)
     now: float = 0.0
 
@@ -41,13 +44,13 @@ class World:
         return Adoption(door=self, octavia=self, ports=self, clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
 
     def sleep(self, seconds: float) -> None:
-        """Meanwhile the agent looks."""
+        """Advance the time. The agent runs in the meantime."""
         self.now += seconds
         if self.agent:
             self.be_agent()
 
     def be_agent(self) -> None:
-        """What is prepared and committed is taken, and what is taken is told."""
+        """Complete a committed takeover, and report the status after it."""
         if self.provider == "fairlead" and self.fairlead == "prepared":
             self.adoption.finish(LB)
         if self.provider == "fairlead" and self.fairlead == "taken":

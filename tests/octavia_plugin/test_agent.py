@@ -1,4 +1,4 @@
-"""The agent looks at what is named, waits or was doubtful, and leaves nothing out when it cannot ask."""
+"""The agent checks load balancers that are named, pending or in doubt, and skips none after a failed request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ LOST = Standing("PENDING_UPDATE", "ONLINE")
 
 @dataclass
 class World:
-    """Octavia, its library and Fairlead's door, as the agent sees them. Time goes on when somebody looks at it."""
+    """Octavia, its library and Fairlead's front end, as the agent uses them. Reading the clock advances it."""
 
     octavia: dict[str, Standing] = field(default_factory=dict)
     fairlead: dict[str, Standing] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     wanted: dict[str, str] = field(default_factory=dict)
-    """What Octavia has of each one's name, and below it Fairlead."""
+    """Name of each load balancer in Octavia; `stored` has the name in Fairlead."""
     stored: dict[str, str] = field(default_factory=dict)
     revision: int = 1
     fails: Exception | None = None
@@ -39,9 +39,9 @@ class World:
     deleted: list[str] = field(default_factory=list)
     counted: list[list[str]] = field(default_factory=list)
     policies: set[str] = field(default_factory=set)
-    """Of all load balancers in Octavia; in Fairlead they come with what is said again."""
+    """L7 policies of all load balancers in Octavia; Fairlead gets them with the next update."""
     prepared: set[str] = field(default_factory=set)
-    """What waits in Fairlead to be taken over."""
+    """Load balancers in Fairlead that are prepared for a takeover."""
     now: float = 1000.0
 
     def agent(self, **conduct: Any) -> Agent:
@@ -160,7 +160,7 @@ def test_a_doubt_has_to_last(octavia: Standing, patience: float, after: str):
 
 @pytest.mark.parametrize(("octavia", "patience"), [(CREATED, 0.0), (LOST, DOUBT_PENDING)], ids=["created", "changed"])
 def test_what_octavia_did_not_tell_of_a_new_load_balancer_is_made_at_once(octavia: Standing, patience: float):
-    """L7 policies that are created with it: it is not ACTIVE without them."""
+    """L7 policies created with it are missing in Fairlead, and it is not ACTIVE without them."""
     world = World(octavia={"a": octavia}, fairlead={"a": ACTIVE}, policies={"p"}, wanted={"a": "new"})
     agent = world.agent()
     agent.step()
@@ -174,7 +174,7 @@ def test_what_octavia_did_not_tell_of_a_new_load_balancer_is_made_at_once(octavi
 
 
 def test_a_doubt_that_was_none_is_forgotten():
-    """A request was between its write in Fairlead and its commit in Octavia."""
+    """The check came between a request's write in Fairlead and its commit in Octavia."""
     world = World(octavia={"a": ACTIVE})
     agent = world.agent()
     agent.name(["a"])
@@ -222,7 +222,7 @@ def test_while_no_server_answers_not_each_of_them_is_tried():
     world.fails = ServerError("it does not answer")
     agent = world.agent()
     assert (agent.step(), len(world.looked)) == (0, 1)
-    for _ in range(100):  # without a rest, nobody is asked again and again
+    for _ in range(100):  # no request is repeated before the pause is over
         assert (agent.step(), len(world.looked)) == (0, 1)
     assert 0 < agent.waits() < AWAY
     world.fails = None
@@ -257,7 +257,7 @@ def test_statistics_are_told_when_they_are_others_than_before():
     agent.count()
     world.octavia["a"], world.figures["a"] = ACTIVE, 1
     agent.count()
-    assert world.counted == [["a", "b"], ["b"], ["a"]]  # nothing is kept of who is gone
+    assert world.counted == [["a", "b"], ["b"], ["a"]]  # no state is kept of deleted load balancers
 
 
 def test_what_fairlead_has_lost_is_made_again():
@@ -274,7 +274,7 @@ def test_what_fairlead_has_lost_is_made_again():
 
 
 def differing() -> World:
-    """Fairlead has written a name, and Octavia has not committed it."""
+    """Fairlead has stored a name that Octavia has not committed."""
     return World(octavia={"a": ACTIVE}, fairlead={"a": ACTIVE}, wanted={"a": "old"}, stored={"a": "new"})
 
 
@@ -298,7 +298,7 @@ def test_values_that_go_on_to_differ_are_put_right_and_asked_for_once():
 
 
 def test_values_that_change_meanwhile_are_on_their_way():
-    """As fast as a request can be, one is always between its write and its commit when it is looked at."""
+    """With fast requests, every check comes between the write and the commit of one of them."""
     world = differing()
     agent = world.agent()
     agent.name(["a"])
@@ -367,7 +367,7 @@ def test_what_is_prepared_and_ours_in_octavia_is_taken_and_then_told():
 
 
 def test_what_was_prepared_and_is_lost_is_prepared_again_and_taken():
-    """Octavia says that it is ours. The other provider's rows would stay if it were made without the wish."""
+    """Octavia has it as Fairlead's. Without the takeover request the other provider's rows would remain."""
     world = World(octavia={"a": LOST, "b": ACTIVE})
     taken = list[str]()
 

@@ -1,4 +1,4 @@
-"""What Octavia is told follows from what it says and what Fairlead says, read in this order, and from nothing else."""
+"""Reports to Octavia depend only on the statuses of Octavia and Fairlead, read in this order."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -175,7 +175,7 @@ def test_what_octavia_never_committed_is_taken_back_when_no_request_can_be_on_it
 
 
 def test_what_is_old_is_not_taken_back_by_itself():
-    """Octavia's database may be yesterday's copy: then nothing that serves is deleted."""
+    """Octavia's database may be an old backup, so nothing that serves traffic is deleted."""
     old = NOW - TAKEN_BACK - timedelta(seconds=1)
     whole = find(None, told(ACTIVE, old), is_sure=True)
     assert (whole.strangers, whole.is_doubtful) == ([], False)
@@ -190,7 +190,7 @@ STANDINGS = [ACTIVE, CREATED, UPDATED, DELETED, FAILED, None]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_both_say_it_ends_and_nothing_is_pending(kind: str):
-    """Octavia does what it is told, Fairlead deletes what it is asked to: after a few looks nobody waits any more."""
+    """If Octavia applies the reports and Fairlead the deletions, then after a few checks nothing is pending."""
     for balancer, row, whole, one in product(STANDINGS, STANDINGS, (ACTIVE, FAILED, None), (ACTIVE, FAILED, None)):
         rows = {"lb": balancer, "x": row if balancer else None}
         there = {"lb": whole, "x": one if whole else None}
@@ -218,7 +218,7 @@ def _fairlead(there: Mapping[str, Standing | None], kind: str) -> dict[str, Any]
 
 
 def _write(rows: dict[str, Standing | None], record: Mapping[str, str]) -> None:
-    """As octavia-driver-agent does it."""
+    """Update a status as octavia-driver-agent does."""
     old = rows[record["id"]]
     assert old is not None
     provisioning = record.get("provisioning_status", old.provisioning)
@@ -228,7 +228,7 @@ def _write(rows: dict[str, Standing | None], record: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize(("age", "goes"), [(TAKEN_BACK - ONE, False), (TAKEN_BACK + ONE, True)])
 def test_what_is_only_prepared_goes_when_nobody_can_be_about_to_commit_it(age: timedelta, goes: bool):
-    """It is the other way round with what serves."""
+    """An old prepared takeover is deleted, unlike an old load balancer that serves traffic."""
     found = find(None, {**told(ACTIVE, made=NOW - age), "takeover": "prepared"}, is_sure=True)
     assert found.strangers == (["/loadbalancers/lb?cascade=true"] if goes else [])
     assert found.old == []

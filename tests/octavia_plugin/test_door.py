@@ -1,4 +1,4 @@
-"""Which ports of proxies have to come and go is asked of all servers: each speaks for the nodes that listen to it."""
+"""The needed and unneeded ports of proxies are read from all servers, because each has the nodes that follow it."""
 
 from typing import Any
 

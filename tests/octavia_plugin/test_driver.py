@@ -1,4 +1,4 @@
-"""What Octavia hands to a driver arrives at the server as it was meant, and what the server says Octavia can tell."""
+"""Requests of Octavia's driver reach the server unchanged, and the server's errors reach Octavia."""
 
 from collections.abc import Iterator
 from inspect import signature
@@ -24,7 +24,7 @@ NOWHERE = "http://127.0.0.1:1"
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[httpx.Client]:
-    """A server's door for plug-ins, to which the driver is led past a server that is not there."""
+    """Plug-in front end of a server; the driver's first configured server is down."""
     with served(tmp_path) as url, httpx.Client(base_url=url, timeout=DEADLINE) as client:
         read(cfg.CONF)
         cfg.CONF.set_override("servers", [NOWHERE, url], SECTION)
@@ -41,7 +41,7 @@ def subnet(door: httpx.Client) -> str:
 
 
 def tree(subnet: str, **changes: Any) -> Any:
-    """As Octavia makes one of a request with everything in it: the pool stands in the list and in the listener."""
+    """Load balancer as Octavia builds it from a request with all parts: the pool is in the list and in the listener."""
     member = models.Member(
         member_id=ONE, address="10.0.0.11", protocol_port=80, weight=3, backup=False, vnic_type="normal"
     )
@@ -93,7 +93,7 @@ def tree(subnet: str, **changes: Any) -> Any:
 
 
 def stored(door: httpx.Client, path: str) -> Any:
-    """The first attribute of the answer; a list has links beside it."""
+    """First attribute of the response; lists have links besides."""
     return next(iter(door.get(f"/load-balancer/v2/lbaas/{path}").raise_for_status().json().values()))
 
 

@@ -1,4 +1,4 @@
-"""Whoever of the agent's three processes is killed alone, soon one works again; when it is over none is left."""
+"""After a kill of any one of the agent's three processes one works again, and at the end none is left."""
 
 import os
 import signal
@@ -45,13 +45,13 @@ class Line:
         return int((self._folder / "first").read_text())
 
     def working(self) -> tuple[int, int]:
-        """The newest that works, and who watches it."""
+        """PIDs of the most recent worker and of its watcher."""
         wait_until(lambda: list(self._folder.glob("*.at.*")))
         worker, _, watcher = max(self._folder.glob("*.at.*"), key=lambda each: each.stat().st_mtime_ns).name.split(".")
         return int(worker), int(watcher)
 
     def kill(self, process: int) -> None:
-        """And wait for another one to work."""
+        """Kill a process, and wait until another one works."""
         before = self.working()
         os.kill(process, signal.SIGKILL)
         wait_until(self.working, is_enough=lambda working: working != before)

@@ -1,6 +1,6 @@
-"""Operations on a real Octavia, while anybody is killed or frozen at any moment: soon nothing waits, and all agree.
+"""Operations on a real Octavia while any process is killed or stopped: afterwards nothing is pending, and all agree.
 
-make killed                     200 operations, and others in every run; OCTAVIA_SEED=... repeats the operations of one
+`make killed` runs 200 operations, with another seed in each run; OCTAVIA_SEED repeats those of a run.
 """
 
 import os
@@ -31,7 +31,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 def make_network(place: Cloud) -> str:
-    """Its subnet, with a port at each address of a member: a monitor probes ports alone."""
+    """Create a network with a port at each member's address, because members without a port are not probed. Returns its
+    subnet."""
     server = place.fairlead
     network = server.make("/network/v2.0/networks", "network", name="net")["id"]
     subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
@@ -106,7 +107,7 @@ def test_whoever_is_killed_nothing_waits_and_all_agree(place: Cloud):
                     f"{more} operations",
                     seconds=SETTLE_SECONDS,
                 )
-                pause(attacker.random.uniform(0, RETRY))  # in the middle of the next one
+                pause(attacker.random.uniform(0, RETRY))  # during the next operation
         finally:
             ended.set()
         working.result()

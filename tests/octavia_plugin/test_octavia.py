@@ -1,4 +1,4 @@
-"""Fairlead inside a real Octavia: rows in a real ovsdb-server, and statuses that are true, whoever is killed."""
+"""Fairlead in a real Octavia: rows in a real ovsdb-server, and correct statuses, whichever process is killed."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def cli(place: Cloud) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def web(place: Cloud, cli: Shell) -> str:
-    """A network and a load balancer on it with all that it can hold, typed with the stock client; its id."""
+    """A network and a load balancer with all its parts, made with the stock client; returns the load balancer's id."""
     cli.good("network create net -f json")
     cli.good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
     for last in (11, 12, 13):
@@ -123,7 +123,7 @@ def test_both_families_udp_flavors_and_zones(place: Cloud, cli: Shell, web: str)
 
 
 def offer(place: Cloud, network: str) -> None:
-    """A flavor and a zone that say what the provider knows."""
+    """Create a flavor and an availability zone with the provider's capabilities."""
     of_provider = {"provider_name": "fairlead"}
     flavor = {"name": "plain", **of_provider, "flavor_data": "{}"}
     made = place.ask("POST", "flavorprofiles", {"flavorprofile": flavor})["flavorprofile"]["id"]
@@ -162,7 +162,7 @@ def test_a_port_of_the_tenant_is_taken_and_given_back(place: Cloud, cli: Shell, 
 
 
 def test_a_quota_of_fairleads_is_an_error_of_octavias_and_nothing_is_stored_or_waits(place: Cloud, web: str):
-    """Octavia's own are counted by itself, before it asks a driver."""
+    """Octavia checks its own quotas itself, before it calls a driver."""
     before, door = place.everything(), place.fairlead.client
     quota = f"/load-balancer/v2/lbaas/quotas/{PROJECT}"
     subnet = place.ask("GET", f"loadbalancers/{web}")["loadbalancer"]["vip_subnet_id"]
@@ -182,7 +182,7 @@ def test_a_quota_of_fairleads_is_an_error_of_octavias_and_nothing_is_stored_or_w
 
 
 def test_ports_that_octavia_left_are_named_and_deleted_on_request(place: Cloud, cli: Shell, web: str):
-    """Octavia makes the VIP's port, and then Fairlead refuses the load balancer."""
+    """Octavia creates the VIP's port before Fairlead rejects the load balancer."""
     place.settle()
     balancer = place.ask("GET", f"loadbalancers/{web}")["loadbalancer"]
     listener = {"protocol": "HTTP", "protocol_port": 80}
@@ -216,7 +216,7 @@ def test_while_the_agent_is_dead_octavia_waits_and_after_that_nothing_does(place
 
 
 def test_what_was_written_and_never_committed_is_taken_back(place: Cloud, web: str):
-    """The API is killed when Fairlead has written, and Octavia has not committed."""
+    """The API is killed between the write in Fairlead and the commit in Octavia."""
     before = place.everything()
     body = {"listener": {"loadbalancer_id": web, "protocol": "UDP", "protocol_port": 91}}
     known = place.truth().keys()
@@ -239,7 +239,7 @@ def test_what_is_gone_though_octavia_rolled_it_back_is_made_again(place: Cloud, 
 
 
 def test_values_that_octavia_rolled_back_are_put_back(place: Cloud, web: str):
-    """The API is killed when Fairlead has written a weight and a name, and Octavia has not committed them."""
+    """The API is killed after Fairlead stored a weight and a name that Octavia has not committed."""
     pool = next(each for each in place.ask("GET", "pools")["pools"] if each["name"] == "app")["id"]
     member = place.ask("GET", f"pools/{pool}/members")["members"][0]
 
@@ -257,7 +257,8 @@ def test_values_that_octavia_rolled_back_are_put_back(place: Cloud, web: str):
 
 
 def test_a_command_says_what_differs_and_puts_it_right(place: Cloud, web: str):
-    """Somebody changes, deletes and makes parts by Fairlead's own doors, while there is no agent of ours."""
+    """Parts are changed, deleted and created through Fairlead's own front ends while the provider agent is not
+    running."""
     place.settle()
     place.kill("agent")
     place.override("no-agent.conf", "[driver_agent]\nenabled_provider_agents =\n")

@@ -1,4 +1,4 @@
-"""Ports that Octavia has left in Neutron are named when no request can need them any more, and deleted on request."""
+"""Orphaned ports of Octavia in Neutron are listed when no request can need them any more, and deleted on request."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from fairlead.octavia_plugin.orphans import BRAKE_PORTS, Orphans, TooMany, VipPo
 
 @dataclass
 class World:
-    """Neutron, Octavia and Fairlead: which load balancers each has something of."""
+    """Load balancers with a port in Neutron, and those in Octavia and in Fairlead."""
 
     neutron: list[str] = field(default_factory=list)
     octavia: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ def test_it_is_deleted_on_request(is_dry: bool, left: list[str]):
 
 
 def test_the_port_of_a_request_on_its_way_is_none():
-    """It was made, and its load balancer is committed while it is waited; another one comes meanwhile."""
+    """Its load balancer is committed during the wait; another port is created in the meantime."""
     world = World(neutron=["coming"])
     suspects = world.orphans.suspects()
     world.octavia.add("coming")

@@ -1,4 +1,4 @@
-"""The agent has a port in Neutron where members are probed, and none where nobody is, whoever was killed in between."""
+"""The agent has ports for probes in Neutron on exactly the networks with probed members, despite kills."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from fairlead.octavia_plugin.provision import AT_ONCE, PAUSE, Provision, Sort
 
 @dataclass
 class World:
-    """Fairlead's door and Neutron."""
+    """Fairlead's front end and Neutron."""
 
     wanted: dict[str, Sequence[str]] = field(default_factory=dict)
     there: dict[str, Sequence[str]] = field(default_factory=dict)

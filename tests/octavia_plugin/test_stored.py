@@ -1,4 +1,5 @@
-"""Octavia's rows become the body that the driver would send: names of columns are Octavia's, of attributes its own."""
+"""Octavia's rows are converted to the request that the driver would send, from names of columns to names of
+attributes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from fairlead.octavia_plugin import bodies, stored
 
 
 class Row(SimpleNamespace):
-    """Of Octavia's models: what a test does not say is None."""
+    """Row of Octavia's models; attributes that a test does not set are None."""
 
     def __getattr__(self, name: str) -> Any:
         return None
