@@ -1,7 +1,7 @@
-"""The container file is built and run as it stands: by podman, on a Debian release made here in place of a registry.
+"""The container file is built and run unchanged by podman, on a Debian release made here in place of a registry.
 
-What is in the image is looked at too: who runs in it, what is not there, and that it serves with no privilege at all,
-on a file system that nobody can write to but in its one folder.
+The tests also check the image: its user, absent files, and that it works without privileges on a read-only file system
+except for its data folder.
 """
 
 import os
@@ -29,7 +29,7 @@ CONFINED = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
 
 @pytest.fixture(scope="module")
 def podman(index: str) -> Iterator[Podman]:
-    """It has the image."""
+    """podman with the built image."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "it needs root and podman: scripts/setup lab installs it"

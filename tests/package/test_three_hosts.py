@@ -1,7 +1,7 @@
-"""The example of three hosts, from its first word to its last: its README's commands are read out of it and run.
+"""The example of three hosts: all commands of its README are extracted and executed.
 
-Three hosts with a wire between them: etcd, OVN's databases, Fairlead, HAProxy and keepalived are the real ones, with
-the example's files. Meanwhile a caller asks the API, at its one address.
+Three hosts on one network: etcd, OVN's databases, Fairlead, HAProxy and keepalived are real, with the example's files.
+A client uses the API at its only address all the time.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.package
 EXAMPLE = ROOT / "examples" / "three-hosts"
 NAMES = ("one", "two", "three")
 NETWORKS = {4: ("192.0.2.", 24), 6: ("2001:db8::", 64)}
-"""How the addresses of hosts and of the API begin, and how long a prefix is."""
+"""Prefix of the addresses of hosts and of the API, and the prefix length."""
 USER, PASSWORD = "admin", "of the test"
 PROGRAMS = (
     "etcd",
@@ -49,14 +49,14 @@ CURL_TIMEOUTS = ("--connect-timeout", "10", "-m", "60")  # seconds
 
 @dataclass(frozen=True)
 class Block:
-    """Commands, and where they are said: a host, each of them, or where the operator works."""
+    """Commands, and where they are executed: on a host, on all hosts, or on the operator's machine."""
 
     where: str
     commands: str
 
 
 def blocks() -> dict[str, list[Block]]:
-    """Of each section, by its number."""
+    """Command blocks of each section by its number."""
     found: dict[str, list[Block]] = {}
     for section in re.split(r"^## ", (EXAMPLE / "README.md").read_text(), flags=re.MULTILINE)[1:]:
         texts = re.findall(r"^```sh\n# (?:on )?([^\n]*)\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
@@ -65,7 +65,7 @@ def blocks() -> dict[str, list[Block]]:
 
 
 def address(version: int, number: int) -> str:
-    """10 is the API's; the hosts come after it."""
+    """Address with this last part: 10 is the API's, the following ones are the hosts'."""
     return f"{NETWORKS[version][0]}{number}"
 
 
@@ -74,7 +74,7 @@ def in_url(version: int, number: int) -> str:
 
 
 def rendered(folder: Path, version: int) -> Path:
-    """The example as an operator has it whose hosts have these addresses, and who named one caller."""
+    """The example as configured for hosts with these addresses and one user."""
     hosts = {name.upper(): address(version, number) for number, name in enumerate(("vip", *NAMES), 10)}
     hosts["VIP_LENGTH"] = str(NETWORKS[version][1])
     place = folder / "example"
@@ -135,18 +135,18 @@ class Site:
         return f"https://{in_url(self.version, 10)}:9876"
 
     def begin(self, name: str) -> None:
-        """With an empty disk."""
+        """Start a host with an empty disk."""
         host = self.hosts[name] = Host(name, self.folder)
         self.wire.plug(host, f"{address(self.version, 11 + NAMES.index(name))}/{NETWORKS[self.version][1]}")
         host.install()
         self.deliver(name)
 
     def deliver(self, name: str) -> None:
-        """The copy to /root/host that the operator is told to make."""
+        """Copy the files to /root/host, as the README instructs."""
         self.hosts[name].copy(self.example / "out" / name, "/root/host")
 
     def do(self, section: str, *, only: str = "", blocks: slice = slice(None)) -> str:
-        """What the section says, or what it says to each host on one alone; and what is printed."""
+        """Execute the commands of the section, or only those of one host, and return the output."""
         said = ""
         for block in self.blocks[section][blocks]:
             commands = re.sub(r"192\.0\.2\.(\d+)", lambda found: in_url(self.version, int(found[1])), block.commands)
@@ -174,7 +174,7 @@ class Site:
         return done([*self.wire.inside, *map(str, words)])
 
     def plan(self) -> str:
-        """What OVN lacks."""
+        """Rows that OVN lacks, as printed by `fairlead plan`."""
         words = [*self.wire.inside, sys.executable, "-m", "fairlead.cli", "plan", "--url", self.url]
         who = {
             "FAIRLEAD_USER": USER,
@@ -192,13 +192,13 @@ class Site:
         return [each["name"] for each in json.loads(self.ask("/network/v2.0/networks"))["networks"]]
 
     def holder(self) -> str:
-        """Who has the address of the API."""
+        """Host with the address of the API."""
         held = [name for name, host in self.hosts.items() if f"{self.vip}/" in host.sh("ip -o address show dev eth0")]
         return held[0] if len(held) == 1 else ""
 
 
 class Asker:
-    """A caller who goes on."""
+    """A client that continuously creates networks."""
 
     def __init__(self, site: Site) -> None:
         words = [sys.executable, asker_program.__file__, site.url, site.example / "tls" / "ca.pem"]
@@ -217,11 +217,11 @@ class Asker:
         return int(self._last()["made"])
 
     def longest(self) -> float:
-        """Seconds that one took."""
+        """Longest duration in seconds of one creation."""
         return self._last()["longest"]
 
     def goes_on(self) -> None:
-        """Wait until it has made several more."""
+        """Wait until it has created several more."""
         before = self.made()
         wait_until(self.made, f"more than {before + 5}", is_enough=lambda made: made > before + 5)
 
@@ -273,12 +273,12 @@ def test_the_example_works_as_it_says_and_goes_on_without_a_host(site: Site):
     assert sorted(site.networks()) == sorted(newest), "of what was answered nothing is lost, and nothing is there twice"
     assert site.plan() == "nothing to do\n"
     restore(site)
-    site.hosts["three"].end()  # the one that was replaced and one other are most of them
+    site.hosts["three"].end()  # the replaced host and another one are a majority
     wait_until(lambda: site.answers("/network/v2.0/networks"))
 
 
 def lose_and_replace(site: Site, asker: Asker) -> None:
-    """The one that has the address."""
+    """Replace the host that has the address."""
     for word in ("stop", "start"):
         for name in ("three", "one"):
             site.hosts[name].sh(f"systemctl {word} keepalived")
@@ -295,7 +295,7 @@ def lose_and_replace(site: Site, asker: Asker) -> None:
 
 
 def restore(site: Site) -> None:
-    """What came after the backup is gone, and what was there is back."""
+    """Restore the backup: later changes are gone, and earlier data is back."""
     site.do("8", blocks=slice(0, 1))
     before = site.networks()
     site.ask("/network/v2.0/networks", "-d", '{"network": {"name": "later"}}', "-H", "Content-Type: application/json")

@@ -1,6 +1,6 @@
-"""`pip install fairlead` from an index into an empty environment, and what comes of it serves.
+"""`pip install fairlead` from an index into an empty environment results in a working server.
 
-What the archives hold is looked at as well: nothing of the tests, all that the package needs, its licence, its words.
+The content of the archives is checked too: no tests, all files that the package needs, its licence and its README.
 """
 
 import subprocess
@@ -78,7 +78,7 @@ def test_octavia_finds_the_driver_by_its_entry_points(archives: Archives):
 
 @pytest.fixture(scope="module")
 def installed(index: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of an environment that had nothing."""
+    """Folder of the programs in a new environment with only the package."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     done([sys.executable, "-m", "venv", folder], env=newcomer(index))
     done([folder / "bin" / "pip", "install", "-q", "fairlead[etcd]"], env=newcomer(index))
@@ -98,7 +98,7 @@ def test_it_installs_from_an_index_and_its_command_works(installed: Path, index:
 
 
 def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str, tmp_path: Path):
-    """On a SQLite store, while OVN is away; then its documents go into a real etcd."""
+    """It works on a SQLite store without OVN; then its documents are copied to a real etcd."""
     options, where = tmp_path / "fairlead.toml", f"127.0.0.1:{free_port()}"
     away = f'northbound = "unix:{tmp_path}/away"\nsouthbound = "unix:{tmp_path}/away"\n'
     store = f"sqlite://{tmp_path}/store.db"
