@@ -1,7 +1,7 @@
-"""What one tenant does on a node for as long as it likes delays another one's change by little.
+"""One tenant's continuous changes on a node delay another tenant's change only slightly.
 
-What the node does for the large tenant between the other's change and its apply is counted. How many times longer the
-other one waits than alone is printed, and asserted nowhere.
+The test counts applies for the large tenant between the other's change and its apply. The ratio of delays is printed,
+and not asserted.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from harness.siege.neighbour import measure
 
 pytestmark = [needs_haproxy, pytest.mark.siege]
 MOST_BETWEEN = 2
-"""Applies of the large tenant's load balancer: the one at work, and one more."""
+"""Applies of the large tenant's load balancer: the one in progress, and one more."""
 
 
 async def test_a_neighbour_waits_for_few_of_the_large_tenants_changes() -> None:

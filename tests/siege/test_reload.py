@@ -1,4 +1,4 @@
-"""SIGHUP on a real server: passwords and certificates are read again, and what is wrong changes nothing."""
+"""SIGHUP on a real server: passwords and certificates are read again, and invalid ones change nothing."""
 
 import signal
 import socket

@@ -1,7 +1,7 @@
-"""All that was ever thrown at a server, at one server at once, while a tenant works: it must hardly notice.
+"""All known attacks at the same time on one server with a working tenant, whose requests must succeed.
 
-make siege                      each kind by itself and all at once, with a table; minutes
-pytest -m siege tests/siege     all at once, thinned out; seconds
+make siege                      each kind separately and all together, with a table; minutes
+pytest -m siege tests/siege     all together, with reduced counts; seconds
 """
 
 import os
@@ -22,7 +22,7 @@ MOST_MEMORY = 150 * MIBIBYTE
 MOST_STORE = 60 * MIBIBYTE
 MOST_LINES = 1000
 EACH = [name for name in os.environ.get("SIEGE_EACH", "").split(",") if name]
-"""Attackers that come alone, one after the other, each to a new server; `each` is every one of them."""
+"""Attackers that run separately, each with a new server; `each` stands for all of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,8 @@ def test_one_kind(tmp_path: Path, name: str):
 
 
 def test_all_at_once(tmp_path: Path):
-    """No honest request fails, and memory, store and metrics have bounds. The time of each request depends on the
-    machine: `make siege` prints it.
-    """
+    """No regular request fails, and memory, store and metrics stay within limits. Durations depend on the machine:
+    `make siege` prints them."""
     with town(tmp_path) as place:
         report = place.besiege(list(ATTACKERS), SIEGE)
         tell("all at once", report)
