@@ -1,7 +1,9 @@
-"""A thousand agents on one server: how soon all of them hear one change, how long a storm of reconnects takes, and what
-each costs in memory. Over TLS, with a certificate each, from an address each; server and agents are two processes.
+"""A thousand agents on one server: delay of a change to all of them, duration of a storm of reconnects, memory per
+agent.
 
-python benchmarks/agents.py [AGENTS] [CHANGES]
+Agents use TLS with a certificate and an address each; server and agents are two processes.
+
+    python benchmarks/agents.py [AGENTS] [CHANGES]
 """
 
 import asyncio
@@ -40,7 +42,7 @@ ROUNDS = 5
 
 
 def memory(pid: int | str = "self") -> float:
-    """MiB that a process has of its own (PSS)."""
+    """Private and proportional memory of a process (PSS) in MiB."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
@@ -50,7 +52,7 @@ def address(number: int) -> str:
 
 
 async def furnish(stage: Deployed, agents: int) -> None:
-    """A network on which every chassis has a machine, with load balancers, and a certificate for each chassis."""
+    """Create a network with a machine on every chassis, load balancers, and a certificate for each chassis."""
     model, now = stage.services.model, datetime.now(UTC)
     web, vm = model.snapshot.load_balancers["web"], model.snapshot.ports["vm2"]
     subnet = vm.fixed_ips[0].subnet_id
@@ -123,7 +125,7 @@ async def serve(agents: int, changes: int) -> None:
                     f" of the server's processor {thread_time() - cpu:.2f} s; the loop was held {_longest(lag)}",
                     flush=True,
                 )
-            after = await asyncio.to_thread(memory)  # on the loop it would be the longest that holds it
+            after = await asyncio.to_thread(memory)  # in a thread: it is slow
             print(f"memory: {(after - before) * 1024 / agents:.0f} KiB of the server for each agent that listens")
             assert channel.listening == agents
             await asyncio.sleep(2)
@@ -159,7 +161,7 @@ async def serve(agents: int, changes: int) -> None:
 
 
 def _longest(lag: LoopLag) -> str:
-    """Since it was asked last."""
+    """Longest lag of the event loop since the last call, as text."""
     found, lag.longest = lag.longest, 0.0
     return f"for {1000 * found:.1f} ms at most"
 
@@ -170,7 +172,7 @@ def _middle(seconds: list[float]) -> str:
 
 
 async def be_agent(url: str, folder: str) -> None:
-    """One real agent, with this slice."""
+    """Run one real agent with this slice."""
     before = memory()
     identity = read_identity(Path(folder) / "c0.pem")
     taken = Slice("c0", Path(folder) / "slice")
@@ -182,7 +184,7 @@ async def be_agent(url: str, folder: str) -> None:
 
 
 class Ear(asyncio.Protocol):
-    """An agent that only notes when it has heard something."""
+    """Minimal agent that only records the time of a message."""
 
     def __init__(self, path: str, mark: bytes) -> None:
         self.path, self.mark = path, mark
@@ -190,7 +192,7 @@ class Ear(asyncio.Protocol):
         self.heard = 0.0
         self.seen = asyncio.Event()
         self.news = asyncio.Event()
-        """It has heard what it listens for, or the connection is lost."""
+        """Set when the message has arrived, or the connection is lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -225,7 +227,7 @@ async def listen(agents: int, url: str, folder: str) -> None:
     loop, ears = asyncio.get_running_loop(), list[Ear]()
 
     async def connect(n: int) -> Ear:
-        """As an agent does: it comes again until it is told all."""
+        """Connect as an agent does: repeatedly, until the full slice has arrived."""
         while True:
             with contextlib.suppress(OSError):
                 made = loop.create_connection(

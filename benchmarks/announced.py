@@ -1,6 +1,6 @@
-"""Load balancers whose VIPs plain hosts announce, as a slice that is made in memory.
+"""Load balancers with announced VIPs on plain hosts, as a slice made in memory.
 
-Each host has 2^17 addresses behind it. Members of a load balancer are on as many hosts, one after the other.
+Each host routes 2^17 addresses. The members of a load balancer are on as many consecutive hosts.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ PORT, MEMBER_PORT = 80, 8080
 
 
 def make_slice(balancers: int, members: int, hosts: int) -> Snapshot:
-    """What the first host is given."""
+    """Slice of the first host."""
     network = Network(id="pool", project_id="p", created_at=NOW, mtu=1500, announced=True)
     declared = [
         Host(
@@ -77,7 +77,7 @@ def make_balancer(place: int, members: int, hosts: int) -> LoadBalancer:
 
 
 def with_one_more(balancer: LoadBalancer) -> LoadBalancer:
-    """A member is added."""
+    """The load balancer with an additional member."""
     [pool] = balancer.pools
     last = pool.members[-1]
     more = replace(last, id=f"{last.id}-more", ordinal=last.ordinal + 1, address=last.address, port=MEMBER_PORT + 1)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""What it costs to count the bytes of answers by QoS rows of OVN: rates with and without them, in pairs.
+"""Cost of counting the bytes of answers by QoS rows of OVN: rates with and without them, in pairs.
 
     python benchmarks/byte_counts.py --rounds 10
 
-Needs root, OVN, Open vSwitch, wrk, HAProxy and iperf3. The lab and the ways of measuring are those of `dataplane.py`.
-A row has the largest rate that a meter takes (4.29 Tbit/s), so it drops nothing; its flow counts, and its meter is
-asked for each packet. Rates are noisy on a machine that others use, the processor time of the switches for each
-connection, megabyte or packet less so: it is told beside them. Connections: as there. Throughput: one TCP stream from
-the member to the client, for it is answers that are counted. Packets: datagrams of 64 octets the same way, as fast as
-the member can send them, as far as they arrive.
+It needs root, OVN, Open vSwitch, wrk, HAProxy and iperf3. Lab and methods are those of `dataplane.py`.
+
+A row has the largest rate of a meter (4.29 Tbit/s), so it drops nothing; its flow counts, and each packet passes its
+meter. Rates vary on a shared machine; the switches' CPU time per connection, megabyte or packet varies less, and is
+reported too.
+
+* Connections: as in `dataplane.py`.
+* Throughput: one TCP stream from the member to the client, because answers are counted.
+* Packets: UDP datagrams of 64 bytes in the same direction, at the member's maximum rate, counted on arrival.
 """
 
 import argparse
@@ -38,14 +41,14 @@ WHATS = {"new connections": "1/s", "throughput": "MB/s", "packets": "1/s"}
 UNLIMITED = (1 << 32) - 1
 SERVICES = (("tcp", HTTP), ("tcp", IPERF), ("udp", IPERF))
 WAYS = ("plain", "counted", "plain again")
-"""The third is the first once more: by how much two measurements of the same differ."""
+"""The third way repeats the first one, to show the difference between two identical measurements."""
 
 
 @dataclass(frozen=True)
 class Sample:
     rate: float
     cost: float
-    """Microseconds of processor that the switches spent on one."""
+    """CPU time of the switches in microseconds per connection, megabyte or packet."""
 
 
 def main() -> int:
@@ -96,7 +99,7 @@ def listener(protocol: str, port: int, member: str) -> dict[str, object]:
 
 
 def count(site: Site, vip: str, *, counted: bool) -> None:
-    """Put the rows there, or take them away, and wait until each node has done so."""
+    """Add or remove the rows, and wait until each node has applied the change."""
     network = site.cloud.network.find_network("net", ignore_missing=False).id
     family = "ip6" if ":" in vip else "ip4"
     for protocol, port in SERVICES:
@@ -129,7 +132,7 @@ def measure_round(site: Site, vip: str, turn: int, seconds: int) -> dict[tuple[s
 
 
 def processor_time(lab: Lab) -> float:
-    """Seconds that the switches of all nodes have had (proc(5))."""
+    """CPU time in seconds of the switches of all nodes (proc(5))."""
     ticks = 0
     for node in lab.record.chassis:
         ticks += sum(
@@ -172,7 +175,7 @@ def render(rounds: Sequence[dict[tuple[str, str, str], Sample]]) -> Sequence[str
 
 
 def spread(rates: Sequence[float], others: Sequence[float]) -> str:
-    """Median and middle half of the ratios within a round."""
+    """Median and interquartile range of the ratios within rounds."""
     ratios = sorted(a / b for a, b in zip(rates, others, strict=True))
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     return f"{statistics.median(ratios):.3f} ({low:.2f} to {high:.2f})"

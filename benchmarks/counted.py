@@ -1,9 +1,9 @@
-"""A Fairlead server that counts what it reads and writes, for the benchmark that shows what one change costs.
+"""A Fairlead server that counts its reads and writes, for the benchmark of the cost of one change.
 
-    COUNTS_FILE=FILE python benchmarks/counted.py      otherwise as `fairlead server`
+    COUNTS_FILE=FILE python benchmarks/counted.py      otherwise like `fairlead server`
 
-The counts are in a file that is mapped into memory, so that whoever reads them disturbs nothing. Counting calls of
-Python functions is what shows a loop that nobody thought of; it makes the server slow and begins with the first write.
+The counts are in a file mapped into memory, so reading them does not disturb the server. Counted calls of Python
+functions reveal unexpected loops; counting is slow, and starts with the first write.
 """
 
 import mmap
@@ -50,7 +50,7 @@ def read_counts(path: Path) -> dict[str, int]:
 
 
 def count_all(counts: memoryview) -> None:
-    """Put counting classes where the server takes its own from."""
+    """Replace the server's classes by counting ones."""
 
     class CountedStore(SqliteStore):
         async def get(self, key: str) -> Document | None:

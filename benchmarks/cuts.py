@@ -26,11 +26,11 @@ NAME, NODE, BRIDGE = "cuts", "chassis1", "br-cuts"
 VIP, DEAD, ALIVE = "10.0.0.150", "10.0.0.11", "10.0.0.12"
 OWN_ZONE, OTHER_ZONE = 7, 8
 AGAIN = 10
-"""Cuts of one sort, of which the median is told."""
+"""Number of flushes of each kind; the median is reported."""
 
 
 def frames(count: int) -> Iterator[bytes]:
-    """Each from an address and port of its own."""
+    """Frames, each with a different source address and port."""
     for number in range(count):
         source = parse_address(f"10.1.{number % 250}.{1 + number // 250 % 250}").packed
         datagram = struct.pack("!HHHH", 1024 + number // 2 % 60000, 80, 8, 0)
@@ -42,7 +42,7 @@ def frames(count: int) -> Iterator[bytes]:
 
 
 def flows() -> Iterator[str]:
-    """By the lowest bits of the port: which zone, and which member."""
+    """Flows that select zone and member by the lowest bits of the source port."""
     for bits in range(4):
         zone, member = (OWN_ZONE if bits < 2 else OTHER_ZONE), (DEAD if bits % 2 else ALIVE)
         yield f"udp,tp_src={bits}/3,actions=ct(commit,zone={zone},nat(dst={member}:8080))"
@@ -65,7 +65,7 @@ def tracked(lab: Lab) -> int:
 
 
 def fill(lab: Lab, count: int) -> int:
-    """How many are tracked then."""
+    """Send frames, and return the number of tracked connections."""
     lab.exec(NODE, [sys.executable, __file__, "--send", str(count)], timeout=120)
     return tracked(lab)
 

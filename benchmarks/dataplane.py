@@ -1,27 +1,30 @@
-"""The VIP beside three other ways to the same process: new connections per second, and throughput of one stream.
+"""Compares a VIP with three other paths to the same process: new connections per second, and throughput of one stream.
 
-    make bench                       all, with the evenness after it
+    make bench                       everything, followed by the evenness
     python benchmarks/dataplane.py --rounds 3 --json
 
-The ways, on a lab of three nodes: `direct`, to the member's own address; `plain`, a load balancer of OVN made by hand
-(`ovn-nbctl lb-add`, `ls-lb-add`), with one backend; `vip`, one made through Fairlead's API, with one member; `proxy`,
-HAProxy in TCP mode in a workload of the third node, where neither client nor member is: what a product with a proxy (in
-a virtual machine, say) does. All of it shares the cores of one machine, so a ratio compares the work that a connection
-makes, wherever it is done.
+Paths, on a lab of three nodes:
+* `direct`: the member's own address.
+* `plain`: a load balancer made with ovn-nbctl (`lb-add`, `ls-lb-add`), with one backend.
+* `vip`: a load balancer made through Fairlead's API, with one member.
+* `proxy`: HAProxy in TCP mode in a workload of the third node, apart from client and member, like a product with a
+  proxy in a virtual machine.
 
-The machine is shared and small, so absolute numbers say little. The ways are measured in turn, a second each, in an
-order that rotates from round to round, and what counts is the median of the ratios within a round. Connections: wrk
-with `Connection: close` against HAProxy as an HTTP server (the server closes first, so that TIME_WAIT is not the
-client's). Throughput: iperf3. Cases of ten members have ten ports at the same process, so that the cost of a slot table
-of 128 buckets shows beside OVN's own group of ten.
+All of them share the cores of one machine, so a ratio compares the work per connection, on whichever node it is done.
 
-Rates are noisy and the number of lookups in the datapaths of all nodes for each connection is not: it is counted once
-for each way, after the rounds, and says what two ways have to do however busy the machine is.
+The machine is shared and small, so absolute numbers mean little. The paths are measured in turn for a second each, in
+an order that rotates by round, and the result is the median of the ratios within rounds. Connections: wrk with
+`Connection: close` and HAProxy as HTTP server (the server closes first, so the client has no TIME_WAIT). Throughput:
+iperf3. Cases of ten members have ten ports of the same process, to compare the cost of a slot table of 128 buckets with
+OVN's own group of ten.
 
-Open vSwitch 3.1 in user space loses the translation of a connection whose source port comes back while the switch
-remembers it, and tens of thousands of ports come back each second. So connection tracking is emptied before each
-measurement. The member's kernel still remembers, and takes a SYN that looks older for one of an old connection; Linux
-starts the time stamps of each pair of addresses and ports anywhere, so no two services share a port of the member.
+Rates vary, and the number of datapath lookups of all nodes per connection does not: it is counted once for each path,
+after the rounds, and compares their work independently of the load of the machine.
+
+Open vSwitch 3.1 in user space loses the translation of a connection with a reused source port that it still tracks, and
+tens of thousands of ports are reused per second. So connection tracking is flushed before each measurement. The
+member's kernel still remembers, and assigns a SYN that looks older to an earlier connection; because Linux starts the
+timestamps of each pair of addresses and ports at a random value, no two services share a port of the member.
 """
 
 import argparse
@@ -48,18 +51,18 @@ from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not i
 LAB = "bench"
 WAYS = ("direct", "plain", "vip", "proxy")
 HTTP = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
-"""With one member, of the same port. The next port has ten, of the ports after it."""
+"""First port of each path, with one member at the same port. The next port has ten members, at the ports after it."""
 IPERF = dict(zip(WAYS, range(5201, 5205), strict=True))
 PLACES = {"server": "chassis1", "near": "chassis1", "far": "chassis2", "proxy": "chassis3"}
 HAND_MADE = {4: "172.31.0.10", 6: "fd00:ffff::10"}
-"""No address of the subnet: OVN answers ARP for such a VIP only where a router has it. The gateway takes it there."""
+"""Outside the subnet: OVN answers ARP for such a VIP only on a router, so clients reach it through the gateway."""
 UNITS = {"new connections": "1/s", "throughput": "Mbit/s"}
 GOALS = {
     ("plain", "new connections"): 0.95,
     ("plain", "throughput"): 0.95,
     ("proxy", "new connections"): 1.5,
 }
-"""The VIP's rate over that of the way, at the least."""
+"""Minimum ratio of the VIP's rate to that of the path."""
 
 DEFAULTS = """defaults
   mode {mode}
@@ -133,7 +136,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prepare(stack: ExitStack, lab: Lab) -> tuple[Site, dict[tuple[int, str], str]]:
-    """Everything that is measured, and the address of each way by IP version."""
+    """Set up everything, and return the address of each path by IP version."""
     site = open_site(lab)
     stack.callback(site.close)
     network = site.network("net", "10.0.0.0/24", "fd00::/64")
@@ -159,7 +162,7 @@ def prepare(stack: ExitStack, lab: Lab) -> tuple[Site, dict[tuple[int, str], str
 
 
 def services(way: str) -> dict[int, list[int]]:
-    """The ports of a way, and those at the member that each leads to."""
+    """Ports of a path, and the members' ports for each."""
     first = HTTP[way]
     return {first: [first], first + 1: list(range(first + 1, first + 11)), IPERF[way]: [IPERF[way]]}
 
@@ -181,7 +184,7 @@ def render_proxy(site: Site) -> str:
 
 @contextmanager
 def haproxy(lab: Lab, place: str, folder: Path, configuration: str) -> Iterator[None]:
-    """As it is by default: a thread for each core."""
+    """Run HAProxy with its default of one thread per core."""
     path = folder / f"{place}.cfg"
     path.write_text(configuration)
     with running(lab, place, ["haproxy", "-db", "-q", "-f", str(path)]):
@@ -220,7 +223,7 @@ def endpoint(address: str, port: int) -> str:
 
 
 def await_listening(lab: Lab, place: str, port: int) -> None:
-    """A program that does not say when it is ready can only be looked at."""
+    """Poll until a program listens that does not report when it is ready."""
     deadline = monotonic() + 10
     while not lab.exec(place, ["ss", "-Hltn", f"sport = :{port}"]):
         if monotonic() > deadline:
@@ -240,11 +243,11 @@ def running(lab: Lab, place: str, argv: list[str]) -> Iterator[None]:
             process.terminate()
 
 
-# Measuring
+# Measurements
 
 
 def measure_round(site: Site, targets: dict[tuple[int, str], str], turn: int, options: argparse.Namespace) -> Round:
-    """Each case in all ways, one right after the other; who is first rotates."""
+    """Measure each case for all paths, immediately one after the other, in an order that rotates by round."""
     print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
     first = turn % len(WAYS)
     sample: Round = {}
@@ -291,14 +294,14 @@ def run_wrk(lab: Lab, client: str, address: str, port: int, seconds: int) -> dic
 
 
 def throughput(lab: Lab, client: str, address: str, port: int, seconds: int) -> float:
-    """Mbit/s of one TCP stream."""
+    """Throughput of one TCP stream in Mbit/s."""
     argv = ["iperf3", "-c", address, "-p", str(port), "-t", str(seconds), "-J"]
     said = json.loads(lab.exec(client, argv, timeout=seconds + 30))
     return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
 
 
 def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: Case) -> dict[str, object]:
-    """Packets that matched any flow of any node, recirculated ones each time, for each connection."""
+    """Number of packets per connection that matched a flow of any node, including recirculated ones."""
     counted: dict[str, object] = {"case": str(case)}
     for way in WAYS:
         forget_connections(lab)
@@ -311,11 +314,11 @@ def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: Case) -> 
     return counted
 
 
-# Reporting
+# Reports
 
 
 def summarize(name: str, what: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
-    """Medians of the ways, and of the ratios of the VIP to each other way within a round."""
+    """Medians of the paths, and of the ratios of the VIP to each other path within rounds."""
     rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
     others = [way for way in WAYS if way != "vip"]
     return {
@@ -340,7 +343,7 @@ def spread(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
-    """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
+    """Rows of a Markdown table; a ratio is the median and the interquartile range of the measurements."""
     ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
     yield "| case | " + " | ".join((*WAYS, "", *ratios)) + " |"
     yield "|---" * (len(WAYS) + len(ratios) + 2) + "|"

@@ -1,19 +1,19 @@
-"""How evenly a VIP spreads connections over its members, beside OVN's own load balancer, and what that costs in flows.
+"""Evenness of a VIP's distribution of connections, compared with OVN's own load balancer, and its cost in flows.
 
     make bench                       after the rates
     python benchmarks/evenness.py --json
 
-10,000 connections, each from a source port of its own, from a workload on one node to members on another; the switch
-chooses, and each member counts. Members are ports of one workload (`ports.py`). Chi-square is the sum of
-(counted - due)² / due over the members, where what is due follows the weights; p is the chance that it is as large or
-larger when every connection chooses by the weights at random. `max/min`: connections per weight of the member that got
-most, over that of the one that got least.
+10,000 connections, each from a different source port, from a workload on one node to members on another. The switch
+selects the member, and each member counts. Members are ports of one workload (`ports.py`). Chi-square is the sum of
+(counted - expected)² / expected over the members, with expected numbers by weight; p is the probability of a value at
+least as large if every connection selects at random by weight. `max/min` is the largest number of connections per
+weight divided by the smallest.
 
-Beside it the same connections to a load balancer made by hand with the same members. OVN knows no weights: there each
-member is repeated as often as its weight says, which OVN accepts.
+For comparison the same connections are made to a plain OVN load balancer with the same members. OVN has no weights, so
+each member is repeated as often as its weight, which OVN accepts.
 
-A table of 256 slots cannot give 100 members the same: p falls when the number of connections is large enough to see
-that. So chi-square against the shares that the slots give is there as well: how well the hash fills the slots.
+A table of 256 slots cannot give 100 members equal shares, so p decreases when the number of connections is large enough
+to show that. Therefore chi-square is also computed for the shares of the slots, which tests the hash alone.
 """
 
 import argparse
@@ -45,16 +45,16 @@ VIP_PORT = 80
 SIZES = (2, 3, 5, 10, 30, 100)
 STEPS = (100, 1_000, 10_000)
 HAND_MADE = {4: "172.31.0.10", 6: "fd00:ffff::10"}
-"""No address of the subnet: OVN answers ARP for such a VIP only where a router has it. The gateway takes it there."""
+"""Outside the subnet: OVN answers ARP for such a VIP only on a router, so clients reach it through the gateway."""
 KEEP_FLOWS_MS = 120_000
-"""Open vSwitch forgets flows that were idle for 10 s: what is counted has to be there still."""
+"""Open vSwitch deletes flows that were idle for 10 s by default, and they are counted afterwards."""
 
 Counts = Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Connections by member, beside weights; both by port."""
+    """Connections and weights of members, both by port."""
 
     counts: Counts
     weights: Counts
@@ -145,7 +145,7 @@ def prepare(stack: ExitStack, lab: Lab) -> Site:
 
 @contextmanager
 def vip(site: Site, case: Case) -> Iterator[tuple[str, Counts]]:
-    """A load balancer of ours: its VIP, and the slots of each port."""
+    """A load balancer of Fairlead: its VIP, and the slots of each port."""
     address = site.address("members", case.version)
     members = [{"address": address, "protocol_port": port, "weight": weight} for port, weight in case.weights.items()]
     protocol = case.protocol.upper()
@@ -196,7 +196,7 @@ def on_switch(lab: Lab, node: str, *command: str) -> str:
     return lab.exec(node, ["ovs-appctl", "-t", "ovs-vswitchd", *command])
 
 
-# Measuring
+# Measurements
 
 
 def measure_spread(site: Site, case: Case, connections: int) -> dict[str, object]:
@@ -223,7 +223,8 @@ def measure_spread(site: Site, case: Case, connections: int) -> dict[str, object
 
 
 def ask(site: Site, case: Case, address: str, connections: int) -> Spread:
-    """From the same source ports each time, so the switch must have forgotten the connections before."""
+    """Open connections from a fixed set of source ports. Flushes connection tracking first, because ports are
+    reused."""
     for node in site.lab.record.chassis:
         on_switch(site.lab, node.name, "dpctl/flush-conntrack")
     words = ["--to", address, "--port", str(VIP_PORT), "--protocol", case.protocol, "--connections", str(connections)]
@@ -233,7 +234,7 @@ def ask(site: Site, case: Case, address: str, connections: int) -> Spread:
 
 
 def chance(chi_square: float, degrees: int) -> float:
-    """The upper tail of the chi-square distribution, in its closed form for whole degrees of freedom."""
+    """Upper tail of the chi-square distribution, in closed form for integer degrees of freedom."""
     half = chi_square / 2
     if degrees % 2 == 0:
         tail = exp(-half) * sum(half**i / gamma(i + 1) for i in range(degrees // 2))
@@ -245,7 +246,7 @@ def chance(chi_square: float, degrees: int) -> float:
 
 
 def measure_flows(site: Site, members: int) -> dict[str, object]:
-    """Of both nodes: what one more VIP of a network adds in OpenFlow, what connections to it make in the datapath."""
+    """OpenFlow flows that one more VIP of a network adds, and datapath flows of connections to it, on both nodes."""
     print(f"flows: {members} members", file=sys.stderr, flush=True)
     case = Case(members)
     with ExitStack() as stack:
@@ -275,15 +276,15 @@ def count_openflow(lab: Lab) -> dict[str, int]:
 
 
 def count_datapath(lab: Lab) -> int:
-    """Those for IP: neighbours are asked for at other times than connections are made."""
+    """Number of IP flows in the datapaths; those of ARP are independent of connections."""
     return sum(on_switch(lab, node.name, "dpctl/dump-flows").count("eth_type(0x0800)") for node in lab.record.chassis)
 
 
-# Reporting
+# Reports
 
 
 def table(results: Sequence[dict[str, object]]) -> Iterator[str]:
-    """In Markdown."""
+    """Results as a Markdown table."""
     yield "| " + " | ".join(results[0]) + " |"
     yield "|---" * len(results[0]) + "|"
     for result in results:

@@ -1,8 +1,8 @@
-"""A Fairlead server that tells for how long its event loop is held, for the benchmark that asks what holds it.
+"""A Fairlead server that reports how long its event loop is blocked, for the benchmark of the causes.
 
-    HOLDS_FILE=FILE python benchmarks/held.py      otherwise as `fairlead server`
+    HOLDS_FILE=FILE python benchmarks/held.py      otherwise like `fairlead server`
 
-What it tells is in a file that is mapped into memory, so that whoever reads it disturbs nothing.
+The report is in a file mapped into memory, so reading it does not disturb the server.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ _SHAPE = struct.Struct("=ddd100s")
 
 
 class Holds(NamedTuple):
-    """Seconds of the processor's time of the loop's thread: what else the machine does makes nothing longer."""
+    """CPU time in seconds of the loop's thread, which is independent of other load on the machine."""
 
     longest: float
     garbage: float
-    """The longest look for garbage."""
+    """The longest garbage collection."""
     in_all: float
-    """Of all steps together."""
+    """Sum of all steps."""
     name: bytes
-    """What ran in the longest step."""
+    """Callback of the longest step."""
 
 
 def make_holds(path: Path) -> None:
@@ -50,7 +50,7 @@ def read_holds(path: Path) -> Holds:
 
 
 def tell_holds(told: mmap.mmap) -> None:
-    """Time each step of every loop, and each look for garbage."""
+    """Measure each step of every loop, and each garbage collection."""
     run: Callable[[Any], None] = asyncio.events.Handle._run  # noqa: SLF001 - there is no other place
     began = 0.0
 

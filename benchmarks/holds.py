@@ -1,12 +1,12 @@
-"""What holds the event loop of a server with many load balancers: each kind of request and of news, the longest step.
+"""Longest steps of a server's event loop with many load balancers, for each kind of request and of database update.
 
     python benchmarks/holds.py                     10,000 load balancers; five minutes, no root
-    python benchmarks/holds.py --size 1000 --folder DIR    what is made is kept in DIR, and taken from there next time
+    python benchmarks/holds.py --size 1000 --folder DIR    keeps the data in DIR, and uses it the next time
 
-A server (held.py) over real ovsdb-servers, with no ovn-northd: what that writes is written by this program. The load
-balancers are those of `make scale`; beside them is one for each ten that has a health monitor, with ten members that
-are ports. A step is the time that the loop's thread works without serving anybody else, in the processor's time: what
-else the machine does makes it no longer. The aim is 50 ms.
+A server (held.py) runs on real ovsdb-servers without ovn-northd, whose rows this program writes. The load balancers are
+those of `make scale`, and one for every ten has a health monitor, with ten members that are ports. A step is the CPU
+time of the loop's thread until it returns to the loop, which other load on the machine does not increase. The goal is
+50 ms.
 """
 
 import argparse
@@ -37,12 +37,14 @@ OCTAVIA, NETWORK = "/load-balancer/v2.0/lbaas", "/network/v2.0"
 MEMBERS, BULK, CHASSIS = 10, 100, 1000
 PATIENCE = 180.0
 REST, CALM = 0.2, 8
-"""Seconds, and how often in a row nothing is done in them until the server is at rest: a database is slow to tell of
-ten thousand rows."""
+"""Interval in seconds, and number of consecutive intervals without work until the server counts as idle.
+
+A database takes some time to send ten thousand rows.
+"""
 RECONNECT = 6.0
-"""Seconds: it is more than the longest pause of a client (drivers/ovsdb/client.py) and a start of a database."""
+"""Seconds; more than the longest reconnect pause of a client (drivers/ovsdb/client.py) and the start of a database."""
 ROWS = 1000
-"""In one transaction, where it need not be one."""
+"""Rows per transaction, unless a single transaction is required."""
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Bench:
         say(f"{name}: {show(held)} {held.name.rstrip(bytes(1)).decode(errors='replace')}")
 
     def settle(self) -> None:
-        """Until the server has worked off what it was told: then little work is done in a while."""
+        """Wait until the server is idle, which means little CPU time in consecutive intervals."""
         worked, calm = 0.0, 0
         while calm < CALM:
             time.sleep(REST)
@@ -184,14 +186,14 @@ def measure_all(stack: ExitStack, folder: Path, size: int) -> dict[str, Holds]:
         populate(bench, size)
         bench.server.terminate()
         bench.server.wait()
-        bench.start_server()  # a server that has just made them has them in its caches and its garbage
+        bench.start_server()  # a server that has just created them has warm caches and garbage
     measure_reads(bench)
     measure_changes(bench)
     measure_news(bench, size)
     return bench.results
 
 
-# What there is
+# Existing objects
 
 
 def populate(bench: Bench, size: int) -> None:
@@ -284,7 +286,7 @@ def made_and_gone(population: Population, count: int) -> None:
         population.delete(population.create(10**6 // 20 + number)["id"])
 
 
-# News of the databases
+# Updates of the databases
 
 
 def measure_news(bench: Bench, size: int) -> None:
@@ -320,7 +322,7 @@ def reconnect(bench: Bench, name: str) -> None:
 
 
 def all_ports(bench: Bench) -> list[tuple[str, str]]:
-    """Those of machines: id and address."""
+    """Id and address of each machine's port."""
     found: list[tuple[str, str]] = []
     query = "limit=1000&device_owner="
     while True:
@@ -332,7 +334,7 @@ def all_ports(bench: Bench) -> list[tuple[str, str]]:
 
 
 def insert_chassis(bench: Bench) -> list[str]:
-    """Their UUIDs."""
+    """Insert chassis, and return their UUIDs."""
     return asyncio.run(_insert_chassis(bench))
 
 

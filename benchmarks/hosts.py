@@ -1,21 +1,19 @@
-"""What thousands of load balancers cost a plain Linux host: from nothing to serving, a change, a restart, a connection.
+"""Cost of thousands of load balancers on a plain Linux host: initial apply, change, restart, and connections.
 
     make scale                                                 after OVN
     python benchmarks/hosts.py --balancers 1000 --hosts 1 --json
 
-In network namespaces of its own, with this machine's kernel: a host whose agent's own parts (`PlainHost`, with the
-reconciler and the driver) are given a slice that is made in memory, a machine behind it that has the addresses of all
-members, and outside of it the clients and the other hosts. Members are spread over the hosts, and those behind this one
-answer. Every VIP of which a member is here is held by the host, so that a routing daemon announces it: one in ten if
-ten members are spread over a hundred hosts, all of them if there is but one host. Of addresses that one device has, the
-kernel looks at all when it is given another one.
+It uses network namespaces with this machine's kernel: a host that runs the agent's parts (`PlainHost`, with reconciler
+and driver) on a slice made in memory, a machine behind it with the addresses of all members, and outside of it the
+clients and the other hosts. Members are spread over the hosts, and those behind this one answer. The host holds every
+VIP with a member here, so that a routing daemon announces it: one in ten if ten members are spread over a hundred
+hosts, all of them if there is only one host. The kernel scans all addresses of a device when one is added.
 
-`serving` is the time from a host without anything of ours to the moment at which the agent knows of each load balancer
-that it is applied, beside the processor's time of the process and of the kernel on its behalf. `away` is how long the
-agent's event loop was away at most: by the clock, and by the processor's time of its longest step, which other work on
-the machine makes no longer. A restart ends the agent and begins another one; what it writes is what `nft monitor` and
-`ip monitor` say. New connections are measured in turns with connections to members without a load balancer, so that
-their ratio says what lookups cost.
+`serving` is the time from a host without Fairlead's rules until all load balancers are applied, with the CPU time of
+the process and of the kernel on its behalf. `away` is the longest time without a return to the agent's event loop, by
+the clock, and by the CPU time of its longest step, which other load does not increase. A restart ends the agent and
+starts another one; its writes are counted by `nft monitor` and `ip monitor`. New connections alternate with connections
+to members without a load balancer, so their ratio is the cost of lookups.
 """
 
 import argparse
@@ -60,7 +58,7 @@ from harness.given import Given
 from harness.waiting import wait_until
 
 CHANGED, ASKED, FEW = 100, 1_000, 10
-"""Changes, connections of each sort, and VIPs that are asked again and again."""
+"""Number of changes, of connections of each kind, and of VIPs that are used repeatedly."""
 PATIENCE = 60.0
 RESET = struct.pack("ii", 1, 0)  # struct linger, socket(7)
 SERVER = """
@@ -112,7 +110,7 @@ class Site:
 def site(hosts: int) -> Iterator[Site]:
     with ExitStack() as stack:
         host, outside, behind = (stack.enter_context(apart()) for _ in range(3))
-        host.set("net/ipv6/conf/default/accept_dad", 0)  # or addresses of links would come in the middle
+        host.set("net/ipv6/conf/default/accept_dad", 0)  # no late changes of addresses
         host.ip(f"link add outer type veth peer name outer netns {outside.path}")
         host.ip(f"link add inner type veth peer name inner netns {behind.path}")
         host.set("net/ipv4/ip_forward", 1)
@@ -143,7 +141,7 @@ def answers() -> bool:
 
 
 class Told(Reports):
-    """Hears of each owner that was applied."""
+    """Reports whose set of missing owners empties as they are applied."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda: (), 0)  # type: ignore[arg-type, return-value]
@@ -183,7 +181,7 @@ async def until_done(told: Told) -> None:
 
 
 class Holds:
-    """Seconds for which the event loop was away: by the clock, and in its longest step."""
+    """Longest time in seconds without a return to the event loop: by the clock, and by CPU time of a step."""
 
     def __init__(self) -> None:
         self.longest = self.step = 0.0
@@ -242,7 +240,7 @@ async def measure_inside(options: argparse.Namespace, size: int, folder: Path, m
 
 
 class Timed:
-    """Until all of these are applied."""
+    """Measures until all these owners are applied."""
 
     def __init__(self, told: Told, owners: Sequence[Owner]) -> None:
         told.expect(owners)
@@ -261,7 +259,7 @@ class Timed:
 
 
 async def change(given: Given, told: Told) -> dict[str, str]:
-    """A member more, and then one less again."""
+    """Add a member, and remove it again."""
     chance, times = random.Random(3), list[float]()
     balancers = list(given.now.load_balancers.values())
     for revision in range(2, 2 + CHANGED):
@@ -283,7 +281,7 @@ def figure(ordered: Sequence[float], share: float) -> str:
 
 
 async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
-    """Another host answers no more, and then again: until its slots are somebody else's here, and are its own."""
+    """Disconnect another host and reconnect it: its slots move to other members here, and back."""
     known, lost = given.now, frozenset({"h2"})
     owners = list(LOST_HOSTS.concerns(known, with_facts(known, LOST_HOSTS, lost), lost))
     found = {"load balancers with a member behind one that dies": f"{len(owners):,}"}
@@ -295,8 +293,8 @@ async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
 
 
 async def drain(given: Given, told: Told) -> dict[str, str]:
-    """Another host is to give its slots away, and keeps what was begun: each of those that are this host's now has
-    somebody who had it before. Then it may have slots again."""
+    """Drain another host, then let it serve again. Slots that it gives to this host keep a record of the previous
+    owner."""
     known, kernel, found = given.now, kernel_memory(), dict[str, str]()
     host = known.hosts["h2"]
     for name, changed in (("is drained", replace(host, draining=True)), ("may serve again", host)):
@@ -328,7 +326,7 @@ async def restart(given: Given, told: Told, owners: Sequence[Owner]) -> dict[str
 
 
 def connect_in_turns(made: Site, known: Snapshot) -> dict[str, str]:
-    """To one of the same few VIPs each time, and to any of all: then nothing is in the processor's caches."""
+    """Connect to a few VIPs repeatedly, and to random ones, which are not in CPU caches."""
     chance, balancers = random.Random(5), sorted(known.load_balancers.values(), key=lambda each: each.id)
     here = [each for each in balancers if any(is_here(member) for member in each.pools[0].members)]
     asked = [(chance.choice(here[:FEW]), chance.choice(here)) for _ in range(ASKED)]
@@ -349,7 +347,7 @@ def source() -> int:
 
 
 def led(known: Snapshot, balancer: LoadBalancer) -> tuple[int, tuple[str, int]]:
-    """A port of the client from which its slot is a member's here, and where it connects."""
+    """Source port with a slot of a local member, and the target."""
     rows = NATIVE.compile(known, in_the_model(balancer)).values()
     [service] = (row for row in rows if isinstance(row, Service))
     client, to = ip_address("10.20.254.1"), (balancer.vip.address, PORT)
@@ -365,7 +363,7 @@ def direct(balancer: LoadBalancer) -> tuple[int, tuple[str, int]]:
 
 
 def connect(port: int, to: tuple[str, int]) -> float:
-    """Seconds until it is there. It ends with a reset, so that nothing waits afterwards."""
+    """Seconds until the connection is established. It is closed by a reset, so no TIME_WAIT remains."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -376,7 +374,7 @@ def connect(port: int, to: tuple[str, int]) -> float:
         return time.perf_counter() - began
 
 
-# Figures
+# Measured values
 
 
 def memory() -> int:
@@ -385,7 +383,7 @@ def memory() -> int:
 
 
 def kernel_memory() -> int:
-    """Of the whole machine: what else happens on it is in it too."""
+    """Kernel memory of the whole machine in bytes, including that of other activity."""
     figures = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return sum(int(figures[name].split()[0]) * 1024 for name in ("SUnreclaim", "VmallocUsed", "Percpu"))
 

@@ -1,10 +1,12 @@
-"""Three servers, three members of etcd, OVN's databases in three: killed, frozen and parted while clients write.
+"""Three servers, an etcd cluster, and OVN's databases as clusters of three: killed, stopped and partitioned under
+writes.
 
-    python benchmarks/killed.py                    1,000 steps and some minutes of quiet; half an hour, needs root
-    python benchmarks/killed.py --steps 40 --json  less, for programs
+    python benchmarks/killed.py                    1,000 steps and some minutes without; half an hour, needs root
+    python benchmarks/killed.py --steps 40 --json  shorter, for programs
 
-All is in namespaces of its own that go with this program. Exit code 1 if anything that was acknowledged was lost, was
-done twice by a server, fits into no order, or is not in OVN; or if a client that asks again saw an error.
+Everything runs in namespaces that end with this program. The exit code is 1 if an acknowledged write was lost, was
+executed twice by a server, contradicts the order of others or is missing in OVN, or if a client with retries got an
+error.
 """
 
 import argparse
@@ -30,7 +32,7 @@ from harness.ha.place import HOSTS, Place, three_hosts
 BEGAN = monotonic()
 APART = "KILLED_APART"
 QUOTA = 10**6
-"""Of everything: not reached, but looked at, for what is made within a quota rests on nobody else having made more."""
+"""Quota of all resources. It is not reached, and is enforced, so that its locking is part of the measurement."""
 MEMORY = Path("/dev/shm")
 
 
@@ -98,7 +100,7 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
-    """One server on SQLite, with rows that bear another mark."""
+    """Run one server on SQLite, with another mark on its rows."""
     store = f"sqlite://{place.folder}/alone.db"
     place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_OWNER_TAG="alone")
     place.wait("server", 0)
@@ -112,7 +114,7 @@ def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def subnet() -> str:
-    """Addresses that clients do not name are not those they fight for."""
+    """Create the subnet. Addresses that clients do not request explicitly are not the contended ones."""
     client, _ = adapter(0, 5)
     for door, names in (("load-balancer/v2.0/lbaas", BALANCING), ("network/v2.0", NETWORKING)):
         client.put(f"/{door}/quotas/default", json={"quota": {what.value: QUOTA for what in names}})
@@ -128,7 +130,7 @@ def subnet() -> str:
 
 @contextmanager
 def clients(town: Town, seed: int) -> Iterator[None]:
-    """They have all been answered when it ends."""
+    """Run the clients. All their requests are answered at the end."""
     threads = [Client(town, number, seed) for number in range(CLIENTS)]
     for thread in threads:
         thread.start()
@@ -141,7 +143,7 @@ def clients(town: Town, seed: int) -> Iterator[None]:
 
 
 def written(results: dict[str, Any]) -> str:
-    """For people: a table of the ways, and what was judged."""
+    """Results as text: a table of the disturbances, and the final checks."""
     quiet = {f"quiet, {name}": table for name, table in results.get("quiet", {}).items()}
     by_name: dict[str, Any] = {**quiet, **results["by way"], "all": results["all"]}
     columns = ["times", *results["all"]]

@@ -1,10 +1,10 @@
-"""Many Local IPs: the rows that they are, how long one takes to compile, and what an event of a chassis costs.
+"""Many Local IPs: number of rows, time to compile one, and cost of a chassis event.
 
     python benchmarks/local_ips.py --local-ips 1000 --chassis 50
     python benchmarks/local_ips.py --local-ips 1000 --chassis 1000 --replicas 50
 
-Each has a replica on every chassis, or on so many of them. Beside them one with as many replicas as there may be, two
-on each chassis. It prints how many rows of each sort there are, and milliseconds of the processor.
+Each has a replica on every chassis, or on the given number of them. An additional one has the maximum number of
+replicas, two per chassis. The output is the number of rows by table, and CPU times in milliseconds.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def show(arguments: argparse.Namespace, mode: Mode, fallback: Fallback) -> None:
 
 
 def measured(work: Callable[[], _T]) -> tuple[_T, float]:
-    """Its result, and how many milliseconds of the processor it took."""
+    """Result of a function, and its CPU time in milliseconds."""
     before = process_time_ns()
     result = work()
     return result, (process_time_ns() - before) / MILLION
@@ -90,7 +90,7 @@ def populate(number: int, chassis: int, replicas: int, mode: Mode, fallback: Fal
 
 
 def _documents(number: int, replicas: int, mode: Mode, fallback: Fallback) -> Iterator[Aggregate]:
-    """One network with a router, and all on it."""
+    """A network with a router, and all Local IPs on it."""
     common = {"project_id": "p", "created_at": BEGINNING}
     subnet = Subnet(id="s", cidr=CIDR, gateway=CIDR[1], allocation_pools=(), **common)
     yield Network(id="n", mtu=1442, subnets=(subnet,), **common)

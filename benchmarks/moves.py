@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What it costs the clients of a Local IP when the replica on their chassis is migrated live to another one.
+"""Effect on clients of a Local IP when the replica on their chassis is live-migrated to another one.
 
     python benchmarks/moves.py
     python benchmarks/moves.py --moves 20 --mode passthrough
 
-Needs root, OVN and Open vSwitch. Three nodes; the replica goes from the first to the second and back, the owner is on
-the third. Clients on the first two, on the replica's network and behind a router, open ten connections a second each to
-the address of each IP version. They also have some that are there from the beginning, and speak after each move. A new
-connection is lost if nobody answers it for five seconds, and slow if its first segment had to be sent again.
+It needs root, OVN and Open vSwitch. Of three nodes, the replica moves between the first two, and the owner is on the
+third. Clients on the first two, on the replica's network and behind a router, open ten connections per second each to
+the address of each IP version. They also have connections that are open from the beginning, and send on them after each
+move. A new connection is lost if it has no answer for five seconds, and slow if its SYN was sent again.
 """
 
 import argparse

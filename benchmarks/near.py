@@ -1,19 +1,17 @@
 #!/usr/bin/env python3
-"""What it is worth to be answered on the own node: the same client and address, a member on its chassis or on another.
+"""Benefit of a member on the client's own node: same client and address, with a member on its chassis or on another.
 
-Needs root, OVN, Open vSwitch, wrk, iperf3 and HAProxy. Two nodes, a client on the first. Two ways take turns, one
-right after the other, and each ratio is of one round, so that whatever else the machine does meanwhile touches both:
+It needs root, OVN, Open vSwitch, wrk, iperf3 and HAProxy. Of two nodes the first has the client. Two paths alternate,
+and each ratio is of one round, so that other load on the machine affects both:
+* local: a VIP with a member on each node and `locality` CHASSIS, so the member on the client's node answers.
+* remote: a VIP with its only member on the other node.
 
-* local: a VIP with a member on each node and `locality` CHASSIS, so that the member on the client's node answers.
-* remote: a VIP whose only member is on the other node.
+With --local-ip it compares Local IPs: one with a replica on the client's node, and one without, whose owner is on the
+other node.
 
-With --local-ip the same of Local IPs: one with a replica on the client's node, and one without, whose owner is on the
-other.
-
-Measured are requests on one connection that stays (latency, the median of wrk's), new connections, each with a
-request, and one TCP stream. And the number of lookups in the datapaths of all nodes for each new connection, which does
-not depend on how busy the machine is. Both nodes are on this one machine: a real wire and the distance between two
-nodes come on top of the difference that is seen here.
+Measured are requests on a persistent connection (wrk's median latency), new connections with a request each, and one
+TCP stream, and in addition the number of datapath lookups of all nodes per new connection, which is independent of the
+load. Both nodes are on this machine, so a real network and its distance would add to the difference.
 """
 
 import argparse
@@ -49,8 +47,8 @@ from harness.lab.site import Site, open_site
 
 LAB = "benchnear"
 HTTP, IPERF = 8100, 5201
-"""Of VIPs. Local IPs have the next ones: a member's kernel remembers a client's port, and takes the SYN of another
-service that comes from there for one of the old connection (see dataplane.py)."""
+"""Ports of VIPs. Local IPs have the next ones: a member's kernel would assign a SYN from a remembered client port to
+the old connection of another service (see dataplane.py)."""
 MEMBERS = {"here": "chassis1", "there": "chassis2"}
 CLIENT = "client"
 SERVER = """frontend f
@@ -62,7 +60,7 @@ MICROSECONDS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A service that answers requests at one port and iperf3 at another, and who asks for it."""
+    """A service with an HTTP and an iperf3 port, and its client."""
 
     address: str
     client: str = CLIENT
@@ -71,11 +69,11 @@ class Way:
 
 
 Measure = Callable[[Lab, Way, int], float]
-"""Takes the seconds that it may take."""
+"""Measurement with a duration in seconds."""
 
 
 def latency(lab: Lab, way: Way, seconds: int) -> float:
-    """Microseconds from a request on an open connection to its answer, the median."""
+    """Median latency in microseconds of requests on an open connection."""
     url = f"http://{endpoint(way.address, way.http)}/"
     said = lab.exec(way.client, ["wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", url], timeout=seconds + 30)
     found = re.search(r"50%\s+([\d.]+)(us|ms|s)", said)
@@ -92,7 +90,7 @@ MEASURES: Mapping[str, tuple[str, Measure]] = {
 
 
 def compare(lab: Lab, name: str, local: Way, remote: Way, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """For each measure both medians, and what the ratios local/remote of the rounds are."""
+    """Both medians of each measurement, and the ratios local/remote of the rounds."""
     ways = {"local": local, "remote": remote}
     for way in ways.values():
         await_answer(lab, way)
@@ -112,7 +110,7 @@ def compare(lab: Lab, name: str, local: Way, remote: Way, options: argparse.Name
 
 
 def await_answer(lab: Lab, way: Way) -> None:
-    """OVN's routers learn who has an address from the first packet to it, which they may lose."""
+    """Wait until the service answers. OVN's routers resolve an address at its first packet, which may be lost."""
 
     def answers() -> bool:
         try:
@@ -124,7 +122,7 @@ def await_answer(lab: Lab, way: Way) -> None:
 
 
 def lookups(lab: Lab, way: Way) -> float:
-    """Packets that matched any flow of any node, recirculated ones each time, for each connection."""
+    """Number of packets per connection that matched a flow of any node, including recirculated ones."""
     forget_connections(lab)
     on_switches(lab, "revalidator/purge")
     said = run_wrk(lab, way.client, way.address, way.http, 1)
@@ -133,7 +131,7 @@ def lookups(lab: Lab, way: Way) -> float:
 
 
 def serve_members(stack: ExitStack, lab: Lab, names: Sequence[str]) -> None:
-    """What `Way` says of a service, on each of these workloads."""
+    """Run the servers of `Way` on each of these workloads."""
     folder = Path(stack.enter_context(TemporaryDirectory()))
     for name in names:
         stack.enter_context(haproxy(lab, name, folder, DEFAULTS.format(mode="http") + SERVER))
@@ -181,7 +179,7 @@ def port_of(site: Site, name: str) -> str:
 
 
 def settle(site: Site) -> None:
-    """What has no status of its own is there when nothing is left to do."""
+    """Wait until the plan is empty, for objects without a status."""
     until(30, "all is applied", lambda: not httpx.get(f"{site.url}/operator/plan").json()["plan"])
     site.lab.wait_synced()
 
@@ -214,7 +212,7 @@ def main() -> int:
             settle(site)
             results = (each for name, pair in pairs.items() for each in compare(site.lab, name, *pair, options))
             lines = iter([json.dumps([*results], indent=2)]) if options.json else render(results)
-            for line in lines:  # as they come: it takes minutes
+            for line in lines:  # print each line immediately, because all of them take minutes
                 print(line, flush=True)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -234,7 +232,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def render(results: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
+    """Rows of a Markdown table; a ratio is the median and the interquartile range of the measurements."""
     yield "| case | local | remote |  | local/remote |"
     yield "|---|---|---|---|---|"
     for each in results:

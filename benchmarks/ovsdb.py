@@ -1,17 +1,18 @@
-"""Fairlead's OVSDB client beside `ovs` and `ovsdbapp`, on one ovsdb-server in one run.
+"""Compares Fairlead's OVSDB client with `ovs` and `ovsdbapp`, on one ovsdb-server in one run.
 
     python benchmarks/ovsdb.py                      part of `make scale`; about three minutes, no root
     python benchmarks/ovsdb.py --rows 10000 --rounds 1 --json
 
-First sync: from nothing until all of the database is known. It holds 100,000 rows: 20,000 of Load_Balancer in groups,
-and ports on switches of 400; all clients follow the same columns. `stream` reads the bytes and does nothing with them:
-what ovsdb-server needs by itself. `driver` is what stands on our client: rows as values, by owner. The second figure is
-for each second of the client's own processor time, so without the time in which it waits for ovsdb-server.
-Transactions: one row of Load_Balancer each, in a database that is otherwise empty and is followed by the same client,
-one after another or with 500 in flight (ovsdbapp has one queue and one thread that commits: 16 threads fill it).
+First sync: time until a new client has the whole database. It has 100,000 rows: 20,000 of Load_Balancer in groups, and
+ports on switches of 400; all clients monitor the same columns. `stream` only reads the bytes, which measures
+ovsdb-server alone. `driver` is Fairlead's driver on its client: rows as values, by owner. The second value is per
+second of the client's own CPU time, without the time in which it waits for ovsdb-server.
 
-Every measurement is a process of its own, and counts from the moment at which its libraries are loaded. Clients take
-turns in each round; what counts is the median, and the median of the ratios of the rounds.
+Transactions: one row of Load_Balancer each, in a database that is otherwise empty and monitored by the same client, one
+after the other or with 500 in flight (ovsdbapp has one queue and one committing thread: 16 threads fill it).
+
+Every measurement is a process of its own, and starts when its libraries are loaded. Clients alternate in each round;
+the result is the median, and the median of the ratios within rounds.
 """
 
 import argparse
@@ -68,9 +69,9 @@ THREADS = 16
 PATIENCE_SECONDS = 180
 SETS = {"first sync": "sync", "transactions in flight": "pipelined", "transactions one by one": "serial"}
 Rates = tuple[float, float]
-"""Per second, and per second of the client's own processor time."""
+"""Per second, and per second of the client's own CPU time."""
 Outcome = tuple[int, float, float]
-"""How much was done, in how many seconds, and in how many of processor time."""
+"""Number of rows or transactions, seconds, and seconds of CPU time."""
 COUNTS = {
     "pipelined": {"fairlead": 20_000, "ovs": 4_000, "ovsdbapp": 3_000},
     "serial": {"fairlead": 4_000, "ovs": 2_000, "ovsdbapp": 1_500},
@@ -166,7 +167,7 @@ def empty(remote: str) -> None:
 
 @contextmanager
 def northbound(folder: Path) -> Iterator[str]:
-    """An ovsdb-server with an empty Northbound database, as the package starts it, but alone."""
+    """An ovsdb-server with an empty Northbound database, with the package's options, without a cluster."""
     database, remote = folder / "nb.db", folder / "nb.sock"
     subprocess.run(["ovsdb-tool", "create", str(database), str(SCHEMA)], check=True)
     argv = ["ovsdb-server", str(database), f"--remote=punix:{remote}", "--no-chdir", f"--unixctl={folder}/ctl"]
@@ -182,16 +183,17 @@ def northbound(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-# What the database holds
+# Content of the database
 
 
 def monitors() -> dict[str, TableMonitor]:
-    """What the driver follows, of every row: the others cannot know our mark before they have connected."""
+    """Monitored columns of the driver, for every row: the other clients cannot filter by the mark before they
+    connect."""
     return {table: replace(found, where=()) for table, found in MARK.monitors().items() if table in TABLES}
 
 
 def owners(rows: int) -> Iterator[tuple[Owner, list[OvnRow]]]:
-    """A fifth are load balancers, each in a group; the others are ports, and their switches."""
+    """A fifth of the rows are load balancers, each in a group; the others are ports, and their switches."""
     balancers = rows // 5
     switches = (rows - balancers - GROUPS) // (PORTS_OF_A_SWITCH + 1)
     for group in range(GROUPS):
@@ -223,12 +225,12 @@ def balancer(number: int) -> list[OvnRow]:
 
 
 def name(kind: str, number: int) -> str:
-    """As long as names are in practice."""
+    """Name of realistic length."""
     return str(UUID(int=(sum(kind.encode()) << 96) + number))
 
 
 async def fill(remote: str, rows: int) -> int:
-    """Answers how many there are."""
+    """Fill the database, and return the number of rows."""
     made, batch = 0, []
     async with client(remote, {}) as writer:
         writer.lock(MARK.default_lock)
@@ -266,7 +268,7 @@ def client(remote: str, tables: dict[str, TableMonitor], on_event: Callable[[Any
 
 
 def sync_stream(remote: str, rows: int) -> Outcome:
-    """The bytes of the same answer. ovsdb-server ends a reply with its error."""
+    """Read the bytes of the same reply. ovsdb-server ends a reply with its error."""
     request = {"id": 1, "method": "monitor_cond_since"}
     params = [DATABASE, "data", encode_monitors(monitors()), str(UUID(int=0))]
     watch = Stopwatch()

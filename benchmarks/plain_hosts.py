@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""New connections per second to a VIP of plain hosts, beside three other ways to the same process.
+"""Compares new connections per second to a VIP of plain hosts with three other paths to the same process.
 
     python benchmarks/plain_hosts.py --rounds 12 --json
 
-Needs root, nftables, HAProxy and wrk. Namespaces of one machine: a client behind a router, hosts behind the router, and
-a member behind the first host. The ways: `direct`, to the member's own address; `vip`, by the rows that an agent
-writes, whose driver writes them here too; `dnat`, what an administrator writes for one port of one address with
-nftables (a hash of the flow, a map to members, kernel connection tracking); `proxy`, HAProxy in TCP mode on the host.
+It needs root, nftables, HAProxy and wrk. Namespaces of one machine: a client behind a router, hosts behind the router,
+and a member behind the first host. Paths:
+* `direct`: the member's own address.
+* `vip`: the rows that an agent writes, written by the same driver.
+* `dnat`: an administrator's nftables rules for one port of one address (a hash of the flow, a map to members, kernel
+  connection tracking).
+* `proxy`: HAProxy in TCP mode on the host.
 
-A connection comes in by the router at the host that has the member, or is begun on this host itself, or on another one,
-whose kernel chooses as well, and leads it through a tunnel. What stands beside it is what would be installed there.
+A connection arrives from the router at the host with the member, or starts on this host, or on another one, whose
+kernel selects the member as well and forwards through a tunnel. Compared with it is the path that would be installed
+there.
 
-The machine is shared and small, so absolute numbers say little. The ways are measured in turn, a second each, in an
-order that rotates from round to round, and what counts is the median of the ratios within a round. wrk asks with
-`Connection: close` HAProxy as an HTTP server, which closes first. Each way has ports of its own at the member. Hosts
-forget connections that have ended within a second: trackers that are full would be measured otherwise.
+The machine is shared and small, so absolute numbers mean little. The paths are measured in turn for a second each, in
+an order that rotates by round, and the result is the median of the ratios within rounds. wrk sends requests with
+`Connection: close` to HAProxy as HTTP server, which closes first. Each path has its own ports at the member. Hosts
+delete closed connections within a second, because full connection tables would distort the results.
 """
 
 import argparse
@@ -41,20 +45,19 @@ from harness.fabric import VIPS, Fabric, fabric, host_address, member_address
 
 WAYS = ("direct", "dnat", "vip", "proxy")
 FIRST = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
-"""At the member, with one member: the port that clients of the way know, too. With ten: the one after it, and the ports
-from there on."""
+"""First port of each path, with one member at the same port. The next port has ten members, at the ports after it."""
 DNAT: dict[int, IPAddress] = {4: IPv4Address("203.0.113.6"), 6: IPv6Address("2001:db8::6")}
-"""Of the way that is made by hand; the host that has it is the one that knows it."""
+"""Address of the nftables rules; it is also an address of the host with them."""
 GOALS = {"direct": 0.90, "proxy": 1.3}
-"""The VIP's rate over that of the way, at the least."""
+"""Minimum ratio of the VIP's rate to that of the path."""
 MEMBER_HOST, OTHER_HOST = 1, 2
 PATIENCE = 15.0
 ENDED = "time_wait", "close", "close_wait", "last_ack", "fin_wait"
-"""States of the tracker's connections of which nothing is wanted any more."""
+"""States of tracked connections that have ended."""
 
 
 class Unanswered(Exception):
-    """Nobody has answered to what is to be measured."""
+    """Raised if a service to be measured does not answer."""
 
 
 class Begun(Enum):
@@ -74,7 +77,7 @@ class Case:
 
     @property
     def entry(self) -> int:
-        """The host that decides."""
+        """Host that selects the member."""
         return OTHER_HOST if self.begun is Begun.THERE else MEMBER_HOST
 
     def port(self, way: str) -> int:
@@ -123,7 +126,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def serve(stack: ExitStack, site: Fabric) -> None:
-    """All ways to the member behind the first host."""
+    """Run all paths to the member behind the first host."""
     folder = Path(stack.enter_context(TemporaryDirectory()))
     for place in (site.client, *site.hosts.values()):
         place.run("sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000")
@@ -145,7 +148,7 @@ def serve(stack: ExitStack, site: Fabric) -> None:
 
 
 def ports(way: str) -> dict[int, list[int]]:
-    """Those that clients know, and those at the member that each leads to."""
+    """Ports of clients, and the members' ports for each."""
     first = FIRST[way]
     return {first: [first], first + 1: list(range(first + 1, first + 11))}
 
@@ -168,7 +171,7 @@ def vip_rows(number: int) -> Iterator[NativeRow]:
 
 
 def dnat_rules() -> str:
-    """As nft(8) has it for load balancing: a hash of the flow, and a map."""
+    """Load balancing as in nft(8): a hash of the flow, and a map."""
     lines = []
     for version, address in DNAT.items():
         family, member = "ip" if version == 4 else "ip6", member_address(MEMBER_HOST, version)
@@ -196,7 +199,7 @@ def proxy_configuration(number: int) -> str:
 
 @contextmanager
 def running_haproxy(place: Apart, folder: Path, name: str, configuration: str) -> Iterator[None]:
-    """As it is by default: a thread for each core."""
+    """Run HAProxy with its default of one thread per core."""
     path = folder / f"{name}.cfg"
     path.write_text(configuration)
     with place.inside():
@@ -208,11 +211,11 @@ def running_haproxy(place: Apart, folder: Path, name: str, configuration: str) -
         process.wait()
 
 
-# Measuring
+# Measurements
 
 
 def measure_round(site: Fabric, turn: int, options: argparse.Namespace) -> Round:
-    """Each case in all ways, one right after the other; who is first rotates."""
+    """Measure each case for all paths, immediately one after the other, in an order that rotates by round."""
     print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
     first = turn % len(WAYS)
     sample: Round = {}
@@ -223,7 +226,7 @@ def measure_round(site: Fabric, turn: int, options: argparse.Namespace) -> Round
 
 
 def connections(site: Fabric, case: Case, way: str, seconds: int) -> float:
-    """New ones per second. Raises Unanswered."""
+    """New connections per second. Raises Unanswered."""
     place = site.client if case.begun is Begun.OUTSIDE else site.hosts[case.entry]
     url = f"http://{render_endpoint(case.target(way), case.port(way))}/"
     deadline = time.monotonic() + PATIENCE
@@ -236,11 +239,11 @@ def connections(site: Fabric, case: Case, way: str, seconds: int) -> float:
             raise Unanswered(f"no connection to {url} ({case}, {way}): {said}")
 
 
-# Reporting
+# Reports
 
 
 def summarize(name: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
-    """Medians of the ways, and of the ratios of the VIP to each other way within a round."""
+    """Medians of the paths, and of the ratios of the VIP to each other path within rounds."""
     rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
     others = [way for way in WAYS if way != "vip"]
     return {
@@ -251,7 +254,7 @@ def summarize(name: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict
 
 
 def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
-    """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
+    """Rows of a Markdown table; a ratio is the median and the interquartile range of the measurements."""
     ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
     yield "| new connections per second | " + " | ".join((*WAYS, *ratios)) + " |"
     yield "|---" * (len(WAYS) + len(ratios) + 1) + "|"

@@ -1,7 +1,7 @@
-"""Many load balancers, made through the API of a Fairlead server: two listeners with ten members each.
+"""Many load balancers made through the API of a Fairlead server, with two listeners and ten members for each listener.
 
-They lie on twenty networks that nothing connects. Each has members of its own, so that no two share a group of the
-switch. The first load balancer is the one that is changed; its network is the one whose ports are bound.
+They are on twenty unconnected networks. Each has its own members, so no two share a group of the switch. The first load
+balancer is the one that is changed, and its network the one with bound ports.
 """
 
 import sys
@@ -20,12 +20,12 @@ POOLS = "/load-balancer/v2.0/lbaas/pools"
 STATISTICS = "/operator/statistics"
 PATIENCE_SECONDS = 120
 PROJECT = "default"
-"""Of whoever calls where nobody is asked."""
+"""Project of callers without authentication."""
 
 
 @dataclass
 class Population:
-    """What is there. `client` is the one of the server that runs now."""
+    """The objects made so far. `client` is that of the current server."""
 
     client: httpx.Client
     networks: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Population:
     size: int = 0
 
     def make_networks(self) -> None:
-        """And let the project have as much as it likes."""
+        """Create the networks, with an unlimited quota of the project."""
         for door, names in (("load-balancer/v2.0/lbaas", BALANCING), ("network/v2.0", NETWORKING)):
             quota = {"quota": {what.value: UNLIMITED for what in names}}
             self.client.put(f"/{door}/quotas/{PROJECT}", json=quota).raise_for_status()
@@ -47,7 +47,7 @@ class Population:
             self.subnets.append(post(self.client, "/network/v2.0/subnets", "subnet", **body)["id"])
 
     def grow(self, size: int) -> float:
-        """Answers load balancers a second."""
+        """Create load balancers up to this number; return the rate per second."""
         began, before = monotonic(), self.size
         while self.size < size:
             made = self.create(self.size)
@@ -90,7 +90,7 @@ def post(client: httpx.Client, path: str, root: str, **body: Any) -> Any:
 
 
 def until_active(client: httpx.Client, identity: str) -> None:
-    """Asked again at once: the time between two answers is the grain of what is measured."""
+    """Poll until the load balancer is ACTIVE, without a pause, because the interval limits the resolution."""
     while (status := client.get(f"{LBS}/{identity}").json()["loadbalancer"]["provisioning_status"]) != "ACTIVE":
         if status == "ERROR":
             raise SystemExit(f"scale: load balancer {identity} is in ERROR")
@@ -105,7 +105,7 @@ def wait_idle(client: httpx.Client) -> None:
 
 
 class MemberChange:
-    """Changes the weight of one member after another, so that every change changes the row."""
+    """Changes the weight of each member in turn, so that every change modifies the row."""
 
     def __init__(self, client: httpx.Client, pool: str) -> None:
         self._client = client

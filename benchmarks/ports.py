@@ -1,10 +1,10 @@
-"""Many members in one workload: a server that answers on each of its ports with the number of the port, and a client.
+"""Many members in one workload: a server that answers on each of its ports with the port's number, and a client.
 
     python benchmarks/ports.py serve --first 9001 --count 100
     python benchmarks/ports.py ask --to 10.0.0.10 --port 80 --protocol udp --connections 10000
 
-The client makes each connection from a source port of its own, several at a time, and prints as JSON how many were
-answered by which port, and how many by none. A connection is ended by a reset, so that nothing waits afterwards.
+The client opens each connection from a different source port, several concurrently, and prints as JSON the number of
+answers by port, and of failures. A connection is closed by a reset, so no TIME_WAIT remains.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def serve(ports: range) -> None:
-    """Until it is ended from outside. IPv6 sockets that take IPv4 as well."""
+    """Serve until the process is terminated, on IPv6 sockets that accept IPv4 too."""
     selector = selectors.DefaultSelector()
     for port in ports:
         answer = b"%d" % port
@@ -65,7 +65,7 @@ def serve(ports: range) -> None:
         for key, _ in selector.select():
             ready = key.fileobj
             assert isinstance(ready, socket.socket)
-            with suppress(OSError):  # the client is gone again
+            with suppress(OSError):  # the client has closed the connection
                 if ready.type == socket.SOCK_STREAM:
                     with ready.accept()[0] as connection:
                         connection.send(key.data)
@@ -74,7 +74,7 @@ def serve(ports: range) -> None:
 
 
 def ask(target: tuple[str, int], kind: int, connections: int) -> Counter[int]:
-    """How many connections each port answered."""
+    """Number of connections that each port answered."""
     deadline = monotonic() + PATIENCE_SECONDS
     sources = iter(range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + connections))
     answers: Counter[int] = Counter()

@@ -28,7 +28,7 @@ from fairlead.model.loadbalancer import MonitorType
 from fairlead.node.prober import Prober
 
 WARM_UP = 6.0
-"""Seconds until everybody was probed once."""
+"""Seconds until every member was probed once."""
 HTTP = HttpCheck(is_tls=False, method="GET", path="/", version="1.1", host="a.example", codes=frozenset({200}))
 CHECKS: Mapping[str, tuple[Check, str]] = {
     "TCP": (PlainCheck(type=MonitorType.TCP), "plain"),
@@ -84,7 +84,7 @@ class Counting:
 
 
 async def measure(asked: list[Target], seconds: float) -> tuple[float, float, Counting]:
-    """Probes a second, the share of a core, and what became of members."""
+    """Probes per second, share of a core, and final states of members."""
     counting = Counting()
     counting.prober.change((), asked)
     running = asyncio.create_task(counting.prober.run())

@@ -1,22 +1,18 @@
 #!/usr/bin/env python3
-"""What a proxy on the client's own node is worth, and what changes under load cost those who ask.
+"""Benefit of a proxy on the client's own node, and effect of changes under load on clients.
 
-Needs root, OVN, Open vSwitch, wrk and HAProxy. Two nodes with an agent each, a client on the first, members on both.
+It needs root, OVN, Open vSwitch, wrk and HAProxy. Two nodes have an agent each; the client is on the first, members are
+on both. Requests are sent on persistent connections, in rounds of three alternating paths, so that other load on the
+machine affects all of them; each ratio is of one round:
+* near: an HTTP listener, by the HAProxy on the client's node.
+* far: the same listener by the HAProxy on the other node, at the proxy's own address.
+* L4: a TCP listener, which the switch balances to the same members.
 
-Requests on connections that stay, in rounds in which three ways take turns, so that whatever else the machine does
-touches all of them; each ratio is of one round:
-
-* near: a listener of HTTP, by the HAProxy on the client's node.
-* far: the same listener of the HAProxy on the other node, asked at the proxy's own address.
-* L4: a listener of TCP, which the switch leads to the same members.
-
-Then changes of the listener of HTTP (weights, members that come and go, that are switched off and on, monitors, and its
-time-outs), one after the other, while requests go on: those that fail, the processes that were replaced, and the
-longest thousandth of the latencies beside that of rounds without a change, and of rounds with the same changes of a
-load balancer of another network, whose proxies are on the same nodes: what both have is that of shared processors, and
-what only the first has is the proxy's. With it the time of processors of each program. Both nodes are on one machine.
-
-All of it by IPv4 and by IPv6.
+Then the HTTP listener is changed repeatedly under load (weights, added and removed members, disabled members, monitors,
+timeouts). Reported are failed requests, replaced processes, and the 99.9th percentile of latencies, compared with
+rounds without changes, and with rounds with the same changes of a load balancer on another network with proxies on the
+same nodes: effects common to both are those of shared CPUs, the others are those of the proxy. The CPU time of each
+program is reported as well. Both nodes are on one machine. Everything is done over IPv4 and IPv6.
 """
 
 import argparse
@@ -62,7 +58,7 @@ done = function(summary, latency)
 end
 """
 RELOADED_EVERY = 100
-"""Changes, of which one needs another process: a listener's own values change seldom."""
+"""Number of changes of which one replaces the process, because a listener's own attributes change rarely."""
 
 
 @dataclass
@@ -71,12 +67,12 @@ class Bench:
     script: Path
     balancer: Any
     other: Any
-    """On another network, and nobody asks it."""
+    """Load balancer on another network, without clients."""
     rounds: int
     seconds: int
 
     def ask(self, address: str, port: int, connections: int = 8) -> Mapping[str, float]:
-        """One run of wrk by the client."""
+        """Run wrk once on the client."""
         url = f"http://{endpoint(address, port)}/"
         words = ["wrk", "-t1", f"-c{connections}", f"-d{self.seconds}s", "-s", str(self.script), url]
         said = self.site.lab.exec(CLIENT, words, timeout=self.seconds + 30)
@@ -123,7 +119,8 @@ def make(site: Site, network: str, members: Sequence[str]) -> Any:
 
 
 def listener(site: Site, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
-    """Members of both versions: whoever asks is led to either by a proxy, and to those of its own by the switch."""
+    """Listener with members of both IP versions: a proxy connects a client to either, the switch to those of its
+    version."""
     bodies = [
         {"name": name, "address": site.address(name, version), "protocol_port": PORT}
         for name in members[:2]
@@ -151,14 +148,14 @@ def answers(bench: Bench, version: int, port: int) -> bool:
 
 
 def configurations(site: Site, balancer: Any) -> dict[str, Path]:
-    """Chassis -> the folder of the proxy of this load balancer's network."""
+    """Folder of the proxy of this load balancer's network on each chassis."""
     its = folder_name(balancer.vip_network_id)
     folders = (site.lab.layout.directory / "fairlead").glob(f"agent-*.proxies/{its}/pid")
     return {each.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"): each.parent for each in folders}
 
 
 def place_of(bench: Bench, chassis: str, version: int) -> tuple[str, int]:
-    """Where the proxy of this node takes connections."""
+    """Address and port at which the proxy of this node accepts connections."""
     text = (configurations(bench.site, bench.balancer)[chassis] / "haproxy.cfg").read_text()
     found = re.search({4: r"bind '?([\d.]+):(\d+)", 6: r"bind '?\[([0-9a-f:]+)\]:(\d+)"}[version], text)
     if found is not None:
@@ -184,10 +181,11 @@ def compare(bench: Bench, version: int) -> Iterator[dict[str, Any]]:
 
 
 class Changing:
-    """Makes one change after the other, and counts the processes that it has seen."""
+    """Makes changes one after the other, and counts processes."""
 
     def __init__(self, bench: Bench, balancer: Any, more: str, rate: int) -> None:
-        """`more` is a machine that comes and goes; `rate` the most changes a second, 0 for as fast as they are made."""
+        """Prepare the changes. `more` is a machine that is added and removed; `rate` limits changes per second, 0 does
+        not."""
         self._pause = 1 / rate if rate else 0.0
         self._api, self._site, self._balancer, self._more = bench.site.cloud.load_balancer, bench.site, balancer, more
         of = {"load_balancer_id": balancer.id}
@@ -214,7 +212,7 @@ class Changing:
 
     @property
     def _changes(self) -> list[Callable[[], object]]:
-        """One member always takes connections."""
+        """Possible changes, after each of which at least one member accepts connections."""
         member, pool, dice = self._members[1], self._pool, self._dice
         update = self._api.update_member
         return [
@@ -242,7 +240,7 @@ class Changing:
 class Round:
     asked: Mapping[str, float]
     spent: Mapping[str, float]
-    """Seconds of processors, by program."""
+    """CPU time in seconds, by program."""
 
 
 def change(bench: Bench, most: int, rate: int) -> Iterator[dict[str, Any]]:
@@ -301,7 +299,7 @@ def one_round(bench: Bench, version: int, changing: "Changing | None", threads: 
 
 
 def spent_by_program() -> dict[str, float]:
-    """Of all processes that are there, and of those that these have waited for; the lab's and others'."""
+    """CPU time of all current processes and their reaped children on this machine."""
     found: dict[str, float] = {}
     for each in Path("/proc").iterdir():
         if each.name.isdecimal():
@@ -313,7 +311,7 @@ def spent_by_program() -> dict[str, float]:
 
 
 def program(process: Path) -> str:
-    """Raises OSError."""
+    """Name of a program. Raises OSError."""
     words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     if any("fairlead" in word for word in words[:3]):
         return "agents" if "agent" in words else "server" if "server" in words else "fairlead"

@@ -1,6 +1,8 @@
-"""What it costs that whoever reads at one server knows what was written at another: on both stores, on loopback.
+"""Cost of consistent reads at one server after a write at another, with both stores, on loopback.
 
-`python benchmarks/reads.py`; etcd has three members, in memory.
+    python benchmarks/reads.py
+
+etcd has three members, with their data in memory.
 """
 
 import asyncio
@@ -52,7 +54,7 @@ async def measure(title: str, url: str) -> None:
             stack.push_async_callback(store.close)
             models.append(await Model.load(store, lambda *_: None))
             tasks.append(asyncio.create_task(models[-1].follow()))
-        await asyncio.sleep(0.5)  # until both follow
+        await asyncio.sleep(0.5)  # until both follow the store
         alone, many, behind, writing, followed = ([], [], [], [], [])  # type: tuple[list[float], ...]
         await _read(models[0], LOOKS, alone)
         made, began = models[0].looks.made, perf_counter()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Requests that are lost when an HAProxy is replaced under clients.
+"""Requests lost when HAProxy processes are replaced under load.
 
-Needs HAProxy, and no root: one process on loopback, which is replaced again and again as an agent does it, under
-threads that ask as fast as they are answered: each on a connection of HTTP that is kept until an answer says that it
-ends, with a new connection for each request, or on a connection of TCP that is longer than several processes. A request
-is lost if its connection ends before a byte of the answer. The rows are those that the product compiles.
+It needs HAProxy, and no root. One process on loopback is replaced repeatedly, as an agent replaces it, while threads
+send requests without a pause: on HTTP connections that are reused until a response closes them, on a new connection for
+each request, or on TCP connections that outlast several processes. A request is lost if its connection ends before the
+first byte of the response. The rows are those that the product compiles.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from harness.waiting import wait_until
 QUESTION = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 ENDS = b"connection: close"
 STAYS = 3.0
-"""Seconds of a long connection."""
+"""Duration of a long connection in seconds."""
 Seen: TypeAlias = Counter[str]
 Ask: TypeAlias = Callable[[socket.socket, threading.Event, Seen], None]
-"""On a connection that was just made. Raises OSError if it is lost."""
+"""Sends on a new connection. Raises OSError if a request is lost."""
 
 
 class Asking(threading.Thread):
@@ -87,7 +87,7 @@ WAYS: Mapping[str, Ask] = {"kept": ask_until_told, "new": ask_once, "long": stay
 
 @contextmanager
 def serving(way: str) -> Iterator[tuple[Running, int]]:
-    """A process, and where it listens."""
+    """A process, and its port."""
     port = free_port()
     if way == "long":
         with greeted() as there:
@@ -102,7 +102,7 @@ def serving(way: str) -> Iterator[tuple[Running, int]]:
 
 
 def replace(proxy: Running) -> Popen[bytes]:
-    """The old process; the new one serves, and whoever comes next."""
+    """Start a new process that accepts new connections, and return the old one."""
     old = proxy.replace()
     wait_until(lambda: f"Pid: {proxy.process.pid}\n" in proxy.tell("show info"))
     return old

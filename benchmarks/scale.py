@@ -1,18 +1,18 @@
-"""What a change, a list, a start and a resync cost with many load balancers, in Fairlead and in OVN.
+"""Cost of a change, a list, a start and a resync with many load balancers, in Fairlead and in OVN.
 
     make scale                              10, 1,000 and 10,000 load balancers, and the OVSDB client: about 15 minutes
     python benchmarks/scale.py --sizes 10,100 --json
 
-One lab with two compute nodes and the real OVN grows from size to size; needs root. Each load balancer has two
-listeners with ten members each, on one of twenty networks that nothing connects.
+One lab with two compute nodes and the real OVN grows from size to size; it needs root. Each load balancer has two
+listeners with ten members each, on one of twenty unconnected networks.
 
-* Fairlead by itself: ovn-northd is paused, so that what is measured is Fairlead and the Northbound's ovsdb-server.
-* With OVN: ovn-northd runs, and has come to rest before each change. Who changes a member is told by the databases and
-  the switches themselves when the row and the flows are there (watch.py). First with the ports of one network bound on
-  both nodes, then with those of all twenty: a node gets flows for the networks of its own ports only.
-* What one change reads and writes is counted in a server of its own (counted.py). None of it may grow.
+* Fairlead alone: ovn-northd is paused, so Fairlead and the Northbound's ovsdb-server are measured.
+* With OVN: ovn-northd runs, and is idle before each change. Databases and switches themselves report the row and the
+  flows of a changed member (watch.py), first with the ports of one network bound on both nodes, then with those of all
+  twenty, because a node gets flows only for the networks of its own ports.
+* Reads and writes of one change are counted in a separate server (counted.py). None may grow with the size.
 
-The machine is small and shared: compare the columns of one run.
+The machine is small and shared, so only columns of one run are comparable.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from harness.lab.site import free_port
 LAB = "scale"
 PROBES, LISTS, RESYNCS, COUNTED = 100, 20, 3, 20
 CHANGES = {"one network": 5, "all networks": 3}
-"""Changes of a member with OVN running, for each size."""
+"""Number of changes of a member with OVN, for each size."""
 INTERVAL = 0.005
 START_SECONDS = 120
 SYNC_SECONDS = 300
@@ -97,7 +97,7 @@ def render(results: Results) -> Iterator[str]:
         yield from ovsdb.render(results["ovsdb"])
 
 
-# One size after another
+# One size after the other
 
 
 @dataclass
@@ -111,7 +111,8 @@ class Bench:
     client: httpx.Client = field(default_factory=httpx.Client)
 
     def start(self, program: Sequence[str] = ("-m", "fairlead.cli", "server"), **environment: str) -> None:
-        """Returns when it serves. Its id is where a lab that is taken down looks for it."""
+        """Start the server, and wait until it serves. Its PID file is in the lab's folder, so taking the lab down ends
+        it."""
         folder = self.lab.layout.directory / "fairlead"
         folder.mkdir(exist_ok=True)
         environment |= {
@@ -165,7 +166,7 @@ def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> No
 
 
 def measure_all(results: dict[int, Results]) -> None:
-    """What was measured before something failed is kept."""
+    """Measure all sizes. Earlier results are kept after a failure."""
     lab = Lab.up(LAB, chassis=2, progress=say)
     bench = Bench(lab, f"127.0.0.1:{free_port()}", Population(httpx.Client()))
     try:
@@ -199,7 +200,7 @@ def measure(bench: Bench, size: int, result: Results) -> None:
     unbind(bench, added)
 
 
-# Fairlead by itself
+# Fairlead alone
 
 
 def changes_alone(bench: Bench) -> Results:
@@ -223,7 +224,8 @@ def changes_alone(bench: Bench) -> Results:
 
 
 def posts(bench: Bench, count: int) -> list[float]:
-    """On the network whose ports are bound. Each goes again, so that the size stays what it is."""
+    """Durations of creating load balancers on the network with bound ports. Each is deleted, so the size is
+    constant."""
     took = []
     for _ in range(count):
         began = perf_counter()
@@ -271,7 +273,7 @@ def beginning(bench: Bench) -> Results:
 
 @contextmanager
 def waiting(bench: Bench) -> Iterator[list[float]]:
-    """How long another client waits for one load balancer, asked for every 5 ms."""
+    """Measure how long another client waits for one load balancer, with a request every 5 ms."""
     took: list[float] = []
     ended = Event()
     path = f"{LBS}/{bench.population.first['id']}"
@@ -293,7 +295,7 @@ def waiting(bench: Bench) -> Iterator[list[float]]:
         thread.join()
 
 
-# What one change reads and writes
+# Reads and writes of one change
 
 
 def counts(bench: Bench) -> Results:
@@ -302,7 +304,7 @@ def counts(bench: Bench) -> Results:
     make_counts(path)
     made: list[str] = []
     bench.start([str(Path(__file__).parent / "counted.py")], **{VARIABLE: str(path)})
-    bench.client.post("/operator/resync").raise_for_status()  # waits for those of the start, which compile all
+    bench.client.post("/operator/resync").raise_for_status()  # waits for the resync of the start, which compiles all
     result = counted(bench.client, path, "POST", partial(one_post, bench, made))
     for each in made:
         bench.population.delete(each)
@@ -312,7 +314,7 @@ def counts(bench: Bench) -> Results:
 
 
 def one_post(bench: Bench, made: list[str]) -> None:
-    """Nothing else is asked for meanwhile: asking again and again would be counted."""
+    """Create a load balancer without further requests, which would be counted."""
     made.append(bench.population.create(0)["id"])
     sleep(0.05)
 
@@ -338,7 +340,7 @@ def counted(client: httpx.Client, path: Path, kind: str, do: Callable[[], object
 
 
 def bind(bench: Bench, numbers: range) -> list[str]:
-    """A port on each compute node, on each of these networks."""
+    """Bind a port on each compute node, on each of these networks."""
     made = []
     for number in numbers:
         for node in bench.lab.record.chassis:
@@ -353,7 +355,7 @@ def bind(bench: Bench, numbers: range) -> list[str]:
 
 
 def unbind(bench: Bench, names: list[str]) -> None:
-    """A controller keeps the flows of a network that it needs no more until it looks at everything again."""
+    """Unbind ports. A controller keeps flows of networks that it no longer needs until a recompute."""
     for name in names:
         bench.lab.remove_workload(name)
     for node in bench.lab.record.chassis:
@@ -361,7 +363,8 @@ def unbind(bench: Bench, names: list[str]) -> None:
 
 
 def changes_with_ovn(bench: Bench, which: str) -> Results:
-    """The share of each: Fairlead until the Northbound has it, northd until the Southbound has it, then the nodes."""
+    """Durations by component: Fairlead until the Northbound has the row, northd until the Southbound has it, then the
+    nodes."""
     say(f"changes with {which} bound on both nodes")
     change, (row, vip) = bench.change(), row_of(bench)
     shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}
@@ -406,7 +409,7 @@ def row_of(bench: Bench) -> tuple[str, str]:
 
 
 def synced(lab: Lab) -> str:
-    """What OVN says itself: `--print-wait-time` of ovn-nbctl(8). The controllers' time includes northd's."""
+    """Times reported by OVN itself: `--print-wait-time` of ovn-nbctl(8). The controllers' time includes northd's."""
     argv = ["ovn-nbctl", f"--timeout={SYNC_SECONDS}", "--print-wait-time", "--wait=hv", "sync"]
     said = lab.exec("central", argv, timeout=SYNC_SECONDS + 10)
     times = [int(text) / 1000 for text in re.findall(r"completion:\s+(\d+)ms", said)]
@@ -420,7 +423,7 @@ def flows_of(lab: Lab) -> str:
 
 
 def look(lab: Lab) -> str:
-    """`fairlead agent --once` on a node: it starts, reads what the switch has counted, and prints it."""
+    """Cost of `fairlead agent --once` on a node: it starts, reads the switch's counters, and prints them."""
     node = lab.record.chassis[0].name
     switch = int((lab.layout.node_directory(node) / "ovs-vswitchd.pid").read_text())
     environment = {**os.environ, "FAIRLEAD_AGENT_RUN_DIR": str(lab.layout.node_directory(node))}
@@ -433,7 +436,7 @@ def look(lab: Lab) -> str:
 
 
 def programs(lab: Lab) -> dict[str, list[int]]:
-    """Processes of OVN and Open vSwitch, by what a reader calls them."""
+    """PIDs of OVN and Open vSwitch by component."""
     names = {
         "northd": ["central/ovn-northd"],
         "Northbound": ["central/ovnnb_db"],
@@ -448,19 +451,19 @@ def programs(lab: Lab) -> dict[str, list[int]]:
 
 
 def processor_time(bench: Bench) -> dict[str, float]:
-    """Seconds; of the two nodes, the mean."""
+    """CPU time in seconds by component, the mean of both nodes."""
     pids = {"Fairlead": [bench.pid], **programs(bench.lab)}
     return {name: statistics.mean(map(seconds, each)) for name, each in pids.items()}
 
 
 def seconds(pid: int) -> float:
-    """Of processor time, in hundredths: what a busy machine changes least."""
+    """CPU time in seconds, with a resolution of 10 ms; other load affects it least."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def await_rest(lab: Lab) -> bool:
-    """Until OVN works no more: northd looks at everything again for each change of its own. Says whether it rests."""
+    """Wait until OVN is idle, and return whether it is: northd recomputes after each of its own changes."""
     pids = [pid for each in programs(lab).values() for pid in each]
     deadline = monotonic() + REST_SECONDS
     before = sum(map(seconds, pids))
@@ -479,7 +482,7 @@ def memory_of_ovn(lab: Lab) -> Results:
     return {"OVN: memory, MB (highest)": ", ".join(f"{name} {size}" for name, size in each.items())}
 
 
-# Figures
+# Measured values
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -498,7 +501,7 @@ def extremes(samples: list[float]) -> str:
 
 
 def memory(pid: int) -> int:
-    """The highest that it was."""
+    """Peak resident memory in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -1,12 +1,13 @@
-"""A deployment of many load balancers on SQLite and on an etcd of three members, and from one into the other.
+"""A deployment of many load balancers on SQLite and on an etcd of three members, and copies from one into the other.
 
     python benchmarks/stores.py                      10,000 load balancers with ten members in each of two listeners
     python benchmarks/stores.py --size 500 --json    no root; some minutes
 
-A real server on a real Northbound ovsdb-server (no northd): made through the API on SQLite, copied into etcd, served
-there, copied back into another file, served again. What each start writes into the Northbound database is counted
-there. All files are on one disk, where each transaction is synced: three members sync three times what a file does, on
-the same disk and the same processors here. Writes by the store's own interface take turns, one by one.
+A real server runs on a real Northbound ovsdb-server without northd. The data is created through the API on SQLite,
+copied into etcd, served from there, copied back into another file, and served again. The rows that each start writes
+are counted in the Northbound database. All files are on one disk with a sync for each transaction, so three etcd
+members sync three times as often as SQLite, on the same disk and CPUs. Writes through the store's own interface
+alternate.
 """
 
 import argparse
@@ -41,7 +42,7 @@ WRITES = 300
 PATIENCE = 300.0
 INTERVAL = 0.005
 DOCUMENT = 5_000
-"""Bytes of what is written by the stores' own interface."""
+"""Size in bytes of documents written through the stores' own interface."""
 NOT_ROWS = ("NB_Global", "Connection", "SSL")
 BEGAN = monotonic()
 Results = dict[str, Any]
@@ -83,7 +84,7 @@ class Site:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, store: str) -> Results:
-        """Until it serves."""
+        """Start the server, and wait until it serves."""
         began = perf_counter()
         environment = {
             "FAIRLEAD_SERVER_LISTEN": self.address,
@@ -130,7 +131,7 @@ class Site:
         return json.loads(done.stdout)
 
     def rows(self) -> dict[str, str]:
-        """Every row of the Northbound database, all columns: its table and UUID, and a hash."""
+        """Hash of each row of the Northbound database with all its columns, by table and UUID."""
         dumped = subprocess.run(
             ["ovsdb-client", "--format=json", "dump", self.remote, DATABASE], check=True, capture_output=True, text=True
         ).stdout
@@ -149,7 +150,7 @@ class Site:
 
 
 def _text(row: list[Any]) -> bytes:
-    """Sets and maps have no order."""
+    """Row as canonical text, because sets and maps are unordered."""
 
     def ordered(value: Any) -> Any:
         if isinstance(value, list):
@@ -184,7 +185,7 @@ def measure(site: Site, size: int, results: Results) -> None:
 
 
 def settled(site: Site) -> dict[str, str]:
-    """After a look at every owner."""
+    """Rows after a resync that changed nothing."""
     wait_idle(site.client)
     changed = site.client.post("/operator/resync").raise_for_status().json()["changed"]
     assert changed == 0, f"a resync changed {changed} owners"
@@ -192,7 +193,7 @@ def settled(site: Site) -> dict[str, str]:
 
 
 def moved(site: Site, source: str, target: str, population: Population) -> Results:
-    """While a server runs on the first, is asked, and is then replaced by one on the other."""
+    """Copy the store while its server runs, then replace the server by one on the copy."""
     with waiting(site, f"{LBS}/{population.first['id']}") as waited:
         done = site.command("copy", site.urls[source], site.urls[target])
     refused = site.client.put(f"{LBS}/{population.first['id']}", json={"loadbalancer": {"name": "x"}})
@@ -215,7 +216,7 @@ def moved(site: Site, source: str, target: str, population: Population) -> Resul
 
 
 def written(site: Site, store: str, population: Population) -> Results:
-    """One after the other, by one client."""
+    """Durations of writes by one client, one after the other."""
     change = MemberChange(site.client, population.first["pools"][0]["id"])
     took = [timed(change.do) for _ in range(WRITES)]
     wait_idle(site.client)

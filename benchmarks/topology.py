@@ -1,12 +1,12 @@
-"""Networks that Neutron wrote, followed: how long a first look takes, how much memory, and what one change costs.
+"""Imported networks of Neutron: duration of the first import, memory, and cost of one change.
 
     python benchmarks/topology.py                      5,000 networks, 100,000 ports; about three minutes, no root
     python benchmarks/topology.py --networks 500 --json
 
-Each network has a subnet with DHCP, a port for metadata, an interface of a router and 18 machines; ten networks share a
-router, which has its gateway on the one external network. The rows are those of Neutron 29, all their words included.
-The reader tells a model, as in a server. Held: the longest time for which the event loop served nobody else, in the
-processor's time. A change is one transaction of Neutron's, until the model has it.
+Each network has a subnet with DHCP, a metadata port, a router interface and 18 machines; ten networks share a router
+with a gateway on the one external network. The rows are those of Neutron 29 with all columns. The reader updates a
+model, as in a server. `Held` is the longest CPU time without a return to the event loop. A change is one transaction of
+Neutron, measured until the model has it.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def router(number: int) -> Rtr:
 
 
 def rows(number: int) -> Iterator[Json]:
-    """Of one network, and of its router if it is the first of those that share it."""
+    """Rows of one network, and of its router if the network is the first one on it."""
     net, via = network(number), router(number // SHARE)
     first = IPv4Address(0x0A000000 + number * 256)
     yield from net.make()
@@ -101,7 +101,7 @@ def rows(number: int) -> Iterator[Json]:
 
 
 def by_reference(operations: list[Json]) -> list[Json]:
-    """The same, without a search for each row by its name: there are too many."""
+    """The same operations with references to rows instead of a search by name, because there are many."""
     made: dict[str, str] = {}
     for each in operations:
         if each["op"] == "insert" and each["table"] in ("Logical_Switch", "Logical_Router"):
@@ -121,7 +121,7 @@ async def fill(remote: str, networks: int) -> None:
 
 
 class Watched:
-    """A model, and how much processor time its observer used."""
+    """A model, and the CPU time of its observer."""
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -156,7 +156,7 @@ async def measure(remote: str, networks: int) -> dict[str, Any]:
         }
         gc.collect()
         look["memory, MB"] = round((memory() - before) / 1e6)
-        await asyncio.sleep(2 * BEAT)  # what was measured here counts for nothing
+        await asyncio.sleep(2 * BEAT)  # exclude the lag caused by this measurement
         lag.longest = 0.0
         changes = await change(remote, watched, networks)
         beat.cancel()
@@ -165,7 +165,7 @@ async def measure(remote: str, networks: int) -> dict[str, Any]:
 
 
 async def change(remote: str, watched: Watched, networks: int) -> dict[str, Any]:
-    """Ports that are renamed, one after another."""
+    """Rename ports, one after the other."""
     settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=PATIENT)
     taken, worked = [], []
     async with Client(settings, lambda event: None) as client:
@@ -186,7 +186,7 @@ async def change(remote: str, watched: Watched, networks: int) -> dict[str, Any]
 
 
 def memory() -> int:
-    """Bytes that the process has now."""
+    """Current resident memory of the process in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()
 

@@ -1,7 +1,7 @@
-"""Who is told what, and when: the rows of one load balancer in both of OVN's databases, and its flows in the switches.
+"""Records when the rows of one load balancer change in OVN's databases, and its flows in the switches.
 
-Nothing here asks again and again: databases and switches tell by themselves, so that watching costs them little. What
-a switch says of a flow counts only when the group that it leads to has, bucket for bucket, what the row says.
+Databases and switches send updates by themselves, without polling, so watching costs them little. A flow counts only
+when the buckets of its group equal the backends in the row.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _BUCKET = re.compile(r"nat\(dst=([0-9.:]+)\)")
 
 
 class Seen:
-    """What one place has told, with the times."""
+    """Values from one database or switch, with their times."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -43,7 +43,7 @@ class Seen:
             self._told.clear()
 
     def wait(self, holds: Callable[[str], bool] = lambda _: True) -> tuple[float, str]:
-        """The first that holds, since the last `forget`."""
+        """First value since the last `forget` that satisfies the condition."""
         with self._news:
             if not self._news.wait_for(lambda: any(holds(value) for _, value in self._told), PATIENCE_SECONDS):
                 raise LabError(f"nothing came from {self._place} for {PATIENCE_SECONDS:.0f} s")
@@ -52,7 +52,7 @@ class Seen:
 
 @contextmanager
 def database(place: str, remote: str, name: str, row: str, vip: str) -> Iterator[Seen]:
-    """The backends of one VIP of the Load_Balancer of this name."""
+    """Backends of one VIP in the Load_Balancer with this name."""
     seen, ready, ended = Seen(place), Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
@@ -82,7 +82,7 @@ def database(place: str, remote: str, name: str, row: str, vip: str) -> Iterator
 
 
 def _backends(change: dict[str, dict[str, Json]], vip: str) -> Iterator[str]:
-    """A "modify" of a map has the pairs that changed (ovsdb-server(7) section 4.1.14)."""
+    """Backends in an update. A "modify" of a map has the pairs that changed (ovsdb-server(7), section 4.1.14)."""
     for kind in ("initial", "insert", "modify"):
         for key, value in (change.get(kind) or {}).get("vips", ["map", []])[1]:
             if key == vip:
@@ -91,7 +91,7 @@ def _backends(change: dict[str, dict[str, Json]], vip: str) -> Iterator[str]:
 
 @contextmanager
 def switch(lab: Lab, chassis: str, vip: str) -> Iterator[Seen]:
-    """The backends to which the flow of this VIP leads."""
+    """Backends of the group to which the flow of this VIP leads."""
     address, port = vip.split(":")
     words = f"nw_dst={address},", f"tp_dst={port} "
     seen, begun = Seen(chassis), Event()
@@ -103,7 +103,7 @@ def switch(lab: Lab, chassis: str, vip: str) -> Iterator[Seen]:
         def follow() -> None:
             assert process.stdout
             for line in process.stdout:
-                begun.set()  # the answer to the request has a line of its own
+                begun.set()  # the reply to the request is a line
                 found = _GROUP.search(line)
                 if found and "event=DELETED" not in line and all(word in line for word in words):
                     seen.tell(found[1])
@@ -126,7 +126,7 @@ def buckets(lab: Lab, chassis: str, group: str) -> str:
 
 
 class Watch:
-    """One load balancer's VIP, from the Northbound database to the flows of both chassis; a context."""
+    """Context that watches one VIP, from the Northbound database to the flows of both chassis."""
 
     def __init__(self, lab: Lab, row: str, vip: str) -> None:
         self._lab = lab
@@ -149,7 +149,7 @@ class Watch:
             each.forget()
 
     def installed(self, chassis: str, backends: str) -> float:
-        """When the switch had a flow to a group with exactly these buckets."""
+        """Time at which the switch had a flow to a group with exactly these buckets."""
         others: set[str] = set()
         while True:
             when, group = self.chassis[chassis].wait(lambda each: each not in others)

@@ -1,8 +1,7 @@
-"""The demo: two compute nodes on this machine, load balancers and a Local IP made by the stock clients, and who answers
-whom.
+"""The demo: two compute nodes on this machine, with load balancers and a Local IP made by the stock clients.
 
-Everything runs for real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack` and
-`incus` commands. It can be run again and again; each run begins anew.
+Everything is real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack` and
+`incus` commands. Each run starts from the beginning.
 """
 
 import json
@@ -57,14 +56,14 @@ def main() -> int:
 
 
 class Client:
-    """A stock client, each command shown as it runs."""
+    """A stock client that prints each command."""
 
     def __init__(self, service: serving.Service, program: Sequence[str] = OPENSTACK) -> None:
         self._program = program
         self._environment = {**os.environ, **service.client_environment()}
 
     def __call__(self, command: str, *, quiet: bool = False) -> str:
-        """Run it; answers what it prints. Raises LabError."""
+        """Run a command, and return its output. Raises LabError."""
         name = Path(self._program[0]).name
         if not quiet:
             print(f"{BOLD}$ {name} {command}{END}", flush=True)
@@ -82,7 +81,7 @@ class Client:
         return done.stdout
 
     def make(self, command: str, *columns: str) -> dict[str, str]:
-        """A create command; shows some columns of what it answers."""
+        """Run a create command, and print some columns of its output."""
         made: dict[str, str] = json.loads(self(f"{command} -f json"))
         print(f"{DIM}  {'  '.join(f'{column}={made[column]}' for column in columns)}{END}")
         return made
@@ -126,7 +125,7 @@ def plug_workloads(lab: Lab, service: serving.Service) -> None:
 
 
 def build_load_balancer(client: Client) -> dict[str, str]:
-    """One over IPv4 and TCP, one over IPv6 and UDP. Answers the VIP of each."""
+    """Create one load balancer over IPv4 and TCP, and one over IPv6 and UDP. Returns their VIPs."""
     say("A load balancer over TCP and IPv4, weights 3:1, and one over UDP and IPv6")
     ports = {port["Name"]: port["Fixed IP Addresses"] for port in json.loads(client("port list -f json", quiet=True))}
     vips = {}
@@ -177,7 +176,7 @@ def render_shares(result: TrafficResult) -> str:
 
 
 def show_local_ip(lab: Lab, client: Client) -> None:
-    """One address, and each node's clients meet the replica of their own; the same over IPv6."""
+    """One address, on which the replica on each client's node answers, over IPv4 and IPv6."""
     say("A Local IP: one address, answered by the replica on the client's own node")
     for name, asked in (("cache", ""), ("cache6", " --local-ip-address fd00:a::cafe")):
         client.make(f"local ip create --name {name} --network blue{asked}", "local_ip_address")
@@ -192,7 +191,7 @@ def show_local_ip(lab: Lab, client: Client) -> None:
 
 
 def keys(lab: Lab) -> Path:
-    """A folder with one for the project of this demo, in which is a certificate with its key."""
+    """Folder of key containers with a certificate and its key, for the project of this demo."""
     folder = lab.layout.directory / "keys"
     own = folder / DEFAULT_PROJECT
     own.mkdir(parents=True, mode=0o700)
@@ -207,7 +206,7 @@ def keys(lab: Lab) -> Path:
 
 
 def show_https(lab: Lab, client: Client) -> None:
-    """TLS ends, and a path is looked at, in the HAProxy of the client's own node."""
+    """TLS termination and a rule for a path, in the HAProxy on the client's node."""
     say("HTTPS with a rule for a path: by one HAProxy on each node, which the client's own switch leads to")
     made = client.make(f"loadbalancer create --name {SITE} --vip-subnet-id blue-v4 --wait", "vip_address")
     address = made["vip_address"]
@@ -235,7 +234,7 @@ def show_https(lab: Lab, client: Client) -> None:
 
 
 def fetch(lab: Lab, client: str, address: str, path: str) -> str:
-    """Who answers. Raises LabError."""
+    """Name of the answering member. Raises LabError."""
     certificate = lab.layout.directory / "keys" / DEFAULT_PROJECT / "site.crt"
     words = ["curl", "-sS", "--retry", "20", "--retry-all-errors", "--retry-delay", "1", "--cacert", str(certificate)]
     told = lab.exec(client, [*words, "--resolve", f"{SITE}:443:{address}", f"https://{SITE}{path}"], timeout=60)
@@ -243,7 +242,7 @@ def fetch(lab: Lab, client: str, address: str, path: str) -> str:
 
 
 def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
-    """Load balancers made by `openstack` are listed by `incus`; `incus` makes one with ranges of ports."""
+    """List load balancers made by `openstack` with `incus`, and create one with port ranges."""
     if shutil.which("incus") is None:
         say("LXD's API is left out: there is no `incus` here (package incus-client)")
         return

@@ -1,7 +1,7 @@
-"""The demo without OVN: three plain Linux hosts behind two routers, VIPs that they announce, and what breaks no flow.
+"""The demo without OVN: three plain Linux hosts behind two routers announce VIPs, and flows survive failures.
 
-Everything runs for real: FRR on hosts and routers in network namespaces, Fairlead's server, an agent on each host, the
-unmodified `openstack` command. It can be run again and again; each run begins anew.
+Everything is real: FRR on hosts and routers in network namespaces, Fairlead's server, an agent on each host, the
+unmodified `openstack` command. Each run starts from the beginning.
 """
 
 import os
@@ -19,9 +19,9 @@ from fairlead.lab.native.declaring import declare
 
 LAB = os.environ.get("FAIRLEAD_DEMO_LAB", "native")
 LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", "127.0.0.1:9878")
-"""Another place than that of `make demo`, which may be there still."""
+"""Different from the address of `make demo`, which may be running."""
 POOLS = {4: "203.0.113.0/24", 6: "2001:db8:f::/64"}
-"""What hosts announce: within what the files in `examples/native` let through."""
+"""Announced prefixes, which the files in `examples/native` permit."""
 MEMBERS = {"web1": ("host1", 2), "web2": ("host2", 1), "web3": ("host3", 1)}
 CLIENTS = {"client1": "outside", "client2": "host2"}
 CONNECTIONS = 400
@@ -73,7 +73,7 @@ def plug_machines(lab: NativeLab) -> None:
 
 
 def build_load_balancers(client: Client, lab: NativeLab) -> dict[str, str]:
-    """One over IPv4 and TCP, one over IPv6 and UDP. Answers the VIP of each."""
+    """Create one load balancer over IPv4 and TCP, and one over IPv6 and UDP. Returns their VIPs."""
     say("Addresses that hosts announce, which an operator declares; on them two load balancers, weights 2:1:1")
     client.make("network create public --share --provider-network-type announced", "provider:network_type")
     for version, pool in POOLS.items():
@@ -123,7 +123,7 @@ def show_table(lab: NativeLab, vips: dict[str, str]) -> None:
 
 
 def steady(vips: dict[str, str]) -> Load:
-    """Flows that stay, and new ones all the time."""
+    """Persistent flows, and continuous new ones."""
     targets = (Target(to=vips["shop"], port=80), Target(to=vips["dns"], port=80, protocol=Protocol.UDP))
     return Load(targets=targets, rate=50, count=5000, held=HELD, seconds=90, period=0.3)
 
@@ -173,7 +173,7 @@ def lose_a_host(lab: NativeLab, service: serving.Service, vips: dict[str, str]) 
 
 
 def await_open(lab: NativeLab) -> None:
-    """The flows of TCP are there."""
+    """Wait until the TCP flows are established."""
     for _ in range(100):
         words = ("ss", "-Htn", "state", "established", "dport = :80")
         if len(lab.exec("client1", words).splitlines()) >= HELD // 2:

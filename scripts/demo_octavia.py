@@ -1,7 +1,7 @@
-"""The demo inside an OpenStack: a real Keystone, Neutron (ML2/OVN) and Octavia, with Fairlead as Octavia's provider.
+"""The demo in an OpenStack: a real Keystone, Neutron (ML2/OVN) and Octavia, with Fairlead as Octavia's provider.
 
-Everything runs for real, in and beside a lab of two compute nodes, and is made with the unmodified `openstack` command
-by a user who finds the services in Keystone's catalogue. It ends with the demo, and each run begins anew.
+Everything is real, runs with a lab of two compute nodes, and is created with the unmodified `openstack` command by a
+user who finds the services in Keystone's catalogue. It ends with the demo, and each run starts from the beginning.
 """
 
 import sys
@@ -86,7 +86,7 @@ def build_networks(stack: Cloud) -> None:
 
 
 def build_balancer(stack: Cloud) -> tuple[str, str]:
-    """The address inside, and outside."""
+    """Create the load balancer; return its internal and its floating address."""
     made = shown(stack, "alice", "loadbalancer create --name shop --vip-subnet-id blue-v4 --provider fairlead --wait")
     shown(stack, "alice", "loadbalancer listener create --name in --protocol TCP --protocol-port 80 --wait shop")
     pool = "--protocol TCP --lb-algorithm SOURCE_IP_PORT"
@@ -108,7 +108,7 @@ def table(stack: Cloud, asked: dict[str, str]) -> None:
 
 
 def shown(stack: Cloud, user: str, line: str) -> Any:
-    """A command of this user's, shown as it runs."""
+    """Run and print a command of this user."""
     print(f"{BOLD}{user}$ openstack {line}{END}", flush=True)
     quiet = line.startswith(("router add", "router remove"))
     return stack.openstack(user, line if quiet else f"{line} -f json")

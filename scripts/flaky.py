@@ -31,7 +31,7 @@ TESTS = ROOT / "tests"
 FOLDER = ROOT / ".flaky"
 RUNS = FOLDER / "runs.jsonl"
 ROUNDS, BUSY = 20, 4
-MAX_SECONDS = 3600  # of one run of one module
+MAX_SECONDS = 3600  # limit for one run of one module
 WAITING = "harness.waiting"
 BUSY_PROGRAM = "while True:\n    pass"
 
@@ -71,7 +71,7 @@ def run_rounds(modules: Sequence[str], rounds: int) -> None:
 
 
 def run(module: str) -> dict[str, str]:
-    """Which of its tests failed, and the end of each failure."""
+    """Failed tests of the module, with the end of each failure."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", module]
@@ -106,7 +106,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def report(modules: Sequence[str], *, as_json: bool) -> int:
-    """How often each module ran, on any sources, and each test that failed, with the end of its last failure."""
+    """Print how often each module ran, with any sources, and each failed test with the end of its last failure."""
     ran, failed, texts = Counter[str](), Counter[str](), dict[str, str]()
     tests: dict[str, set[str]] = defaultdict(set)
     for row in rows():
@@ -125,7 +125,7 @@ def report(modules: Sequence[str], *, as_json: bool) -> int:
 
 
 def digest() -> str:
-    """Of all that a test runs: a run on other sources does not count."""
+    """Hash of all sources that a test runs: runs with other sources do not count."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "src", "tests"],
         cwd=ROOT,
@@ -146,7 +146,7 @@ def is_below(module: str, paths: Sequence[str]) -> bool:
 
 
 def waiting_modules() -> list[str]:
-    """Paths below the root."""
+    """Paths relative to the root."""
     found = (path for path in TESTS.rglob("test_*.py") if "harness" not in path.parts and waits(path))
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
@@ -158,7 +158,7 @@ def waits(path: Path) -> bool:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Modules of the harness that a module imports; those that it names in `from package import module` too."""
+    """Modules of the harness that a module imports, including those named in `from package import module`."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.ImportFrom(module=str(module), level=0) if module.partition(".")[0] == "harness":

@@ -26,9 +26,9 @@ from planting import Forks, planted
 
 ROOT = Path(__file__).parent.parent
 TOGETHER = 2
-"""At once: beside tests that wait most of the time."""
+"""Concurrent runs, in parallel with tests that wait most of the time."""
 FOREVER = 900
-"""Seconds: the stories take twenty on a machine that does nothing else, and this is done beside everything else."""
+"""Seconds; the stories take twenty on an idle machine, and this one may be busy."""
 
 
 HOSTS = (
@@ -42,7 +42,7 @@ HOSTS = (
     "tests/model/test_host_proxies.py",
     "tests/model/test_own_addresses.py",
 )
-"""Of plain hosts that serve announced VIPs."""
+"""Tests of plain hosts that serve announced VIPs."""
 STORIES = ("tests/toy", "tests/cases", "tests/haproxy/test_stories.py")
 
 
@@ -53,7 +53,7 @@ class Mutant:
     before: str
     after: str
     tests: tuple[str, ...] = STORIES
-    """That have to notice."""
+    """Tests that must fail."""
 
 
 MUTANTS = (
@@ -1192,7 +1192,8 @@ MUTANTS = (
 
 
 def survives(mutant: Mutant) -> bool:
-    """With a copy of all sources and a pytest of its own: for what only an import does."""
+    """Whether the tests pass with a copy of the mutated sources, in a new pytest process, for changes of import
+    time."""
     with tempfile.TemporaryDirectory(prefix="fairlead-mutant-") as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         target = Path(folder) / "src" / "fairlead" / mutant.file
@@ -1201,7 +1202,7 @@ def survives(mutant: Mutant) -> bool:
         environment = {**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=FOREVER, check=False)
-        except subprocess.TimeoutExpired:  # a story that does not end is a story that fails
+        except subprocess.TimeoutExpired:  # a story that does not end counts as failed
             return False
     return run.returncode == 0
 
@@ -1211,7 +1212,7 @@ def module_of(mutant: Mutant) -> str:
 
 
 def changed_mutants(base: str) -> list[str]:
-    """Names of those planted in files of the product that differ from `base`, or whose tests do."""
+    """Names of mutants in files of the product that differ from `base`, or whose tests differ."""
     changed = [path.removeprefix("src/fairlead/") for path in changed_files(base or default_base())]
     return [
         each.name for each in MUTANTS if each.file in changed or any(path.startswith(each.tests) for path in changed)
@@ -1238,7 +1239,7 @@ def main(names: list[str]) -> int:
     def ended(name: str, noticed: bool | None) -> None:
         if noticed:
             tell(name, lives=False)
-        else:  # it cannot be planted so, or is one of what is computed while modules are imported
+        else:  # it changes code of import time, or cannot be planted otherwise
             again.append(name)
 
     forks = Forks(

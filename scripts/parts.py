@@ -24,9 +24,9 @@ class Part:
     name: str
     text: str
     targets: tuple[str, ...]
-    """Of the Makefile, one after the other."""
+    """Targets of the Makefile, in their order."""
     covers: tuple[str, ...]
-    """Folders and files below the root, as prefixes of paths."""
+    """Prefixes of paths relative to the root."""
 
 
 OVN = (
@@ -196,7 +196,7 @@ def needed_by(changed: Iterable[str]) -> list[Part]:
 
 
 def changed_files(base: str) -> list[str]:
-    """Those that differ from the common ancestor with `base`, and those that git does not know yet."""
+    """Files that differ from the common ancestor with `base`, and untracked ones."""
     ancestor = git("merge-base", base, "HEAD").strip()
     return sorted({*git("diff", "--name-only", ancestor).split(), *git("ls-files", "-o", "--exclude-standard").split()})
 

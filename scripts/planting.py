@@ -1,7 +1,7 @@
-"""Plant bugs into modules that are imported already, each in a fork of one process: tests are collected once.
+"""Plants bugs into imported modules, each in a fork of one process, so that tests are collected once.
 
-Functions get the code of the changed source, wherever else they were imported to. What is done while a module is
-imported (constants, decorators, the bodies of classes) cannot be changed like that: `Planted.refuses` says so.
+Functions get the code of the changed source, including those imported elsewhere. Code of import time (constants,
+decorators, class bodies) cannot be changed this way; `planted` returns False for it.
 """
 
 import gc
@@ -19,15 +19,15 @@ from _pytest.runner import runtestprotocol
 
 
 def planted(module: str, before: str, after: str) -> bool:
-    """Give the functions of an imported module the code that they have where a piece of its text is another.
+    """Replace the code of an imported module's functions by that of a changed source.
 
-    False, with nothing changed, if the difference is one that only an import can make.
+    Returns False, without a change, if the difference is in code of import time.
     """
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None or not isinstance(found.loader, SourceLoader):
         return False
     source = Path(found.origin).read_text()
-    compiled = partial(found.loader.source_to_code, path=found.origin)  # with the steps that tests count, if they do
+    compiled = partial(found.loader.source_to_code, path=found.origin)  # with counted steps, if tests count them
     ours = list(_within(compiled(source)))
     theirs = list(_within(compiled(source.replace(before, after))))
     if [name for name, _ in ours] != [name for name, _ in theirs]:
@@ -49,7 +49,7 @@ def _functions(file: str) -> list[FunctionType]:
 
 
 def _within(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """It and all that is defined in it, in the order of the text."""
+    """A code object and all those defined in it, in the order of the source."""
     yield code.co_qualname, code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -57,25 +57,25 @@ def _within(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _place(code: CodeType) -> tuple[object, ...]:
-    """Where its text is: two may have one name and one line."""
+    """Position in the source, because two code objects may have the same name and line."""
     return code.co_qualname, *code.co_positions()
 
 
 def _itself(code: CodeType) -> tuple[object, ...]:
-    """What it does, without what is defined in it, and without its lines."""
+    """Content of a code object, without nested ones and line numbers."""
     constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, constants
 
 
 class Forks:
-    """A plug-in of pytest that runs the tests collected once for each bug, some at the same time.
+    """Plug-in of pytest that runs the collected tests for each bug, some of them concurrently.
 
     Args:
-        bugs: what plants each, by name, in its process: false if it cannot.
-        tests: of each: files and folders.
-        told: called with a name and whether a test noticed; None if the bug could not be planted like this.
-        together: how many at once.
-        forever: seconds after which a run counts as one that noticed: a story that does not end is one that fails.
+        bugs: function by name that plants the bug in its process, and returns False if it cannot.
+        tests: files and folders of tests by name.
+        told: callback with a name and whether a test failed; None if the bug could not be planted this way.
+        together: maximum number of concurrent runs.
+        forever: seconds after which a run counts as failed.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Forks:
                 code = NOTICED
                 try:
                     code = _run(items) if plant() else CANNOT
-                finally:  # whatever a bug does to pytest itself, its process ends here
+                finally:  # the process ends here, even if the bug affects pytest itself
                     os._exit(code)
             running[pid] = name
         while running:
@@ -124,7 +124,8 @@ UNNOTICED, NOTICED, CANNOT = 0, 1, 2
 
 
 def _run(items: list[pytest.Item]) -> int:
-    """Those first that look at most in the least time: the rows of each story, then its walks without faults."""
+    """Run the tests, first those with the best ratio of coverage to time: rows of each story, then walks without
+    faults."""
     ordered = sorted(
         items,
         key=lambda item: (item.get_closest_marker("extended") is not None, "[" in item.name and "faults" in item.name),

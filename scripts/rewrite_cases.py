@@ -1,4 +1,4 @@
-"""Rewrite the expected rows of every case file from the compilers. Read the diff before you believe it."""
+"""Rewrite the expected rows of every case file from the compilers. Review the diff before it is committed."""
 
 import sys
 from pathlib import Path
