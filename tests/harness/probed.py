@@ -153,7 +153,7 @@ BUSY = (Verdict.PENDING, STARVED)
 
 
 def outcome(standing: Standing) -> tuple[Verdict, str]:
-    """Verdict and error. A missed probe counts only if no probe succeeded before."""
+    """Verdict and error. The reason of a missed probe is included only while the verdict is PENDING."""
     missed = standing.missed if standing.verdict is Verdict.PENDING else ""
     return standing.verdict, standing.error or missed
 

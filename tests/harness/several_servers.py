@@ -80,7 +80,7 @@ async def all_say(wanted: Any, servers: list[Served]) -> None:
 
 
 async def begin(stack: AsyncExitStack, folder: Path, url: str, port: int) -> Served:
-    """Start a server whose OVN facts are those of all servers."""
+    """Start a server with the same facts from OVN as the others."""
     server = await stack.enter_async_context(serving(folder, url=url, port=port))
     server.observe(CHASSIS, {"one": ONE, "two": TWO})
     server.observe(PLUGGED, {machine: chassis for plugs in PLUGS.values() for machine, chassis in plugs.items()})

@@ -351,7 +351,7 @@ class World:
                         "lb_algorithm": random.choice(["SOURCE_IP", "SOURCE_IP_PORT"]),
                         "members": [
                             {"address": f"10.0.0.{number}", "protocol_port": 80, "weight": random.randrange(257)}
-                            for number in range(230, 230 + random.randrange(1, 7))  # not allocated to VIPs
+                            for number in range(230, 230 + random.randrange(1, 7))  # never allocated to VIPs
                         ],
                     },
                 }

@@ -15,7 +15,7 @@ from harness.waiting import wait_equal, wait_until
 
 
 class Northbound:
-    """Northbound database server of a lab. `mended` leaves it running."""
+    """Northbound database server of a lab. `breaking` leaves it running."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
