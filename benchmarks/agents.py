@@ -1,5 +1,4 @@
-"""A thousand agents on one server: delay of a change to all of them, duration of a storm of reconnects, memory per
-agent.
+"""A thousand agents on one server: delay of a change to all, duration of a storm of reconnects, memory per agent.
 
 Agents use TLS with a certificate and an address each; server and agents are two processes.
 

@@ -223,8 +223,10 @@ def measure_spread(site: Site, case: Case, connections: int) -> dict[str, object
 
 
 def ask(site: Site, case: Case, address: str, connections: int) -> Spread:
-    """Open connections from a fixed set of source ports. Flushes connection tracking first, because ports are
-    reused."""
+    """Open connections from a fixed set of source ports.
+
+    Flushes connection tracking first, because ports are reused.
+    """
     for node in site.lab.record.chassis:
         on_switch(site.lab, node.name, "dpctl/flush-conntrack")
     words = ["--to", address, "--port", str(VIP_PORT), "--protocol", case.protocol, "--connections", str(connections)]

@@ -293,8 +293,10 @@ async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
 
 
 async def drain(given: Given, told: Told) -> dict[str, str]:
-    """Drain another host, then let it serve again. Slots that it gives to this host keep a record of the previous
-    owner."""
+    """Drain another host, then let it serve again.
+
+    Slots that it gives to this host keep a record of the previous owner.
+    """
     known, kernel, found = given.now, kernel_memory(), dict[str, str]()
     host = known.hosts["h2"]
     for name, changed in (("is drained", replace(host, draining=True)), ("may serve again", host)):

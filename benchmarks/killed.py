@@ -1,5 +1,4 @@
-"""Three servers, an etcd cluster, and OVN's databases as clusters of three: killed, stopped and partitioned under
-writes.
+"""Three servers, an etcd cluster and OVN's database clusters: killed, stopped and partitioned while clients write.
 
     python benchmarks/killed.py                    1,000 steps and some minutes without; half an hour, needs root
     python benchmarks/killed.py --steps 40 --json  shorter, for programs

@@ -47,8 +47,11 @@ from harness.lab.site import Site, open_site
 
 LAB = "benchnear"
 HTTP, IPERF = 8100, 5201
-"""Ports of VIPs. Local IPs have the next ones: a member's kernel would assign a SYN from a remembered client port to
-the old connection of another service (see dataplane.py)."""
+"""Ports of VIPs. Local IPs have the next ones, so that services share no port of a member.
+
+A member's kernel would assign a SYN from a remembered client port to the old connection of another service (see
+dataplane.py).
+"""
 MEMBERS = {"here": "chassis1", "there": "chassis2"}
 CLIENT = "client"
 SERVER = """frontend f

@@ -187,8 +187,7 @@ def northbound(folder: Path) -> Iterator[str]:
 
 
 def monitors() -> dict[str, TableMonitor]:
-    """Monitored columns of the driver, for every row: the other clients cannot filter by the mark before they
-    connect."""
+    """Monitored columns of the driver, for every row, because other clients cannot filter by the mark."""
     return {table: replace(found, where=()) for table, found in MARK.monitors().items() if table in TABLES}
 
 

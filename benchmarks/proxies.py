@@ -119,8 +119,10 @@ def make(site: Site, network: str, members: Sequence[str]) -> Any:
 
 
 def listener(site: Site, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
-    """Listener with members of both IP versions: a proxy connects a client to either, the switch to those of its
-    version."""
+    """Listener with members of both IP versions.
+
+    A proxy connects a client to either, the switch to those of its version.
+    """
     bodies = [
         {"name": name, "address": site.address(name, version), "protocol_port": PORT}
         for name in members[:2]
@@ -184,8 +186,10 @@ class Changing:
     """Makes changes one after the other, and counts processes."""
 
     def __init__(self, bench: Bench, balancer: Any, more: str, rate: int) -> None:
-        """Prepare the changes. `more` is a machine that is added and removed; `rate` limits changes per second, 0 does
-        not."""
+        """Prepare the changes.
+
+        `more` is a machine that is added and removed. `rate` limits changes per second; 0 is unlimited.
+        """
         self._pause = 1 / rate if rate else 0.0
         self._api, self._site, self._balancer, self._more = bench.site.cloud.load_balancer, bench.site, balancer, more
         of = {"load_balancer_id": balancer.id}

@@ -111,8 +111,10 @@ class Bench:
     client: httpx.Client = field(default_factory=httpx.Client)
 
     def start(self, program: Sequence[str] = ("-m", "fairlead.cli", "server"), **environment: str) -> None:
-        """Start the server, and wait until it serves. Its PID file is in the lab's folder, so taking the lab down ends
-        it."""
+        """Start the server, and wait until it serves.
+
+        Its PID file is in the lab's folder, so taking the lab down ends it.
+        """
         folder = self.lab.layout.directory / "fairlead"
         folder.mkdir(exist_ok=True)
         environment |= {
@@ -224,8 +226,10 @@ def changes_alone(bench: Bench) -> Results:
 
 
 def posts(bench: Bench, count: int) -> list[float]:
-    """Durations of creating load balancers on the network with bound ports. Each is deleted, so the size is
-    constant."""
+    """Durations of creating load balancers on the network with bound ports.
+
+    Each is deleted, so the size is constant.
+    """
     took = []
     for _ in range(count):
         began = perf_counter()
@@ -363,8 +367,7 @@ def unbind(bench: Bench, names: list[str]) -> None:
 
 
 def changes_with_ovn(bench: Bench, which: str) -> Results:
-    """Durations by component: Fairlead until the Northbound has the row, northd until the Southbound has it, then the
-    nodes."""
+    """Durations by component: Fairlead to the Northbound, northd to the Southbound, then the nodes."""
     say(f"changes with {which} bound on both nodes")
     change, (row, vip) = bench.change(), row_of(bench)
     shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}

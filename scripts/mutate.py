@@ -1192,8 +1192,7 @@ MUTANTS = (
 
 
 def survives(mutant: Mutant) -> bool:
-    """Whether the tests pass with a copy of the mutated sources, in a new pytest process, for changes of import
-    time."""
+    """Whether the tests pass in a new process with a copy of the mutated sources, for changes of import time."""
     with tempfile.TemporaryDirectory(prefix="fairlead-mutant-") as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         target = Path(folder) / "src" / "fairlead" / mutant.file

@@ -124,8 +124,7 @@ UNNOTICED, NOTICED, CANNOT = 0, 1, 2
 
 
 def _run(items: list[pytest.Item]) -> int:
-    """Run the tests, first those with the best ratio of coverage to time: rows of each story, then walks without
-    faults."""
+    """Run the tests, those first that cover most in the least time: rows of each story, then walks without faults."""
     ordered = sorted(
         items,
         key=lambda item: (item.get_closest_marker("extended") is not None, "[" in item.name and "faults" in item.name),

@@ -156,8 +156,7 @@ def test_all_that_matters_is_among_them() -> None:
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_text_in_any_field_is_refused_or_means_itself_alone(text: str) -> None:
-    """Everything else equals the result of a plain text: the same directives with the same words in the same
-    sections."""
+    """Everything else equals the result of a plain text: the same directives and words in the same sections."""
     for path in somewhere():
         for form in FORMS:
             found = directives(path, form, text)

@@ -1,5 +1,4 @@
-"""TLS of listeners and pools with a real HAProxy: certificates, versions, client certificates, and changes at run
-time."""
+"""TLS of listeners and pools with a real HAProxy: certificates, versions, client certificates, changes at run time."""
 
 import shutil
 import socket
@@ -214,8 +213,7 @@ def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(
 def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
     pems: Mapping[str, str], asked: str, status: int, passed: str | None
 ) -> None:
-    """With an authority the members' names are checked; a client without SNI accepts any certificate of the
-    authority."""
+    """With an authority the members' names are checked, except for clients without SNI."""
     files = secrets(pems, (CERTIFICATE, "a.example"), (AUTHORITY, "ca"))
     with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
         its = pool("p", as_member(found), tls=PoolTls(enabled=True, ca_container_ref="ca"))

@@ -1,8 +1,7 @@
-"""Arbitrary texts of tenants, without validation by a front end, are rejected, or HAProxy accepts the configuration and
-it has no other directive.
+"""Arbitrary texts of tenants are rejected, or HAProxy accepts the configuration, and it has no other directive.
 
-The class of defects is that of CVE-2026-94571, CVE-2026-94572 and CVE-2026-1784: directives in URLs, cipher lists and
-values of rules.
+No front end validates the texts in these tests. The class of defects is that of CVE-2026-94571, CVE-2026-94572 and
+CVE-2026-1784: directives in URLs, cipher lists and values of rules.
 """
 
 import tempfile

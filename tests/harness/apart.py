@@ -1,5 +1,7 @@
-"""Unnamed network namespaces, held by a file descriptor or by the processes in them. The kernel removes an unused
-one."""
+"""Unnamed network namespaces, held by a file descriptor or by the processes in them.
+
+The kernel removes an unused one.
+"""
 
 import ctypes
 import os
@@ -24,8 +26,10 @@ def require_root(*programs: str) -> None:
 
 
 class Apart:
-    """A network namespace. In `with namespace.inside()` the calling thread is inside; sockets created there stay
-    there."""
+    """A network namespace.
+
+    In `with namespace.inside()` the calling thread is inside; sockets created there stay there.
+    """
 
     def __init__(self) -> None:
         before = os.open(_HERE, os.O_RDONLY)

@@ -53,8 +53,7 @@ def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
 
 
 def _in_steps(given: Compile) -> CompileInSteps:
-    """Cooperative steps of the product's own compiler, which yields as it does in a server; a test double runs in one
-    step."""
+    """Cooperative steps of the product's own compiler. A test double runs in one step."""
     return compile_in_steps if given is compile_owner else in_one_step(given)
 
 
@@ -111,8 +110,7 @@ class Inside:
     ids: Any = field(default_factory=lambda: count(1))
 
     def new_id(self) -> str:
-        """Sequential UUIDs, equal in every run, so that anything derived from ids (such as the chosen address) is
-        stable."""
+        """Sequential UUIDs, equal in every run, so that values derived from ids, such as addresses, are stable."""
         return f"00000000-0000-4000-8000-{next(self.ids):012d}"
 
     async def rest(self) -> None:
@@ -129,8 +127,10 @@ class Inside:
         return await self.client.request(method, path, json=body)
 
     async def good(self, method: str, path: str, body: object = None) -> Any:
-        """Body of the response to a call that must succeed. Reconciles until nothing is left to do before it
-        returns."""
+        """Body of the response to a call that must succeed.
+
+        Reconciles until nothing is left to do before it returns.
+        """
         answer = await self.call(method, path, body)
         assert answer.status_code < 300, answer.text
         await self.rest()
@@ -164,8 +164,10 @@ async def inside(
     deployment: Deployment = PLAIN,
     url: str = "",
 ):
-    """Run a front end. `url` names the store, which other servers may share; the default is a SQLite file in
-    `folder`."""
+    """Run a front end.
+
+    `url` names the store, which other servers may share; the default is a SQLite file in `folder`.
+    """
     store = await open_store(url or f"sqlite://{folder}/store.db")
     model = await Model.load(store, _in_steps(compile_owner), deployment.facts)
     driver = FakeDriver(references)

@@ -103,8 +103,7 @@ def the_rest(cli: Tried) -> None:
 
 
 def type_every_command(cli: Tried) -> None:
-    """Run all commands, on a server without any of these resources and without a load balancer of the project
-    `default`."""
+    """Run all commands, on a server without these resources and without load balancers of the project `default`."""
     cli.any("network create net")
     cli.any("subnet create sub --network net --subnet-range 10.0.0.0/24")
     for story in (quotas, flavors, zones, the_rest):

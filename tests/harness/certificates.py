@@ -76,8 +76,10 @@ class Authority:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def issue(self, name: str, *addresses: str, key: Key | None = None, subject: str = "") -> Issued:
-        """Issue a certificate for a DNS name and addresses. The subject's common name is `subject`, by default
-        `name`."""
+        """Issue a certificate for a DNS name and addresses.
+
+        The subject's common name is `subject`, by default `name`.
+        """
         key = key or new_key()
         names = [x509.DNSName(name), *(x509.IPAddress(ip_address(each)) for each in addresses)]
         made = _begun(subject or name, self.certificate.subject, key)

@@ -1,5 +1,7 @@
-"""Starts a program with the restrictions of a systemd unit file, on machines without systemd: user, capabilities,
-read-only file system, system call filter and address families (systemd.exec(5)). Usage, as root:
+"""Starts a program with the restrictions of a systemd unit file, on machines without systemd.
+
+The restrictions are user, capabilities, read-only file system, system call filter and address families
+(systemd.exec(5)). Usage, as root:
 
     python confined.py UNIT[:DROP-IN...] WRITABLE[:WRITABLE...] COMMAND...
 

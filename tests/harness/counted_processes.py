@@ -1,7 +1,7 @@
-"""Step limit for servers and agents that end-to-end tests start, enabled by COUNT_STEPS=1 as in `make test-all
-PART=long`.
+"""Step limit for servers and agents that end-to-end tests start.
 
-Without it these processes run on uvloop, as in production, and are not counted.
+COUNT_STEPS=1 enables it, as in `make test-all PART=long`. Without it these processes run on uvloop, as in production,
+and are not counted.
 """
 
 import os

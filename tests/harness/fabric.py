@@ -1,5 +1,4 @@
-"""Three plain hosts with one member each, a router that routes the VIPs to the host of the test's choice, and a
-client."""
+"""Three plain hosts with one member each, a router that routes the VIPs to a host chosen by the test, and a client."""
 
 import asyncio
 import contextlib
@@ -242,8 +241,7 @@ def _link(near: Apart, device: str, far: Apart, other: str, its: tuple[str, ...]
 
 @contextmanager
 def answering(where: Apart, name: str, port: int = BEHIND) -> Iterator[None]:
-    """Answer each TCP request and UDP packet with the member's name, and the request `from` with the client's
-    address."""
+    """Answer requests over TCP and UDP with the member's name, and the TCP request `from` with the client's address."""
     with where.inside():
         listener = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=500)
         packets = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -281,8 +279,7 @@ def _talk(taken: socket.socket, name: str) -> None:
 
 
 def _echo(packets: socket.socket, name: str) -> None:
-    """Answer UDP packets. The source address of an answer is the requested address, because the machine has only
-    one."""
+    """Answer UDP packets, from the requested address, because the machine has only one."""
     with contextlib.suppress(OSError):
         while True:
             asked, client = packets.recvfrom(65536)

@@ -84,8 +84,10 @@ class Site:
         await eventually(lambda: self.try_(owner, rows), f"{owner} is applied", is_enough=lambda wait: not wait)
 
     async def try_(self, owner: Owner, rows: Rows) -> float:
-        """Seconds until the next attempt is due, or 0.0 after success. Waits for work that the driver finishes by
-        itself."""
+        """Seconds until the next attempt is due, or 0.0 after success.
+
+        Waits for work that the driver finishes by itself.
+        """
         while True:
             self.settled.clear()
             try:

@@ -440,8 +440,7 @@ def _known_balancer(documents: Documents, owner: Owner) -> LoadBalancer:
 
 
 def _proxy(documents: Documents, chassis: str, network: str, *words: str) -> Port:
-    """Port of a proxy: of a network, a router's gateway (`at=`), or a project on a shared network
-    (`model/proxies.py`)."""
+    """Port of a proxy: of a network, a router's gateway (`at=`), or a project on a shared network (`of=`)."""
     where = next((word[3:] for word in words if word.startswith("at=")), network)
     guest = next((word[3:] for word in words if word.startswith("of=")), "")
     addresses = [word for word in words if "=" not in word]

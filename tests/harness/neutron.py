@@ -225,8 +225,7 @@ class Rtr:
         return f"{self.name}-{'-'.join(addresses)}"
 
     def join(self, net: Net, *addresses: str, gateway: bool = False, attached: bool = True) -> Iterator[Json]:
-        """Insert a router's port: like any other port first, then, when the router takes it (`attached`), with both
-        ends."""
+        """Insert a router's port: first like any other port, then, when the router takes it (`attached`), both ends."""
         port = self.port_name(net, *addresses)
         port_id = net.port_id(port)
         yield from net.port(

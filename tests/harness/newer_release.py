@@ -1,8 +1,8 @@
-"""A hypothetical next release of Fairlead: the current program with one more document format, and with additional
-fields in each part of the messages between agents and servers.
+"""A hypothetical next release of Fairlead: one more document format, and additional fields in messages.
 
-`harness/next_format.py` defines which documents the previous format cannot express. Tests use this program only to
-check how two releases handle each other's documents and messages.
+The fields are in each part of the messages between agents and servers. `harness/next_format.py` defines which documents
+the previous format cannot express. Tests use this program only to check how two releases handle each other's documents
+and messages.
 """
 
 import sys

@@ -18,8 +18,10 @@ DATABASE = "OVN_Northbound"
 QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.005, longest_pause=0.02)
 """Client timing: reconnect as soon as the server is back, and never time out on a busy server."""
 REASONS_OF_A_KILL = ("closed by the server", f"[Errno {errno.ECONNRESET}] {os.strerror(errno.ECONNRESET)}")
-"""Reasons for the end of a connection to a killed process: the kernel resets a connection with unread input (RFC 1122,
-section 4.2.2.13)."""
+"""Reasons for the end of a connection to a killed process.
+
+The kernel resets a connection with unread input (RFC 1122, section 4.2.2.13).
+"""
 
 
 def require_ovsdb_server() -> None:

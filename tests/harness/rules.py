@@ -1,5 +1,7 @@
-"""Rules for tests, checked on the syntax tree: no clock, no sleep, no waiting loop, no event loop run by hand, and no
-import from a test module. `tests/test_rules.py` checks all tests."""
+"""Rules for tests, checked on the syntax tree by `tests/test_rules.py`.
+
+A test has no clock, no sleep, no waiting loop, no event loop run by hand, and no import from a test module.
+"""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -53,8 +53,7 @@ def refused(status: int, words: str) -> Iterator[None]:
 
 
 def check_queries(resource: Any, listed: Callable[..., Iterable[Any]]) -> None:
-    """Assert that a list filtered by each attribute the SDK supports contains the resource, and with a wrong value does
-    not."""
+    """Assert that each filter of the SDK finds the resource by its value, and not by another value."""
     for name in sorted(type(resource)._query_mapping._mapping.keys() - NOT_A_FILTER):
         value = resource.to_dict().get(name)
         if value in (None, [], {}):

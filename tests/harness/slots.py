@@ -12,8 +12,7 @@ COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def keys(table: Sequence[int]) -> tuple[int, ...]:
-    """Member of each hash value, repeated to the largest table size so that tables of different sizes are
-    comparable."""
+    """Member of each hash value, repeated to the largest table size to compare tables of different sizes."""
     return tuple(table) * (LARGEST // len(table)) if table else ()
 
 

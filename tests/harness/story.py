@@ -208,8 +208,10 @@ WORDS = {
     "pool.algorithm": "lb_algorithm",
     "pool.health_monitor": "health monitors of type",
 }
-"""Octavia's names of attributes, as in its errors. The front end's own table needs packages that pure tests do not
-have."""
+"""Octavia's names of attributes, as in its errors.
+
+The front end's own table needs packages that pure tests do not have.
+"""
 
 
 def tell_feature(asked: Feature | str) -> str:

@@ -42,8 +42,10 @@ class Supervised:
 def supervised(
     folder: Path, command: Sequence[str], environment: Mapping[str, str], through: Sequence[str] = ()
 ) -> Iterator[Supervised]:
-    """Run `fairlead command...`, and yield when it is ready. `through` is a prefix that starts it with fewer
-    privileges."""
+    """Run `fairlead command...`, and yield when it is ready.
+
+    `through` is a prefix that starts it with fewer privileges.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
         where = folder / f"{command[0]}.notify"
         where.unlink(missing_ok=True)

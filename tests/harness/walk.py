@@ -1,5 +1,4 @@
-"""Walks through a story's states: every path to a state must end with the same rows, and a restart must change
-nothing."""
+"""Walks through a story's states: every path must end with the same rows, and a restart must change nothing."""
 
 import asyncio
 import random
@@ -55,8 +54,10 @@ class Site:
 
 
 class Remembering:
-    """Cache of compiled rows per view. A compiler is a pure function, and every resync calls it with the same
-    arguments."""
+    """Cache of compiled rows per view.
+
+    A compiler is a pure function, and every resync calls it with the same arguments.
+    """
 
     def __init__(self, compile_in_steps: CompileInSteps) -> None:
         self._compile = compile_in_steps
@@ -135,8 +136,10 @@ class World:
             site.reconciler.mark(self._in_order(site.where, dirty) if site.where.chassis else dirty)
 
     def _in_order(self, where: Where, owners: Iterable[Owner]) -> list[Owner]:
-        """Owners in the order in which a node receives them: owners that left its slice are last, even if others have
-        them."""
+        """Owners in the order in which a node receives them.
+
+        Owners that left its slice are last, even if others have them.
+        """
         view = view_of(self.snapshot, where)
         gone = {each for each in owners if each.kind not in WITHOUT_DOCUMENTS and view.find(each) is None}
         there = sorted({*owners} - gone, key=creation_order)
@@ -154,8 +157,7 @@ class World:
         raise AssertionError(f"not at rest after {PATIENCE} steps")
 
     async def check(self, state: State) -> None:
-        """Assert that the rows are those of the story and all is ACTIVE, and that neither a restart nor a resync
-        changes a row."""
+        """Assert that the rows are the story's, all is ACTIVE, and neither a restart nor a resync changes a row."""
         for site in self.sites:
             lines = [str(row) for rows in site.driver.rows.values() for row in rows.values()]
             assert (site.where, sorted(lines)) == (site.where, wanted_rows(state, site.where))

@@ -1,5 +1,4 @@
-"""End to end: machines with a cached MAC address of a port reach the address when it becomes, or is no longer, a Local
-IP.
+"""End to end: machines with a cached MAC address of a port follow when its address becomes a Local IP, and back.
 
 Each has resolved the address just before, and would keep the entry for at least half an hour (arp(7), half of
 base_reachable_time). Only an agent changes it.

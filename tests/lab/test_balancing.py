@@ -24,8 +24,10 @@ CHI_SQUARE_9 = 33.7
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Dual-stack networks: blue and green joined by a router, and lonely without one. Ten members on blue, clients on
-    all."""
+    """Dual-stack networks: blue and green joined by a router, and lonely without one.
+
+    Ten members on blue, clients on all.
+    """
     site = open_site(lab)
     site.network("blue", "10.0.0.0/24", "fd00:a::/64")
     site.network("green", "10.0.1.0/24", "fd00:b::/64")
@@ -149,8 +151,7 @@ def test_a_drained_member_keeps_its_connections_and_gets_no_new_one(site: Site, 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_persistence_keeps_a_client_with_its_member(site: Site, protocol: Protocol, version: int):
-    """A client keeps its member from the first connection on, for all source ports, and added members take only their
-    share."""
+    """A client keeps its member from the first connection on, on all ports; added members take only their share."""
     persistence: dict[str, object] = {"type": "SOURCE_IP"}
     if protocol is Protocol.UDP:
         persistence["persistence_timeout"] = 60

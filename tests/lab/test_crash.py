@@ -152,8 +152,7 @@ def tear_down(server: Server, lab: Lab) -> None:
 
 
 def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
-    """In every fifth round OVN's database is killed too, shortly before the server would get responses to its
-    writes."""
+    """In every fifth round OVN's database is killed too, shortly before it would confirm the server's writes."""
     chance, node_counts = random.Random(7), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server:
         subnet = build(server)

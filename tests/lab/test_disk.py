@@ -224,8 +224,10 @@ def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: 
 
 
 async def test_a_disk_that_fills_up_while_the_log_is_copied_loses_nothing(disk: Path):
-    """After a commit SQLite copies a log of 1,000 pages into the database. The copy may fail without losing the
-    commit."""
+    """After a commit SQLite copies a log of 1,000 pages into the database.
+
+    The copy may fail without losing the commit.
+    """
     subprocess.run(["mount", "-o", f"remount,size={2 * SIZE}", disk], check=True)
 
     store = await SqliteStore.open(disk / "fairlead.db")

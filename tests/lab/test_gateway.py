@@ -192,8 +192,7 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
-    """Each connection is counted once, on the chassis with the gateway, by the VIP's own address and by a floating
-    IP."""
+    """Each connection is counted once, on the gateway's chassis, by the VIP's own address and by a floating IP."""
     with (
         site.counting(),
         site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
@@ -267,8 +266,7 @@ def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_who_sends_too_much_from_outside_is_told(site: Site, version: int):
-    """Internal networks have an MTU of 1,442, the external one of 1,500: the gateway sends an ICMP error for machines
-    and VIPs."""
+    """Internal networks have an MTU of 1,442, the external one of 1,500, so the gateway sends an ICMP error."""
     with site.balancer(f"bay-v{version}", ["b2"], protocol="UDP", version=version) as balancer:
         for to in (site.address("b2", version), balancer.vip):
             question = f"ping -{version} -M do -s 1440 -c2 -i0.2 -w30 {to} 2>&1 || true"
@@ -291,8 +289,10 @@ for source in sys.argv[3:]:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_persistence_for_clients_outside(site: Site, version: int):
-    """Affinity is by source address. Over IPv6 OVN has no field for it and uses the MAC, so clients behind a router are
-    one."""
+    """Affinity is by source address.
+
+    Over IPv6 OVN has no field for it and uses the MAC, so clients behind a router are one.
+    """
     base = {4: "203.0.113.{}", 6: "2001:db8::{}"}[version]
     clients = [base.format(number) for number in range(101, 113)]
     for client in clients:

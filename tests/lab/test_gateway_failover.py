@@ -43,8 +43,9 @@ def await_active_chassis(site: Site) -> str:
 
 
 def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
-    """The stopped chassis answers no BFD probes. After it resumes, OVN fails back at some time, and connections are
-    answered by either.
+    """OVN fails over when a chassis stops, and fails back at some time after it resumes.
+
+    The stopped chassis answers no BFD probes. Connections are answered by either chassis.
 
     All its processes are stopped. If only its switch were, its ovn-controller would use the last BFD state that the
     switch wrote, and claim the gateway back from the other chassis twice a second.

@@ -247,8 +247,10 @@ def wait_answers(site: Site, client: str, wanted: Mapping[Target, str]) -> None:
 
 
 def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one_to_the_fallback(site: Site):
-    """A Local IP of each IP version with a monitor of each type. Two replicas are on the clients' chassis, one is
-    not."""
+    """A Local IP of each IP version with a monitor of each type.
+
+    Two replicas are on the clients' chassis, one is not.
+    """
     site.machines("rose", dict.fromkeys(OWNERS, "chassis2"), serve=[PORT])
     with ExitStack() as stack:
         for name in OWNERS:

@@ -112,7 +112,7 @@ def nodes(site: Site) -> Iterator[Nodes]:
 
 @contextmanager
 def rows_watched(lab: Lab) -> Iterator[Callable[[], list[str]]]:
-    """Observed changes of OVN's load balancers: removing a working member fails no connection."""
+    """Observed changes of OVN's load balancers, because the removal of a working member would fail no connection."""
     columns = ("OVN_Northbound", "Load_Balancer", "vips")
     with subprocess.Popen(
         lab.command(CENTRAL, ["ovsdb-client", "monitor", "--format=csv", lab.layout.northbound, *columns]).argv,

@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.lab]
 MEMBERS = {"hazel1": "chassis1", "hazel2": "chassis2", "hazel3": "chassis2"}
 CLIENTS = {"hears1": "chassis1", "hears2": "chassis2"}
 TELLS, ANSWERS, GREETED = 8081, 8080, 8082
-"""Ports of each member: `telling.py`; the lab's own server, which keeps connections; `telling.py` with a required PROXY
-header."""
+"""Ports of each member: `telling.py`; the lab's own server, for long connections; `telling.py` with a PROXY header."""
 RULES = 80
 ACTIONS, WRK, COOKIES, APP_COOKIES, WEIGHTS, BACKUPS, SLOW_MEMBER, NO_MEMBER, METRICS, HEADERS = range(81, 91)
 LEAST, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED, PROXY, PROXYV2 = range(9000, 9007)
@@ -353,7 +352,7 @@ with opened(other) as patient, opened(own) as idle:
     ("port", "says"), [(IDLE_CLIENT, ""), (IDLE_CLIENT, "hello\n"), (IDLE_MEMBER, "hello\n"), (INSPECTED, "")]
 )
 def test_who_is_idle_is_cut_off_when_its_time_is_over(site: Site, vip: str, port: int, says: str):
-    """Of two idle connections the one whose listener has a timeout of one second is closed; the default is 50."""
+    """Only one of two idle connections is closed: its listener has a timeout of one second, the default is 50."""
     argv = [sys.executable, "-c", UNTIL_CUT, vip, str(port), str(LEAST), says]
     assert site.lab.exec("hears1", argv).strip() == "True"
 

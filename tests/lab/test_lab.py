@@ -405,8 +405,10 @@ def test_two_labs_run_side_by_side(lab: Lab, other: Layout) -> None:
 
 
 def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Path) -> None:
-    """The other root is the system itself in this test: its programs run as those of another root, and no mount is
-    left."""
+    """The other root is the system itself in this test.
+
+    Its programs run as those of another root, and no mount is left.
+    """
     before = mounts()
     with pytest.raises(LabError, match="no folder"):
         Lab.up(other.name, root=str(tmp_path / "nothing"))

@@ -101,8 +101,10 @@ class Hung:
 
 
 def lives(pid: int) -> bool:
-    """Whether the program runs. An exited one remains as a zombie, without a command line, until its parent waits for
-    it."""
+    """Whether the program runs.
+
+    An exited one remains as a zombie, without a command line, until its parent waits for it.
+    """
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     return False

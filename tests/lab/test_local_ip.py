@@ -30,8 +30,7 @@ def wood() -> Iterator[Wood]:
 
 
 def test_each_client_is_answered_on_its_chassis(wood: Wood):
-    """Replicas reach the owner, the owner reaches all machines, and all machines reach each replica by its own
-    address."""
+    """Replicas reach the owner, the owner reaches all machines, and these reach each replica by its own address."""
     with wood.owned() as local_ips:
         wood.expect(local_ips.addresses, EVERYBODY)
         for replica in ("one", "two"):
@@ -62,8 +61,10 @@ def passed(wood: Wood, fallback: str | set[str]) -> Mapping[str, str | set[str]]
 
 
 def test_replicas_get_packets_as_they_were_sent(wood: Wood):
-    """The mode passthrough, with each fallback. The second replica on a chassis takes over when the first is
-    removed."""
+    """The mode passthrough, with each fallback.
+
+    The second replica on a chassis takes over when the first is removed.
+    """
     with wood.owned("one", "two", ip_mode="passthrough") as local_ips, wood.having(local_ips, "one", "two", "other"):
         wood.expect(local_ips.addresses, passed(wood, OWNER))
         for fallback, words in REFUSALS:

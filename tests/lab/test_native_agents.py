@@ -1,5 +1,4 @@
-"""End to end on plain hosts: stock clients create load balancers, agents write them into kernels, and FRR announces
-them."""
+"""End to end on plain hosts: stock clients create load balancers, agents write them into kernels, FRR announces."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

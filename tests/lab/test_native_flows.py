@@ -20,8 +20,7 @@ pytestmark = pytest.mark.lab
 EVEN = [slot % 3 + 1 for slot in range(256)]
 TARGETS = tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
 STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=300, period=0.3, timeout=30)
-"""120 persistent flows, 30 of each IP version and protocol, with three requests per second each; 40 new ones per
-second."""
+"""120 persistent flows, 30 of each IP version and protocol, with three requests per second; 40 new ones per second."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
-"""End to end: members on the client's chassis are preferred, and connections stay with their member when that
-changes."""
+"""End to end: members on the client's chassis are preferred; connections stay with their member when that changes."""
 
 import os
 import signal
@@ -58,8 +57,7 @@ def near(site: Site, version: int = 4, protocol: Protocol = Protocol.TCP, **pool
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
 def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protocol: Protocol, version: int):
-    """A member that calls the VIP reaches itself; external clients reach all members, as does everyone without the
-    option."""
+    """A member that calls the VIP reaches itself. External clients, and all without the option, reach all members."""
     with near(site, version, protocol) as balancer:
         for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
             assert answers(site, client, balancer.vip, protocol) == {member}, client

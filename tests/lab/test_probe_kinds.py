@@ -1,5 +1,4 @@
-"""End to end: every type of monitor with agents, on servers that are correct, wrong, slow, silent, resetting or half
-open.
+"""End to end: every type of monitor with agents, on servers that work, fail, are slow, silent or half open, or reset.
 
 The machines belong to two tenants with identical addresses. A server that fails on one works on the other.
 """

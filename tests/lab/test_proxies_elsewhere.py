@@ -1,5 +1,7 @@
-"""End to end: proxies for VIPs on another project's network, on a gateway and behind a floating IP, of tenants with
-identical addresses; and the effect of a failed proxy on the clients of its node."""
+"""End to end: proxies for VIPs on another project's network, on a gateway and behind a floating IP.
+
+The tenants have identical addresses. One test measures the effect of a failed proxy on the clients of its node.
+"""
 
 import os
 import signal
@@ -30,8 +32,7 @@ GUESTS = {"gus": "chassis1", "hugo": "chassis2"}
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """market is shared. Each tenant has a network, and a router with interfaces on it and market and an external
-    gateway."""
+    """The shared network market, and for each tenant a network and a router on it, on market and outside."""
     site = open_site(lab, **OPTIONS)
     public = site.outside()
     site.network("market", "10.6.0.0/24", "fd00:6::/64", is_shared=True, project_id="town")

@@ -55,8 +55,10 @@ class Traces:
         return self._capsys.readouterr().out
 
     def is_balanced(self, client: str, balancer: Balancer, version: int) -> None:
-        """Assert that the packet is balanced among the members, and output at one's port. ovn-trace abbreviates UUIDs
-        in names."""
+        """Assert that the packet is balanced among the members, and output at one's port.
+
+        ovn-trace abbreviates names that are UUIDs.
+        """
         trace = self.of(client, balancer.vip, "sctp")
         addresses = (self._site.address(name, version) for name in MEMBERS)
         wanted = {f"[{each}]:{PORT}" if version == 6 else f"{each}:{PORT}" for each in addresses}

@@ -202,8 +202,10 @@ class Writer:
             self.unsure.discard(str(port))
 
     def ask(self, client: httpx.Client, method: str, path: str, thing: str, body: Any) -> httpx.Response | None:
-        """Response to a change, or None if a documented error rejected it. The object is unsure until the response
-        arrives."""
+        """Response to a change, or None if a documented error rejected it.
+
+        The object is unsure until the response arrives.
+        """
         self.unsure.add(thing)
         answer = client.request(method, path, json=body)
         if answer.status_code < 300:

@@ -65,10 +65,10 @@ def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(s
 
 
 def test_deaths_and_drains_in_two_families_move_no_key_of_a_survivor(site: Site):
-    """Six members of IPv4 and six of IPv6, with a monitor: one drains in the other family, three fail and recover in
-    another order, one drains and returns.
+    """Six members of IPv4 and six of IPv6, with a monitor, drain, fail and recover in turn.
 
-    The output lists the keys that each step moved, and how many of them should not have moved.
+    One drains in the other family, three fail and recover in another order, one drains and returns. The output lists
+    the keys that each step moved, and how many of them should not have moved.
     """
     with two_families(site) as balancer:
         keys = start = ask_keys(site, balancer, 30_000)
@@ -92,8 +92,7 @@ DEATHS = [("dies", 1), ("dies", 2), ("dies", 0), ("returns", 2), ("returns", 0),
 
 
 def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
-    """Unbind or bind the port, as when a virtual machine stops or starts; wait for the API's status and for all
-    flows."""
+    """Unbind or bind the port, as when a virtual machine stops or starts; wait for the API's status and all flows."""
     workload = site.lab.workload(name)
     port = ["external_ids", "iface-id"] if not lives else [f'external_ids:iface-id="{workload.port_id}"']
     command = ["ovs-vsctl", "set" if lives else "remove", "Interface", workload_device(name), *port]

@@ -161,8 +161,7 @@ def test_equal_vips_of_two_tenants(site: Site, version: int, protocol: Protocol)
 def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol):
     """Clients on square reach both tenants' VIPs there, and only members on square.
 
-    bob's other member has the same address as alice's database. bob's own network reaches all his members. A third load
-    balancer of bob must get no traffic.
+    bob's other member has the same address as alice's database. bob's own network reaches all his members.
     """
     square = {4: "10.5.0.", 6: "fd00:5::"}[version]
     both = [

@@ -46,8 +46,10 @@ def analyze(*words: str) -> str:
 @pytest.mark.lab
 @pytest.mark.parametrize(("name", "most"), [("server", "15"), ("agent", "35")])
 def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, most: str):
-    """The threshold is in tenths: 100 is a service without any restriction. setns(2) and network devices add to
-    exposure."""
+    """The threshold is in tenths: 100 is a service without any restriction.
+
+    setns(2) and network devices add to exposure.
+    """
     unit = tmp_path / f"fairlead-{name}.service"
     text = (UNITS / unit.name).read_text()
     unit.write_text(text.replace("/usr/bin/fairlead", sys.executable))  # Fairlead is not installed here
@@ -178,8 +180,10 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
 @pytest.mark.lab
 @pytest.mark.parametrize("version", [4, 6])
 def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, version: int):
-    """They probe, count, flush and reset connections of failed members, and write OVN's rows; nothing else is
-    permitted."""
+    """They probe, count, flush and reset connections of failed members, and write OVN's rows.
+
+    Nothing else is permitted.
+    """
     with ExitStack() as stack:
         balancer = stack.enter_context(
             site.balancer(f"unit-v{version}", MEMBERS, version=version, healthmonitor=HTTP, down_member="RESET")

@@ -1,5 +1,4 @@
-"""The harness itself: the stock client finds real services in the catalogue, machines on Neutron's networks
-communicate, and the recorded rows of the quick tests match Neutron's."""
+"""The harness itself: the stock client finds real services, machines communicate, and recorded rows match Neutron's."""
 
 import pytest
 

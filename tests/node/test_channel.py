@@ -213,8 +213,7 @@ async def test_a_server_that_says_nothing_is_left(tmp_path: Path):
 
 
 async def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(server: Served, tmp_path: Path):
-    """An agent that received an empty slice would forget its probe results, and members that are down would get
-    traffic."""
+    """An agent with an empty slice would forget its probe results, and members that are down would get traffic."""
     known: list[bool] = []
 
     def check_told() -> None:
@@ -241,8 +240,7 @@ async def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_ha
 
 
 async def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(server: Served, tmp_path: Path):
-    """The server stops waiting once it has reports of some members, and then members that are down would get
-    traffic."""
+    """The server stops waiting after the first reports, and then members that are down would get traffic."""
 
     reports = Reports(lambda: AGENT, remote(server), 1)
     reports.observe({FIRST: DOWN})
@@ -270,8 +268,10 @@ async def test_who_cannot_probe_any_more_forgets_nothing(server: Served, tmp_pat
 
 
 async def test_a_server_that_begins_knows_when_an_agent_has_told_all(server: Served, monkeypatch: pytest.MonkeyPatch):
-    """The first report is not enough, because it has only what changed for the previous server, nor is the first of
-    several."""
+    """A server has the full state of an agent only after all parts of a full report.
+
+    The first report may only have the changes since the previous server, and a full report may need several messages.
+    """
     monkeypatch.setattr(reporting, "MOST_SIGHTINGS", 1)
     server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
     connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)

@@ -1,5 +1,8 @@
-"""Flushes of tracked connections: after OVN's flows on the node changed, in the zones of the tenant's own ports, and
-again when a member goes down again."""
+"""Flushes of tracked connections of members that are down, disabled or removed.
+
+A node flushes after OVN's flows on it changed, in the zones of the tenant's own ports, and again when a member goes
+down again.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""Unresponsive nodes: servers that started later return their counters and probe results too, and all return the
-same."""
+"""Unresponsive nodes: servers that started later return their counters and probe results too, all the same."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -79,8 +78,10 @@ async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, 
 
 @pytest.mark.virtual_clock
 async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_path: Path):
-    """The server that writes to OVN started after the node had failed. The server with the node's reports stores
-    them."""
+    """The server that writes to OVN started after the node had failed.
+
+    The server with the node's reports stores them.
+    """
 
     async with AsyncExitStack() as stack:
         server = await begin(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
@@ -106,8 +107,11 @@ async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_pa
 
 
 async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_once(url: str, tmp_path: Path):
-    """Without a central dataplane no server is the leader. The server with the most recent report stores it; after that
-    nothing is left to do, neither for the node nor after it reconnects."""
+    """Without a central dataplane no server is the leader.
+
+    The server with the most recent report stores it; after that nothing is left to do, neither for the node nor after
+    it reconnects.
+    """
 
     async with AsyncExitStack() as stack:
         ports = [free_port() for _ in range(3)]

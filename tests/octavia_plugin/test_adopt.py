@@ -1,7 +1,7 @@
-"""A real Octavia with its stock provider `ovn` and Fairlead's, on one Northbound database: the command takes over one
-of its load balancers, and does not touch the other.
+"""A real Octavia with the providers `ovn` and `fairlead` on one Northbound database, and the takeover command.
 
-Its Neutron is Fairlead's network front end, so switches with Neutron's names are added directly.
+The command takes over one load balancer of the stock provider, and does not touch the other. Its Neutron is Fairlead's
+network front end, so switches with Neutron's names are added directly.
 """
 
 import json
@@ -74,8 +74,10 @@ def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
 
 
 def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
-    """A load balancer of the stock provider with all its features: TCP and UDP, two members. Returns its id when its
-    rows are complete."""
+    """A load balancer of the stock provider with all its features: TCP and UDP, two members.
+
+    Returns its id when its rows are complete.
+    """
     subnet = place.fairlead.client.get("/network/v2.0/subnets").json()["subnets"][0]["id"]
     members = [{"address": f"10.0.0.{last}", "protocol_port": 8080, "subnet_id": subnet} for last in (11, 12)]
     pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": members, "name": f"pool-{name}"}
@@ -113,8 +115,7 @@ def shown(place: Cloud, identity: str) -> dict[str, Any]:
 
 
 def octavias(place: Cloud, identity: str) -> tuple[str, str, str]:
-    """Values that a takeover would change. Statuses may change, because the stock provider's queue may still have
-    some."""
+    """Values that a takeover would change. Statuses may still change by the stock provider's queue."""
     found = shown(place, identity)
     return found["provider"], found["provisioning_status"], found["vip_port_id"]
 

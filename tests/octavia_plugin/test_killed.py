@@ -31,8 +31,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 def make_network(place: Cloud) -> str:
-    """Create a network with a port at each member's address, because members without a port are not probed. Returns its
-    subnet."""
+    """Create a network with a port at each member's address, because members without a port are not probed.
+
+    Returns its subnet.
+    """
     server = place.fairlead
     network = server.make("/network/v2.0/networks", "network", name="net")["id"]
     subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}

@@ -257,8 +257,7 @@ def test_values_that_octavia_rolled_back_are_put_back(place: Cloud, web: str):
 
 
 def test_a_command_says_what_differs_and_puts_it_right(place: Cloud, web: str):
-    """Parts are changed, deleted and created through Fairlead's own front ends while the provider agent is not
-    running."""
+    """Fairlead's own front ends change, delete and create parts while the provider agent is not running."""
     place.settle()
     place.kill("agent")
     place.override("no-agent.conf", "[driver_agent]\nenabled_provider_agents =\n")

@@ -1,5 +1,4 @@
-"""Octavia's rows are converted to the request that the driver would send, from names of columns to names of
-attributes."""
+"""Octavia's rows are converted to the driver's request, from names of columns to names of attributes."""
 
 from types import SimpleNamespace
 from typing import Any

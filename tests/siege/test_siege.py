@@ -53,8 +53,10 @@ def test_one_kind(tmp_path: Path, name: str):
 
 
 def test_all_at_once(tmp_path: Path):
-    """No regular request fails, and memory, store and metrics stay within limits. Durations depend on the machine:
-    `make siege` prints them."""
+    """No regular request fails, and memory, store and metrics stay within limits.
+
+    Durations depend on the machine: `make siege` prints them.
+    """
     with town(tmp_path) as place:
         report = place.besiege(list(ATTACKERS), SIEGE)
         tell("all at once", report)

@@ -1,5 +1,4 @@
-"""A real Keystone, a real Barbican, a Fairlead server that trusts both, and a lab's node with TLS-terminating
-proxies."""
+"""A real Keystone, a real Barbican, a Fairlead server that trusts both, and a node with TLS-terminating proxies."""
 
 import os
 from collections.abc import Iterator
@@ -30,8 +29,10 @@ class Place:
 
 @contextmanager
 def on_a_node(folder: Path) -> Iterator[Place]:
-    """Run everything, with the node's agent connected. Services are not in the catalogue yet, so a test may add its
-    own."""
+    """Run everything, with the node's agent connected.
+
+    Services are not in the catalogue yet, so a test may add its own.
+    """
     there = (INSTALLED, barbican_cloud.INSTALLED)
     if not all(each.exists() for each in there):
         reason = f"needs {', '.join(map(str, there))}: scripts/setup makes them"

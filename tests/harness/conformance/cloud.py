@@ -170,8 +170,10 @@ def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
 
 @contextmanager
 def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
-    """Run the front ends with a provider that accepts everything and does nothing. Yields the address of its
-    Keystone."""
+    """Run the front ends with a provider that accepts everything and does nothing.
+
+    Yields the address of its Keystone.
+    """
     passwords = folder / "passwords"
     write_password_file(passwords)
     provider = replace(

@@ -1,5 +1,4 @@
-"""The load-balancer front end for tests, with a tree of every kind of object, and a provider that supports all of
-them."""
+"""The load-balancer front end for tests, with a tree of every kind of object, and a provider that supports all."""
 
 import asyncio
 from collections.abc import Iterator

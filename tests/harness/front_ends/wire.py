@@ -20,8 +20,7 @@ POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the size of the body; `/early` answers before it arrives, `/news` after caller or server have
-    closed."""
+    """Answers with the size of the body; `/early` answers before it arrives, `/news` after either end has closed."""
     if scope["path"] == "/news":
         await scope["extensions"]["fairlead.over"]["event"].wait()
     size, more = 0, scope["path"] != "/early"

@@ -68,8 +68,10 @@ class Machine:
 def machine(
     folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = (), scheme: str = "http"
 ) -> Iterator[Machine]:
-    """Run a server. `options` are environment variables with its configuration; `prefix` is a command that starts
-    it."""
+    """Run a server.
+
+    `options` are environment variables with its configuration; `prefix` is a command that starts it.
+    """
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))

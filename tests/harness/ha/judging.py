@@ -1,5 +1,4 @@
-"""Evaluation of a run: for each disturbance the longest pause and the errors of users, and lost or duplicate
-objects."""
+"""Evaluation of a run: for each disturbance the longest pause and the errors, and lost or duplicate objects."""
 
 import csv
 import io
@@ -36,8 +35,10 @@ def pauses(writes: Sequence[Write], began: float, ended: float) -> Iterator[tupl
 
 
 def by_way(town: Town, steps: Sequence[Step]) -> dict[str, Table]:
-    """Results by disturbance. A write belongs to the last step that began before it; no write begins after the last
-    step."""
+    """Results by disturbance.
+
+    A write belongs to the last step that began before it; no write begins after the last step.
+    """
     of: dict[str, list[Write]] = defaultdict(list)
     longest: Counter[str] = Counter()
     begins = [step.began for step in steps]

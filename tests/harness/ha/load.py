@@ -139,8 +139,10 @@ class Town:
         self.ended.set()
 
     def wrote_since(self, moment: float) -> bool:
-        """Whether a write begun after this moment was acknowledged. Raises the exception that ended a client, if
-        any."""
+        """Whether a write begun after this moment was acknowledged.
+
+        Raises the exception that ended a client, if any.
+        """
         if self.failures:
             raise self.failures[0]
         later = takewhile(lambda write: write.answered > moment, reversed(self.writes))

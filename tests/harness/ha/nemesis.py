@@ -19,8 +19,10 @@ PARTED = ("cut", "deafen", "reset")
 """Disturbances of a host, by its link or by its packet filter."""
 HOWS = (*((how, kind) for kind in KINDS for how in ("kill", "freeze")), *((how, "host") for how in PARTED))
 LONG, SELDOM = 8.0, 10
-"""Duration in seconds of a long disturbance, and how many disturbances include one. etcd elects a leader after one
-second."""
+"""Duration in seconds of a long disturbance, and the number of disturbances of which one is long.
+
+etcd elects a leader after one second.
+"""
 
 
 @dataclass(frozen=True)

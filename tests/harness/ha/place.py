@@ -1,7 +1,7 @@
-"""Three hosts, each in a network namespace with a member of etcd, of OVN's Northbound and Southbound database clusters
-(RAFT), an ovn-northd and a Fairlead server.
+"""Three hosts in network namespaces, each with etcd, OVN's databases, ovn-northd and a Fairlead server.
 
-It runs in network and PID namespaces that are discarded, with everything left in them.
+etcd and the Northbound and Southbound databases (RAFT) are clusters of three. Everything runs in network and PID
+namespaces that are discarded, with everything left in them.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""Kubernetes' cloud provider for OpenStack, as seen by a load balancer's API: its requests for a Service, in their
-order and in gophercloud's encoding.
+"""Requests of Kubernetes' cloud provider for OpenStack for a Service, in its order and in gophercloud's encoding.
 
 It follows cloud-provider-openstack (pkg/openstack/loadbalancer.go): `ensureOctaviaLoadBalancer`, which creates a load
 balancer in one call, and updates listener, pool, members and monitor of each port of an existing one;

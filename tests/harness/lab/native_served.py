@@ -221,8 +221,7 @@ def targets(made: Any) -> tuple[Target, ...]:
 
 
 def await_shares(served: Served, made: Any, **weights: int) -> None:
-    """Wait until each member has the slots of its weight, within one, in the kernels of all hosts, and its host
-    announces."""
+    """Wait until all kernels have the slots of these weights, within one, and the members' hosts announce the VIPs."""
     wanted = {name: LARGEST * weight / sum(weights.values()) for name, weight in weights.items()}
 
     def are_there() -> bool:

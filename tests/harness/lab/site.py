@@ -198,8 +198,10 @@ class Site:
         return next(member.id for member in self.cloud.load_balancer.members(balancer.pool, name=name))
 
     def our_rows(self) -> set[str]:
-        """All rows of Fairlead in the Northbound database. Groups have no external_ids; all of this lab's are
-        Fairlead's."""
+        """All rows of Fairlead in the Northbound database.
+
+        Groups have no external_ids; all of this lab's are Fairlead's.
+        """
         rows = set()
         for table in MARKED:
             which = ["find", table, "external_ids:fairlead=fairlead"]
@@ -230,8 +232,7 @@ def connect(url: str, user: str = "", password: str = "") -> openstack.connectio
 
 
 def lead_nobody_out(cloud: openstack.connection.Connection) -> None:
-    """Remove the gateways of routers that earlier tests left, because a VIP on the network would use the oldest
-    router."""
+    """Remove the gateways of routers that earlier tests left, because a new VIP would use the oldest router."""
     for router in cloud.network.routers():
         if router.external_gateway_info:
             with suppress(ConflictException):

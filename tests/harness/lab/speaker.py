@@ -1,10 +1,9 @@
-"""Keeps connections busy from one program of a workload, and records the first and last member that answered each, the
-number of answers, and whether it broke.
+"""Sends on connections continuously, from one program of a workload, and records which members answer.
 
     speaker.py ADDRESS PORT PROTOCOL FIRST-SOURCE-PORT
 
 Each line of standard input is a number of additional connections to open. The response is a line of JSON that maps each
-source port to the record of its connection.
+source port to the record of its connection: the first and last member, the number of answers, and whether it broke.
 """
 
 import asyncio

@@ -36,8 +36,11 @@ GATEWAY = "ovn-cms-options=enable-chassis-as-gw"
 """Option of a chassis that Neutron requires before it schedules a router's gateway there."""
 
 SILENT = "ignore_lsp_down=false"
-"""Makes OVN answer ARP and ND only for bound ports. Neutron's maintenance process sets it too, but only in its first
-second and if it has its lock by then; otherwise it retries after a day."""
+"""Makes OVN answer ARP and ND only for bound ports.
+
+Neutron's maintenance process sets it too, but only in its first second and if it has its lock by then; otherwise it
+retries after a day.
+"""
 
 
 def say_nothing(_: str) -> None:
@@ -156,8 +159,7 @@ def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = say_nothing) -> I
 
 
 def _default_rules(administrator: openstack.connection.Connection) -> None:
-    """Default security group rules, which Neutron's migrations would write: all egress, and ingress from the same
-    group."""
+    """Default security group rules of Neutron's migrations: all egress, and ingress from the same group."""
     for version in ("IPv4", "IPv6"):
         everywhere = {"ethertype": version, "used_in_default_sg": True}
         made = administrator.network.create_default_security_group_rule

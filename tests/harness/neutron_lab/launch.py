@@ -17,8 +17,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
 TURN, PATIENCE = threading.RLock(), 3.0
-"""Lock, and seconds to wait for it: a thread with an OVN event reads the database while another, in a transaction,
-waits."""
+"""Lock, and timeout in seconds: a thread with an OVN event reads the database while a transaction waits for it."""
 
 
 @event.listens_for(Engine, "begin")

@@ -49,8 +49,10 @@ def shape(rows: Rows) -> dict[str, set[str]]:
 
 
 def without_ours(rows: Rows) -> Rows:
-    """Rows of other programs, without Fairlead's elements in their columns. NB_Global is left out, because it always
-    changes."""
+    """Rows of other programs, without Fairlead's elements in their columns.
+
+    NB_Global is left out, because it always changes.
+    """
     left = without(rows, {identity for each in rows.values() for identity, row in each.items() if _is_ours(row)})
     return {table: each for table, each in left.items() if table != "NB_Global"}
 

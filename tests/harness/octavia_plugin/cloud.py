@@ -29,8 +29,10 @@ LAUNCH = Path(__file__).with_name("launch.py")
 PROJECT = "a" * 32
 USER, PASSWORD = "octavia", "secret"
 PATIENCE = 4
-"""Seconds after which the agent treats a request as lost. Each test lets Octavia become idle first, so no request of a
-slow machine takes that long."""
+"""Seconds after which the agent treats a request as lost.
+
+Each test lets Octavia become idle first, so no request of a slow machine takes that long.
+"""
 DATABASE_TIMEOUT = 300  # seconds for which a commit waits for a reader of SQLite, while no reader can begin
 AGENT_CONF = """
 [database]

@@ -1,5 +1,7 @@
-"""Runs in Octavia's own environment: `launch.py database|api|agent --config-file octavia.conf`, and `launch.py fairlead
-octavia ...`, as `fairlead octavia ...`.
+"""Runs in Octavia's own environment.
+
+`launch.py database|api|agent --config-file octavia.conf` runs a part of Octavia, and `launch.py fairlead octavia ...`
+the command `fairlead octavia ...`.
 
 The database option pool_timeout is unset, as in Octavia's own tests, because SQLite's driver rejects it. A real cloud
 has Keystone before Octavia's API; if OCTAVIA_PROJECT is set there is none, and every caller has that project.

@@ -60,8 +60,7 @@ async def _repeat(order: Order, times: int, at_once: int, act: Callable[[int], A
 
 
 async def silent_connections(target: Target, order: Order) -> None:
-    """1,100 connections, more than a process may have open files, that send nothing, or one byte of a head per
-    second."""
+    """1,100 connections, more than a process may have files, that send nothing or one byte of a head per second."""
 
     async def hold(number: int) -> None:
         while order.goes_on:

@@ -1,5 +1,7 @@
-"""One tenant continuously changes the largest allowed load balancer while another one creates listeners on the same
-node: real HAProxy processes on loopback, and a node's reconciler."""
+"""A tenant changes the largest allowed load balancer continuously, while another one creates listeners on the node.
+
+HAProxy processes on loopback and the node's reconciler are real.
+"""
 
 import asyncio
 import contextlib

@@ -33,8 +33,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server as one attacker reaches it. `source` is a loopback address by which the server identifies the
-    attacker."""
+    """A server as one attacker reaches it.
+
+    `source` is a loopback address by which the server identifies the attacker.
+    """
 
     url: str
     source: str = "127.0.0.1"
