@@ -139,7 +139,7 @@ async def serve(agents: int, changes: int) -> None:
                 await stage.services.model.write(
                     lambda _, web=web, n=number: Changes(puts=(replace(web, name=f"n{n}"),))
                 )
-                while channel.writing:  # noqa: ASYNC110 - nothing says so
+                while channel.writing:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0)
                 (began, cpu), *_ = published
                 written.append(perf_counter() - began)

@@ -66,7 +66,7 @@ async def measure(title: str, url: str) -> None:
         for number in range(WRITES):
             await _write(models[0], f"f{number}", writing)
             began = perf_counter()
-            while f"f{number}" not in models[1].snapshot.networks:  # noqa: ASYNC110 - what is measured
+            while f"f{number}" not in models[1].snapshot.networks:  # noqa: ASYNC110 - the delay is measured
                 await asyncio.sleep(0.0002)
             followed.append(perf_counter() - began)
         shown = " | ".join(map(_shown, (alone, many, behind, followed, writing)))

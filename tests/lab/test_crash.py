@@ -186,7 +186,7 @@ def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.
             with httpx.Client(base_url=server.url, timeout=60) as client:
                 while not enough.wait(BETWEEN_WRITES):
                     node_counts.acknowledged += write_once(client, subnet, node_counts, chance)
-        except BaseException as failure:  # noqa: BLE001 - it is told where the thread is joined
+        except BaseException as failure:  # noqa: BLE001 - re-raised where the thread is joined
             failures.append(failure)
 
     writer = Thread(target=write)

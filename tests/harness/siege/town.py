@@ -141,7 +141,7 @@ class Town:
                 while not ended.is_set():
                     number += 1
                     body = {"member": {"weight": 1 + number % 50}}
-                    report.writes.measure(lambda: kept.put(self._member, json=body))  # noqa: B023 - called at once
+                    report.writes.measure(lambda: kept.put(self._member, json=body))  # noqa: B023 - called immediately
                     report.reads.measure(lambda: kept.get(self._balancer))
                     with self.client("ann") as fresh:
                         report.reads.measure(lambda: fresh.get(self._balancer))
