@@ -14,7 +14,7 @@ from fairlead.changes.vip_gateways import NoGatewayForVip
 from fairlead.changes.vips import AddressNotTheirs, AskedVip, choose_vip
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
+from fairlead.model.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
@@ -40,6 +40,7 @@ def gateway_port(identity: str = "gate") -> Port:
         mac_address=choose_mac(Snapshot(), identity),
         device_id=identity,
         device_owner=PortUse.ROUTER_GATEWAY.value,
+        fixed_ips=(FixedIP(subnet_id="outside", address=parse_address("203.0.113.2")),),
         project_id="",
         created_at=NOON,
     )
