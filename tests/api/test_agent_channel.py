@@ -1,4 +1,4 @@
-"""The channel: whatever happens, what an agent was told is the slice that the model gives."""
+"""Agent channel: after any sequence of events, the agent has exactly the slice of the model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ async def scene(folder: Path, *names: str) -> AsyncIterator[Scene]:
 
 
 def spread(state: State) -> dict[str, Chassis]:
-    """The machines and gateways of a state, on three chassis."""
+    """Distribute the machines and gateways of a state over three chassis."""
     found: dict[str, dict[str, bool]] = {name: {} for name in CHASSIS_NAMES}
     for document in state.documents.values():
         use = getattr(document, "use", None)
@@ -110,7 +110,7 @@ async def walk(story: Story, tmp_path: Path) -> None:
             await stage.check()
             stage.listeners["one"].hang_up()
         lists = [listener.lists for listener in stage.listeners.values()]
-        assert lists == [1, 1, 1]  # whoever came again was told what it had missed
+        assert lists == [1, 1, 1]  # reconnected agents received the changes that they missed
 
 
 MODEL = """\
@@ -132,7 +132,7 @@ def ports(number: int) -> str:
 async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One that is larger than all that is kept, and one of several that bear a number."""
+    """The log drops one message that is larger than the whole log, and one of several with the same number."""
     monkeypatch.setattr(agent_channel, "LARGEST_LOG", 500)
 
     async with scene(tmp_path, "one", "two") as stage:
@@ -159,7 +159,7 @@ async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
 
 @pytest.fixture
 def apart() -> dict[Owner, Aggregate]:
-    """Two networks without a router, and 3,000 ports of one of them."""
+    """Return two networks without a router, and 3,000 ports on one of them."""
     return documents(MODEL + ports(3000))
 
 
@@ -167,7 +167,7 @@ def apart() -> dict[Owner, Aggregate]:
 async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_change_it(
     tmp_path: Path, apart: dict[Owner, Aggregate]
 ):
-    """The longest step is the test's own: it makes the wanted slice in one go."""
+    """The longest step is the test's own: it builds the desired slice in one go."""
     async with scene(tmp_path, "one") as stage:
         await write_many(stage.model, apart.values())
         stage.observe(CHASSIS, {"one": Chassis(name="one", ports=Map({"vm": True}))})
@@ -185,14 +185,14 @@ async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_other
             listener.watch.write = told.append
             for number, _ in enumerate(stage.channel.looking()):
                 await asyncio.sleep(0)
-                if number < 10:  # some go, one comes, one changes: told already, or still to be told
+                if number < 10:  # some ports go, one comes, one changes: both already sent and pending ones
                     port = stage.model.snapshot.ports[f"p{number * 250 + 1}"]
                     unique = number + 30 * joins
                     mac, address = f"02:00:00:00:00:{unique:02x}", f"10.2.99.{unique}"
                     fixed = (replace(port.fixed_ips[0], address=parse_address(address)),)
                     comes = replace(port, id=f"q{number}{joins}", mac_address=mac, fixed_ips=fixed)
                     goes = {f"p{each * 250 + number * 4 + joins * 2}" for each in range(11)}
-                    if number == 9 and joins:  # half of whatever is half told
+                    if number == 9 and joins:  # revert the join while half of the slice is sent
                         for first in range(50, 3000, 500):
                             half = (Owner(Kind.PORT, f"p{each}") for each in range(first, min(first + 500, 3000), 2))
                             await stage.put(deletes=tuple(half))
@@ -227,7 +227,7 @@ STEPS = {
 
 
 async def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
-    """As an operator declares them and takes them back, step by step and in one go; none of them is known to OVN."""
+    """An operator declares and removes hosts, one at a time and all together; OVN knows none of them."""
 
     async with scene(tmp_path, "one", "two", "three") as stage:
         for listener in stage.listeners.values():

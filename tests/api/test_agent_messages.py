@@ -1,4 +1,4 @@
-"""What an agent writes is what a server reads, and the texts are those of the first agents."""
+"""Agent messages: servers read what agents write, and the texts stay those of the first release."""
 
 import json
 

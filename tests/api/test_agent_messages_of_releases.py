@@ -1,4 +1,4 @@
-"""Agents and servers of two releases understand each other: what one end does not know it leaves out, within bounds."""
+"""Agents and servers of different releases interoperate: each ignores unknown fields, within bounds."""
 
 from typing import Any
 

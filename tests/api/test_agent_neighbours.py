@@ -1,4 +1,4 @@
-"""The question of a node that waits for news: by which MACs its machines have to know their neighbours."""
+"""The neighbour long poll of a node: MAC addresses that its machines need in their neighbour tables."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class Scene:
         await self.api.model.write(lambda _: Changes(deletes=(Owner(Kind.LOCAL_IP, identity),)))
 
     async def looked(self) -> None:
-        """Until a question that waits is about to look again."""
+        """Wait until the pending long poll is about to check for changes again."""
         before = len(self.waited)
         await eventually(lambda: len(self.waited) > before)
 
@@ -76,7 +76,7 @@ def vm(name: str, number: int, network_id: str = "net1", address: str = "") -> P
 
 
 def told(answer: Any) -> Any:
-    """By network: the ports, and address -> MAC."""
+    """Return, by network: the ports, and address -> MAC."""
     return {
         network: (each["ports"], {one["address"]: one["mac"] for one in each["neighbours"]})
         for network, each in answer["networks"].items()
@@ -161,7 +161,7 @@ async def test_a_node_is_told_of_its_own_networks_only(scene: Scene):
 
 @pytest.mark.parametrize("how", ["gone", "newer"])
 async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
-    """The client has hung up or the server ends; or the same node asks anew."""
+    """The client disconnects, the server stops, or the same node sends a new request."""
 
     digest = (await scene.good())["digest"]
     waiting = asyncio.create_task(scene.good(digest=digest, wait=LONGEST_WAIT))
@@ -176,7 +176,7 @@ async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
 
 
 async def test_who_waits_keeps_nobody_from_their_turn(scene: Scene):
-    """A project may have one request in the door here."""
+    """A project may have one concurrent request here."""
 
     digests = {chassis: (await scene.good(chassis))["digest"] for chassis in scene.ports}
     waiting = [
@@ -254,7 +254,7 @@ async def test_as_many_as_a_node_may_remember_fit_in_a_question(scene: Scene):
 
 
 async def test_the_longest_list_holds_nobody_up(scene: Scene):
-    """As many as a node is told of: five networks with as many as each may have."""
+    """The list has its maximum size: five networks, each with the maximum number of neighbours."""
 
     names = [f"big{number}" for number in range(neighbours.MOST_NEIGHBOURS // neighbours.MOST_OF_NETWORK)]
     made = [

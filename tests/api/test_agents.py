@@ -1,4 +1,4 @@
-"""The agents' door, and what clients are told of what agents have told."""
+"""The agents' API, and the figures that clients read from agents' reports."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields, replace
@@ -43,7 +43,7 @@ class Clock:
 
 @dataclass
 class Scene:
-    """A load balancer with two listeners, its API at `api`, and the agents' door."""
+    """A load balancer with two listeners, its API at `api`, and the agents' API."""
 
     api: Inside
     agents: httpx.AsyncClient
@@ -53,7 +53,7 @@ class Scene:
     caller: Identity = ADMIN
 
     async def tell(self, chassis: str, interval: int = 10, **figures: dict[str, int]) -> list[str]:
-        """Figures by the number of the listener: `at0`, `at1`."""
+        """Report counters by listener number: `at0`, `at1`. Returns the ids that the server does not know."""
         sums = {self.listeners[int(name[2:])]: each for name, each in figures.items()}
         answer = await self.agents.put(f"/chassis/{chassis}", json={"interval": interval, "listeners": sums})
         assert answer.status_code == 200, answer.text
@@ -191,7 +191,7 @@ async def test_while_ovn_cannot_be_asked_nothing_is_said_to_be_nobodys(scene: Sc
 
 @pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
 async def test_only_agents_and_administrators_come_in(scene: Scene, roles: list[str], status: int):
-    """An agent's user that names no chassis speaks for none."""
+    """An agent's user without a chassis may report for no node."""
 
     scene.caller = Identity(user="u", project_id="p", roles=frozenset(roles))
     assert (await scene.whose()).status_code == status
@@ -343,7 +343,7 @@ def test_a_ledger_forgets_a_node_that_has_been_silent_for_a_day():
 
 
 def test_a_node_that_begins_anew_goes_on_from_what_it_had():
-    """It has lost its file; what its switch has counted before that is not counted twice."""
+    """The node lost its file. Traffic that its switch counted before is not counted twice."""
     clock = Clock()
     node_counts = NodeCounts(clock)
     for told, total in ((100, 100), (90, 100), (95, 105), (0, 105), (1, 106), (1, 106)):
@@ -364,7 +364,7 @@ def test_a_sum_grows_by_what_a_node_can_do_since_it_told_last(what: str):
     clock.now += 20
     assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == ["web"]
     assert node_counts.total(["web"]) == Figures(**{what: old})
-    clock.now += 1  # what is not believed of one look is in the next one
+    clock.now += 1  # an implausible value of one report is accepted in the next
     assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == []
     assert node_counts.total(["web"]) == Figures(**{what: old + 30 * most + 1})
 
@@ -377,7 +377,7 @@ def test_so_many_connections_are_open_at_once_and_no_more():
 
 
 async def test_a_report_has_so_many_listeners_and_holds_up_nobody(scene: Scene):
-    """With sums as large as they may be it is a body that may be sent; one more is refused."""
+    """The body with the maximum number of listeners and values is accepted; one more listener is refused."""
     sums = {each.name: LARGEST_SUM for each in fields(Figures)}
 
     for more, status in ((0, 200), (1, 400)):

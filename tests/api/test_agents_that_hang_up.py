@@ -1,4 +1,4 @@
-"""An agent that was killed: its connection ends, and nobody is led to proxies of its node, of which nobody can say."""
+"""A killed agent: its connection ends, and no traffic is sent to proxies of its node, whose state is unknown."""
 
 import asyncio
 import subprocess
@@ -69,7 +69,7 @@ async def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_sp
         it.agents.hang_up("one", "first")
         assert not await it.is_away()
         assert await it.is_away(COMES_BACK + 0.1)
-        assert it.model.snapshot.agents["one"].heard  # what it has seen of members holds
+        assert it.model.snapshot.agents["one"].heard  # its probe results stay valid
         await it.agents.hear(report(SINCE + timedelta(hours=1)), "second")
         assert not await it.is_away(1)
         it.agents.hang_up("one", "second")
@@ -78,7 +78,7 @@ async def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_sp
 
 @pytest.mark.parametrize("is_host", [True, False])
 async def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_host: bool):
-    """In the place of a plain host nobody probes, and nobody serves: its kernel goes on."""
+    """For a plain host, no other node takes over probing or serving: its kernel continues to forward."""
 
     async with hearing(tmp_path) as it:
         if is_host:
@@ -96,7 +96,7 @@ async def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pyt
 
 
 async def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: Path):
-    """Somebody between it and this server ends connections, again and again."""
+    """An intermediary between the agent and the server keeps closing connections."""
 
     async with hearing(tmp_path) as it:
         await it.agents.hear(report(), "first")
@@ -137,7 +137,7 @@ asyncio.run(speak(sys.argv[1], sys.argv[2]))
 
 
 async def speak(url: str, identity: str = "") -> asyncio.subprocess.Process:
-    """An agent, in a process of its own."""
+    """Start an agent in a process of its own."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", SPEAK, url, identity, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"said\n"
@@ -163,7 +163,7 @@ async def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_i
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_over_tls_too(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]):
-    """Servers run in uvloop, which does not report the last byte of a TLS connection."""
+    """Servers run in uvloop, which does not report EOF of a TLS connection."""
 
     async def story() -> None:
         async with deployed(tmp_path) as stage:

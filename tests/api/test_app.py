@@ -1,4 +1,4 @@
-"""What monitoring sees, and who may not call."""
+"""Metrics, health endpoints and access to them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -210,7 +210,7 @@ async def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
 
 
 async def test_a_project_is_whatever_is_called_so(tmp_path: Path):
-    """What the stock client asks Keystone before it speaks of a project's quota."""
+    """The stock client sends these requests to Keystone before it reads a project's quota."""
     now = Condition(connected=True, writes=True)
     shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):
@@ -290,7 +290,7 @@ async def test_paced_requests_are_counted_by_front_end(tmp_path: Path):
 
 
 async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
-    """Neither paths nor methods of their own invention: each would be kept for ever."""
+    """Unknown paths and methods do not become label values, because each would be kept forever."""
 
     async def run() -> tuple[str, str]:
         async with inside(make_door, tmp_path, "") as place:

@@ -1,4 +1,4 @@
-"""HTTP basic: who is right gets in, who is not learns nothing."""
+"""HTTP basic authentication: valid credentials are accepted, and failures reveal nothing."""
 
 import asyncio
 import base64
@@ -123,7 +123,7 @@ async def test_an_address_fails_so_often_and_others_are_not_held_back_nor_who_wa
 
 
 async def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monkeypatch: pytest.MonkeyPatch):
-    """2,000 wrong passwords of one address, hung up on: another address is let in at once."""
+    """2,000 requests with a wrong password from one address, all cancelled: another address is checked immediately."""
 
     check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
     right = bcrypt.checkpw

@@ -1,4 +1,4 @@
-"""Bodies, queries and headers that are wrong in every way: an error in the door's words, never a mistake of ours."""
+"""Invalid bodies, queries and headers of every kind: an error in the API's own format, never an internal error."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ FEWER = settings(FEW, max_examples=FEW.max_examples * 2 // 5)
 
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
-    """With one of everything behind it."""
+    """Yield a caller with one object of each kind."""
     made = Caller(tmp_path_factory.mktemp("bodies"))
     net = made.make(f"{NETWORK}/networks", "network", name="net", tags=["a"])["id"]
     made.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.0.0.0/24", ip_version=4)
@@ -79,7 +79,7 @@ def test_a_body_has_a_size_and_a_depth(caller: Caller, path: str, root: str):
 
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '{"a":1}', '"x"'])
 def test_a_body_has_so_many_values(caller: Caller, value: str):
-    """What has more is refused before it is read, for that would take long."""
+    """A body with more values is refused before it is parsed, because parsing would take long."""
     some = MOST_VALUES // (1 + sum(map(value.count, "[{,"))) - 1
     for count, words in ((some, "Body contains invalid data"), (some + 3, f"more than {MOST_VALUES} values")):
         answer = caller.send("POST", f"{NETWORK}/networks", content=f"[{','.join([value] * count)}]")
@@ -158,7 +158,7 @@ async def test_any_authorization_is_somebody_or_nobody(header: str):
 
 
 async def test_large_bodies_of_one_project_keep_nobody_else_waiting():
-    """One is being read and one is next; then it is another project's turn, whatever else the first one asks for."""
+    """One body is being read and one is queued; then another project's turn comes, however many the first one has."""
     body, order = json.dumps(["x" * 100] * (LONG_BODY // 100)).encode(), list[str]()
 
     async def receive() -> dict[str, Any]:

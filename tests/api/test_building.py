@@ -1,4 +1,5 @@
-"""A door's errors: whatever a handler raises leaves in the format of the door, and who may not come in is not heard."""
+"""Errors of an API front end: each exception leaves in the front end's format, and unauthenticated bodies are not
+read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What happens before any door: who may speak, how many at once, and what the audit says of it."""
+"""Checks before any API front end: authentication, concurrency limits and the audit log."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ EVE = Identity(user="eve", project_id="other", roles=frozenset({"member"}))
 
 
 class Place:
-    """A door whose one view waits until it is told to go on."""
+    """API front end whose only view waits for the test's signal."""
 
     def __init__(self, names: frozenset[str] | None = None, who: Identity | None = ANN) -> None:
         self.who = who
@@ -99,7 +99,7 @@ async def opened(**options: Any) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def _time_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No allowance of a minute is renewed, and none has been used by another test."""
+    """Stop the clock of the per-minute allowances, and start each with a full allowance."""
     frozen = partial(Allowance, clock=lambda: 0.0)
     monkeypatch.setattr(callers, "Allowance", frozen)
     limit = RateLimit(callers.STRANGERS_A_MINUTE)
@@ -144,7 +144,7 @@ def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, righ
     ],
 )
 async def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
-    """A page whose name was made to lead to loopback says its own name in Host; that of another site, its Origin."""
+    """DNS rebinding puts a foreign name in Host; a page of another site has a foreign Origin."""
 
     async with opened(names=names_of("127.0.0.1:9876", (), tls=False)) as place:
         place.go_on.set()
@@ -224,7 +224,7 @@ async def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_
 
 @pytest.mark.parametrize("name", ["%", "%s", "%(x)s", "100%"])
 async def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
-    """Callers choose ids of projects and names of zones."""
+    """Callers choose project ids and zone names."""
     caplog.set_level(logging.INFO)
 
     async with opened() as place:
@@ -289,7 +289,7 @@ async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
 
 
 async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
-    """The sender has so many bodies in all, whatever became of them: none more is read."""
+    """The sender has reached its limit of bodies in total, whatever their state, so no further body is read."""
     begun: list[int] = []
 
     async with opened() as place:

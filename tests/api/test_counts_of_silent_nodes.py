@@ -1,4 +1,4 @@
-"""What several servers say of a node that has fallen silent: what one has stored of it, all go on from."""
+"""Counters of an unresponsive node on several servers: all servers continue from what one of them stored."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_a_server_goes_on_from_what_is_stored_of_a_silent_node():
-    """One that heard it, one that missed its last words, and one that began later, of a node that had lost its file."""
+    """The servers: one received all reports, one missed the last one, one started later. The node had lost its file."""
     clock, stored = Clock(), dict[str, SilentNode]()
     there, missed, late = (
         NodeCounts(clock, lambda: NOON + timedelta(seconds=clock.now), lambda: dict(stored)) for _ in range(3)

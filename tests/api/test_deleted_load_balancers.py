@@ -1,4 +1,4 @@
-"""A server through which load balancers go one after the other remembers none of those that are deleted."""
+"""A server keeps no memory of deleted load balancers, however many it has processed."""
 
 import gc
 from collections import deque
@@ -44,7 +44,7 @@ async def test_nothing_is_kept_of_a_load_balancer_that_was_deleted(tmp_path: Pat
 
 
 def listening(place: Inside) -> agent_channel.Listener:
-    """The agent of a chassis that has a machine on the network."""
+    """Return the agent of a chassis that has a machine on the network."""
     channel = place.services.nodes.channel
     channel._frame = bytes
     one = Chassis(name="one", host="one.example", ports=Map({machine(11): True}))
@@ -55,11 +55,11 @@ def listening(place: Inside) -> agent_channel.Listener:
 
 
 async def live_and_die(place: Inside, agent: agent_channel.Listener) -> frozenset[str]:
-    """The ids of a load balancer that was made, told to the agent, changed and deleted, and of its parts."""
+    """Create a load balancer, send it to the agent, change and delete it; return the ids of it and its parts."""
     made = (await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": TREE}))["loadbalancer"]
     at_once(place.services.nodes.channel.looking())
     agent.hang_up()
-    agent.slice.cursor = ""  # it has forgotten all, and is told all
+    agent.slice.cursor = ""  # a restarted agent: it receives the whole slice
     agent.listen()
     await place.good("PUT", f"{ROOT}/pools/{made['pools'][0]['id']}", {"pool": {"name": "q"}})
     await place.good("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
@@ -75,7 +75,7 @@ def in_memory(*types: type) -> list[Any]:
 
 
 def remembering(gone: list[frozenset[str]]) -> list[str]:
-    """Lists the containers in this process that still hold ids of more than half of the deleted load balancers."""
+    """List the containers in this process that still hold ids of more than half of the deleted load balancers."""
     numbers = {name: number for number, names in enumerate(gone) for name in names}
     found = list[str]()
     for each in in_memory(dict, list, set, frozenset, tuple, deque):
@@ -87,7 +87,7 @@ def remembering(gone: list[frozenset[str]]) -> list[str]:
 
 
 def names_in(container: Any) -> Iterator[str]:
-    """Ids, also of owners, and those in keys of several words."""
+    """Yield ids, also those of owners and those within tuple keys."""
     items = (*container, *container.values()) if isinstance(container, Mapping) else tuple(container)
     for item in items:
         for part in item if isinstance(item, tuple) else (item,):

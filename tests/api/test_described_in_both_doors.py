@@ -1,4 +1,4 @@
-"""A load balancer of one door is seen in the other: Octavia's, and LXD's."""
+"""A load balancer created by the Octavia API is visible in the LXD API, and the other way round."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,7 +133,7 @@ def test_lxd_shows_what_octavia_made(both: Both):
             "healthcheck.interval": "5",
             "healthcheck.success_count": "2",
             "healthcheck.timeout": "4",
-            "volatile.fairlead.status": "Pending",  # Octavia's answer does not wait for OVN
+            "volatile.fairlead.status": "Pending",  # Octavia's response does not wait for OVN
         },
         "backends": backends,
         "ports": [
@@ -158,7 +158,7 @@ def test_lxd_deletes_what_octavia_made_and_does_not_change_it(both: Both):
 
 
 def test_a_vip_of_octavias_on_the_uplink_is_its_routers_networks(both: Both):
-    """It keeps the network's router where it is: whoever asks why finds it, and can delete it."""
+    """The VIP keeps the network's router in place, so it is listed there and can be deleted there."""
     uplink = both.good("POST", f"{NETWORK}/networks", {"network": {"name": "up", "router:external": True}})["network"]
     wanted = {"network_id": uplink["id"], "cidr": "203.0.113.0/24", "ip_version": 4}
     outside = both.good("POST", f"{NETWORK}/subnets", {"subnet": wanted})["subnet"]["id"]

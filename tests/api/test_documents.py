@@ -1,6 +1,6 @@
-"""The doors' OpenAPI documents: every route is there, every attribute, and a client can read them.
+"""OpenAPI documents of the API front ends: every route, every attribute, and readable by a generic client.
 
-That answers are what the documents say is held by `harness.documented` in every other test of the API.
+`harness.documented` checks in every other API test that responses match the documents.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ ALIASES = {octavia.MACHINES_ALIAS: octavia.MACHINES, **dict.fromkeys(octavia.ALI
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette, dict[str, Any]]]:
-    """Each door, and the document that it serves to a stranger."""
+    """Return each API front end, and the document that it serves without authentication."""
     found: dict[str, tuple[Starlette, dict[str, Any]]] = {}
 
     async def story(place: Inside) -> None:
@@ -162,7 +162,7 @@ def test_a_wrong_answer_is_found(doors):
 
 
 def test_a_document_needs_no_name(tmp_path: Path):
-    """Only the documents: what is true of the server is not for strangers."""
+    """Only documents are public; the state of the server is not."""
 
     async def nobody(_: object) -> None:
         return None

@@ -1,4 +1,4 @@
-"""An etcd that takes no more: each door says so in its own words, what is there is read, and it goes on when it can."""
+"""A full etcd: each API front end reports it in its own format, reads work, and writes resume after space is freed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def make(etcd: Etcd, folder: Path) -> Iterator[Caller]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Caller]:
-    """Of an etcd that takes less in a request than what a load balancer may be."""
+    """Yield a caller over an etcd whose request limit is smaller than a large load balancer."""
     with started(f"--max-request-bytes={SMALL}") as etcd:
         yield from make(etcd, tmp_path)
 
@@ -76,7 +76,7 @@ def test_a_full_etcd_is_read_and_takes_writes_again_when_the_alarm_is_off(tmp_pa
             status, _, words = said("load-balancer", answer)
             assert (status, "etcdctl alarm disarm" in words) == (503, True)
             assert ask(caller, "GET", path).is_success
-            for second in make(etcd, tmp_path):  # a server that starts meanwhile
+            for second in make(etcd, tmp_path):  # a server that starts while etcd is full
                 assert ask(second, "GET", path).json() == ask(caller, "GET", path).json()
             revision = etcd.ctl("get", "full/head", "--write-out=fields").split('"Revision" : ')[1].split()[0]
             etcd.ctl("compact", "--physical", revision)

@@ -1,4 +1,4 @@
-"""How connections begin when many come at once, and what is left of them in the end."""
+"""TLS handshakes of many concurrent connections, and the memory that finished connections leave."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from harness.waiting import eventually
 
 @pytest.mark.virtual_clock
 async def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One handshake at a time: who says nothing takes no place, and who stops in the middle gives it back soon."""
+    """One handshake at a time: a silent client takes no place, and a stalled one loses its place soon."""
     monkeypatch.setattr(acceptor, "SHAKING_AT_ONCE", 1)
     context, client = own_tls(tmp_path)
     silence, hello = (
@@ -35,7 +35,7 @@ async def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monk
 
 @pytest.mark.parametrize("way", ["plain", "tls", "in the middle", "said nothing"])
 async def test_a_connection_that_is_over_holds_on_to_nothing(tmp_path: Path, way: str):
-    """What lives long is frozen, and a circle of frozen objects stays for ever."""
+    """Long-lived objects are frozen by the garbage collector, and a cycle of frozen objects is never freed."""
     context, client = own_tls(tmp_path) if way == "tls" else (None, None)
     living = weakref.WeakSet[BoundedHttp]()
 

@@ -1,8 +1,8 @@
-"""Random operations of several clients at two servers, while members of their etcd are killed and frozen.
+"""Random operations of several clients on two servers, while members of their etcd are killed and paused.
 
-All that was answered has to fit into one order (`harness/histories.py`): nothing that was acknowledged is lost, nobody
-reads what is older than what was there when they asked, and an address is claimed once. Bounded in operations;
-the seed is said when it fails, and `HISTORIES_SEED` takes it.
+All responses must fit one sequential order (`harness/histories.py`): no acknowledged write is lost, no read returns
+data older than its start, and an address is claimed once. The number of operations is bounded. A failure prints the
+seed, and `HISTORIES_SEED` repeats it.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from harness.waiting import eventually, pause_loop
 
 SEED = int(os.environ.get("HISTORIES_SEED", "0")) or Random().randrange(10**6)
 STEPS = int(os.environ.get("HISTORIES_STEPS", "6"))
-"""How many members are killed or frozen, one after another."""
+"""Number of members killed or paused, one after another."""
 ANSWERS = range(20, 100)
-"""How many operations are answered while one member does not run."""
+"""Range of the number of operations answered while one member is away."""
 CLIENTS, ADDRESSES = 4, [f"10.0.0.{number}" for number in (50, 51, 52)]
 WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
-"""What an answer to a change says of the load balancer: it is not there; its last change is not in OVN yet."""
+"""Status code -> state of the load balancer: it does not exist, or its last change is not in OVN yet."""
 PAUSE = 0.02
-"""Seconds, at most, between a client's answer and its next question."""
+"""Maximum seconds between a client's response and its next request."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Town:
     ended: bool = False
     number: int = 0
     order: Iterator[int] = field(default_factory=count)
-    """Numbers questions and answers. All of them are in this process, so this is their order in time."""
+    """Numbers requests and responses. All of them are in this process, so this is their order in time."""
 
     @property
     def known(self) -> list[Operation]:
@@ -65,7 +65,7 @@ class Town:
         self.note(address, "refused" if answer.status_code == 409 else "create", name, asked, answer)
 
     async def read(self, server: Server, address: str) -> tuple[str, str] | None:
-        """The id and the name of who has it."""
+        """Return the id and the name of the load balancer with this address."""
         asked = next(self.order)
         answer = await server.ask("GET", f"{LBS}?vip_address={address}")
         if answer.status_code == 503:
@@ -97,13 +97,13 @@ class Town:
         self.note(address, WITHOUT_EFFECT.get(answer.status_code, "delete"), known[1], asked, answer)
 
     def note(self, address: str, action: str, value: Hashable, asked: float, answer: httpx.Response) -> None:
-        """What was answered with 503 may have been done."""
+        """Record an operation. A write answered with 503 may have been done."""
         answered = UNKNOWN if answer.status_code == 503 else next(self.order)
         self.history.append(Operation(key=address, action=action, value=value, asked=asked, answered=answered))
 
 
 async def disturb(town: Town, etcd: Etcd) -> None:
-    """One member at a time: two of three go on."""
+    """Stop one member at a time: two of three continue."""
     for _ in range(STEPS):
         member, enough = town.random.randrange(MEMBERS), len(town.known) + town.random.choice(ANSWERS)
         how = town.random.choice((signal.SIGSTOP, signal.SIGKILL))

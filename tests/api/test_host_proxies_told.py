@@ -1,4 +1,4 @@
-"""What proxies of plain hosts serve: from a report to the slices of all hosts, and over restarts of servers."""
+"""Listeners served by proxies of plain hosts: from a report to the slices of all hosts, and across server restarts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Plain hosts: an operator declares them, and tenants have members behind them; each door says what would be right."""
+"""Plain hosts: operators declare them, and tenants have members routed by them; each error has its remedy."""
 
 from dataclasses import replace
 from ipaddress import ip_address
@@ -138,7 +138,7 @@ def test_other_names_and_hosts_that_are_not_there(caller: Caller):
     ],
 )
 def test_hosts_are_for_operators_alone(caller: Caller, method: str, path: str):
-    """A tenant, and an agent of a node, might take others' members' traffic."""
+    """A tenant, or an agent of a node, could otherwise attract the traffic of other projects' members."""
     put(caller, "one", **ONE)
     before = hosts(caller)
     refused = as_tenant(caller, method, f"/operator{path}", NINE if method == "PUT" else None)

@@ -1,4 +1,5 @@
-"""Keys and certificates: tried before a change is written that names them, and lent to the nodes that need them."""
+"""Keys and certificates: checked before a change that references them is written, and sent only to nodes that need
+them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +42,7 @@ AGENT = Identity(user="agent", project_id="", roles=frozenset({"service"}), chas
 
 @dataclass
 class Store:
-    """Of one project's."""
+    """Key store of one project."""
 
     has: dict[str, bytes] = field(default_factory=lambda: {"web": WEB.whole.encode(), "ca": CA.pem.encode()})
 
@@ -208,7 +209,7 @@ async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path,
 
 async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
     async with entered(tmp_path) as place:
-        for reference in ("nothing", "ca"):  # an authority has no key
+        for reference in ("nothing", "ca"):  # a CA certificate has no key
             with pytest.raises(Refused) as refused:
                 await place.write(balancer(reference))
             assert isinstance(refused.value.why, NotRetrieved)
@@ -219,7 +220,7 @@ async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
         assert {} == dict(place.services.model.snapshot.load_balancers)
         await place.write(balancer())
         del place.store.has["web"]
-        await place.write(replace(balancer(), name="other"))  # what is served may stay
+        await place.write(replace(balancer(), name="other"))  # a reference in use may stay
         with pytest.raises(Refused):
             await place.write(balancer("other"))
 
@@ -240,7 +241,7 @@ async def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: 
         assert refused == await place.ask("other", *both)
         not_needed = [wanted("ca"), wanted("web", Role.AUTHORITY), wanted("secret"), wanted(of="another")]
         assert ["chassis node runs no proxy that needs it"] * 4 == await place.ask("node", *not_needed)
-        assert 0 == place.services.keys.unreadable(place.services.model.snapshot)  # it is no matter of the key-store
+        assert 0 == place.services.keys.unreadable(place.services.model.snapshot)  # the key store itself is readable
 
 
 async def test_who_may_ask_and_over_what(tmp_path: Path):
@@ -272,13 +273,13 @@ async def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
         del place.store.has["web"]
         await place.ask("node", wanted())
         await place.services.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))
-        assert {} == keys._unreadable  # whether anybody asks how many there are or not
+        assert {} == keys._unreadable  # the set shrinks even if its size is not read
         assert 0 == keys.unreadable(model.snapshot)
         assert "BEGIN" not in caplog.text
 
 
 class Away:
-    """A key-store that does not answer."""
+    """A key store that does not answer."""
 
     def __init__(self) -> None:
         self.asked = list[str]()
@@ -307,7 +308,7 @@ def secured(*references: str) -> LoadBalancer:
 
 
 async def check(keys: Keys, document: LoadBalancer) -> None:
-    """As a request does."""
+    """Check a document's keys, as a request does."""
     trial, changes = keys.trial(), Changes(puts=(document,))
     with pytest.raises(NotTried) as missing:
         trial.check(Snapshot(), changes)
@@ -332,7 +333,7 @@ async def test_a_key_store_that_does_not_answer_is_asked_once():
 
 
 async def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
-    """Nobody reads one in their turn to write."""
+    """Key stores are not read while the write lock is held."""
 
     async with entered(tmp_path) as place:
         away = Away()
@@ -380,7 +381,7 @@ async def test_what_was_lent_is_opened_once(tmp_path: Path):
 
 @pytest.mark.virtual_clock
 async def test_a_change_waits_once_however_many_references_it_names():
-    """Each is answered in time, and all of them together are not."""
+    """Each reference is answered within the limit, but not all of them one after another."""
 
     @dataclass
     class Slow:

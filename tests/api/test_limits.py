@@ -1,4 +1,4 @@
-"""What an aggregate may hold is bounded, by whatever way its parts come: all at once or one by one."""
+"""Limits on the size of an aggregate, whether its parts come in one request or in many."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from harness.caller import Caller
 from harness.etcd import Etcd, started
 
 INTERFACES = 6
-"""Fewer than the door's own limit: each is a request."""
+"""Below the API's own limit, because each interface is a request."""
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 
@@ -31,7 +31,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
-    """Etcd takes less at once than what is allowed here is in operations."""
+    """Yield a caller per store; etcd limits the number of operations of a transaction."""
     url = f"{request.getfixturevalue('etcd').url}/{uuid4()}" if request.param == "etcd" else ""
     made = Caller(tmp_path, url=url)
     yield made
@@ -91,7 +91,7 @@ def test_a_load_balancer_has_so_many_members(caller: Caller, net: str):
 
 
 def test_a_document_has_a_size(caller: Caller, net: str):
-    """The parts that are allowed can be larger than what is written in one go."""
+    """The maximum number of parts can exceed the maximum size of a stored document."""
     tags = [f"{number:03}" + "\U0001f4a9" * 252 for number in range(limits.TAGS)]
     made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", vip_network_id=net)["id"]
     count = 0
@@ -106,7 +106,7 @@ def test_a_document_has_a_size(caller: Caller, net: str):
 
 
 def test_a_request_has_so_many_ports(caller: Caller, net: str):
-    """Each with as many addresses as it may have: that is the change that writes the most keys."""
+    """Each port has its maximum number of addresses: this change writes the most keys."""
     addresses = [f"10.2.{number // 250}.{number % 250 + 1}" for number in range(FIXED_IPS * BULK)]
     caller.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.2.0.0/16", gateway_ip=None)
     ports = [
@@ -153,7 +153,7 @@ def test_a_router_has_so_many_interfaces_and_routes(caller: Caller, monkeypatch:
 
 
 def _networks(caller: Caller, count: int) -> list[str]:
-    """Each with a subnet of its own."""
+    """Create networks with a subnet each, and return their ids."""
     made = caller.send("POST", f"{NETWORK}/networks", json={"networks": [{}] * count}).json()["networks"]
     ids: list[str] = [network["id"] for network in made]
     subnets = [

@@ -1,4 +1,4 @@
-"""The lag of the event loop says for how long nobody was served."""
+"""The event loop lag measures how long the loop served no task."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def test_work_that_holds_the_loop_is_noticed_and_a_pause_is_not(monkeypatc
     loop_lag = LoopLag()
     beating = asyncio.create_task(loop_lag.beat())
     await asyncio.sleep(2.5 * BEAT)
-    loop.advance(2 * LONG)  # another process has the processor: no work of ours
+    loop.advance(2 * LONG)  # another process has the CPU: not Fairlead's work
     await asyncio.sleep(2.5 * BEAT)
     assert loop_lag.long == 0
     loop.advance(3 * LONG)

@@ -1,4 +1,4 @@
-"""Costly work that many want at once is done by one in a turn of the loop."""
+"""Expensive work of many callers runs one at a time, one per turn of the event loop."""
 
 import asyncio
 

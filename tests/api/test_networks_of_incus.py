@@ -1,4 +1,5 @@
-"""Load balancers on networks that Incus or LXD writes into the same OVN are refused in one sentence everywhere."""
+"""Load balancers on networks that Incus or LXD writes into the same OVN are refused by every API with one error
+text."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +38,7 @@ def theirs(writer: Writer) -> tuple[ForeignNetwork, ForeignPort]:
 async def refused(
     folder: Path, make_door: Callable[[Services], Starlette], writer: Writer, path: str, body: Any
 ) -> tuple[int, Any]:
-    """Status and body of the answer; nothing may have been written."""
+    """Send a request, check that nothing is written, and return the status and body."""
     async with inside(make_door, folder, "") as place:
         place.caller = replace(place.caller, project_id="default")
         observe(place, writer)

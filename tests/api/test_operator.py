@@ -1,4 +1,4 @@
-"""What the operator's door says of members that are down."""
+"""The operator API's report of members that are down."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which addresses hosts have themselves: from a report to the slices of all hosts, and over restarts of servers."""
+"""Addresses that hosts themselves have: from a report to the slices of all hosts, and across server restarts."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

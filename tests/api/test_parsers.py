@@ -1,6 +1,6 @@
-"""Whatever JSON value a parser is given, it answers a value of the model or says what is wrong; nothing else happens.
+"""Parsers of JSON values: for any input they return a model value or an error text, and raise nothing else.
 
-And a value of the form that the document states is taken.
+A value that the OpenAPI document allows is accepted.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ SCHEMAS = {
 @FEW
 @given(value=st.one_of(SCALARS, NEARLY, JSON, NESTED).filter(lambda value: value is not None))
 def test_every_parser_answers_or_says_what_is_wrong(value: object):
-    """A null is never handed to a parser."""
+    """Parsers are never called with null."""
     for name, parser in PARSERS.items():
         refusal = refused(parser, value)
         if refusal is not None and SCHEMAS[name].is_valid(value):
@@ -77,7 +77,7 @@ def refused(parser: Parser[Any], value: object) -> str | None:
 
 
 def _does_not_fit_together(sentence: str) -> bool:
-    """What the schema does not say: two spellings of one value, a form without a format of its own in JSON Schema."""
+    """Return whether the error is beyond the schema: two spellings of one value, or a format that JSON Schema lacks."""
     return "Duplicate" in sentence or "is not a valid IP" in sentence or "should be IPv4 or IPv6" in sentence
 
 

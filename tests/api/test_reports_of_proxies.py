@@ -1,4 +1,4 @@
-"""What an agent tells of proxies is bounded at both ends: a report is read as a whole, or not believed at all."""
+"""Bounds on an agent's report at both ends: a report is accepted whole or rejected whole."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def test_what_an_agent_says_a_server_hears(serving: dict[str, frozenset[int]]):
     ],
 )
 def test_more_is_refused_before_it_is_looked_at(proxies: list[object]):
-    """The steps do not grow with the million of ports."""
+    """The number of steps does not grow with the million ports of the body."""
     body = {**told({}), "proxies": proxies}
     before = step()
     with pytest.raises(ValueError, match=f"at most {MOST_SERVED} ports of proxies"):
@@ -64,7 +64,7 @@ def test_none_is_as_if_nothing_was_said():
 
 
 def test_whatever_a_program_has_said_an_agent_is_heard():
-    """One that follows another may leave a hole in the file of its words, which is read as NULs."""
+    """A program's log file may contain a hole, which is read as NULs, if another process truncated it."""
     said = Unapplied(dataplane="haproxy", owner="network/net1", error="\0\0[ALERT] \x1b[31mno\udc80" + "x" * 1000)
     report = Report(agent=replace(AGENT, unapplied=(said,)), sightings={}, whole=True)
     [heard] = read_report("one", REPORT(dict(render_report(report)[2]))).agent.unapplied

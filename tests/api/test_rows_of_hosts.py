@@ -1,4 +1,4 @@
-"""What plain hosts have to have, as the operator's door says it."""
+"""Desired rows of plain hosts, as the operator API shows them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Several servers over one store, in this process: what one has answered every other one knows, in each door."""
+"""Several servers over one store, in one process: a write answered by one is visible on every other, in each API."""
 
 import asyncio
 import signal
@@ -108,13 +108,12 @@ READS = {
     "/plugin/statuses": ("error", True),
     "/operator/plan": ("plan", False),
 }
-"""A path of each door -> what its answer has, and whether that is an error."""
+"""Path per API front end -> the content of its response, and whether that is an error."""
 
 
 async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: pytest.MonkeyPatch):
-    """A request that depends on what other servers have stored gets an error in the format of each door. It is answered
-    although no member of etcd runs.
-    """
+    """During an outage, a request that depends on the store gets an error in its API's format; it is answered although
+    no member of etcd runs."""
     monkeypatch.setattr(looks, "PATIENCE", 1.0)
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.5)
     monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.5)
@@ -149,7 +148,8 @@ async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypat
 
 
 async def test_who_failed_to_look_looks_again_though_nobody_asks(url: str, monkeypatch: pytest.MonkeyPatch):
-    """A proxy in front of servers leaves out one that is not ready. Whoever follows the store has met no failure."""
+    """A reverse proxy leaves out a server that is not ready, so such a server gets no requests and must retry by
+    itself."""
     monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.0)
 
     async with two_servers(url) as (_, two):

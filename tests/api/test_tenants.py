@@ -1,4 +1,4 @@
-"""Tenants apart, at both doors: what another one has can be neither used, nor held, nor told from what is not there."""
+"""Tenant isolation in both APIs: another project's resources cannot be used, blocked or told from missing ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,8 @@ NOWHERE = "99999999-0000-4000-8000-000000000009"
 
 
 class Town:
-    """square is shared; alice and bob have a network each, and alice a router that joins hers and square to public."""
+    """Network square is shared; alice and bob have one network each, and alice's router joins hers and square to
+    public."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -38,7 +39,7 @@ class Town:
         return made, self.make(who, "subnet", network_id=made, cidr=cidr)["id"]
 
     def router(self, who: str, network_id: str) -> str:
-        """With a gateway, and a port on this network."""
+        """Create a router with a gateway and a port on this network."""
         made = self.make(who, "router", external_gateway_info={"network_id": self.public})["id"]
         port = self.make(who, "port", network_id=network_id)["id"]
         self.send(who, "PUT", f"{NETWORK}/routers/{made}/add_router_interface", {"port_id": port})
@@ -54,7 +55,7 @@ def town(tmp_path: Path) -> Iterator[Town]:
 
 @pytest.mark.parametrize("what", ["a machine", "a VIP"])
 def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: str):
-    """Nor does it keep the router from being changed."""
+    """The floating IP does not block changes of the router either."""
     if what == "a VIP":
         port = town.make("bob", "loadbalancer", BALANCER, vip_subnet_id=town.square_subnet)["vip_port_id"]
     else:
@@ -77,7 +78,7 @@ def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: 
 
 @pytest.mark.parametrize("change", ["gateway", "interface"])
 def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town, change: str):
-    """Its owner changes it, and the floating IP of the other project leads nowhere."""
+    """The router's owner can change it, and the other project's floating IP becomes unassociated."""
     port = town.make("bob", "port", network_id=town.square)["id"]
     made = town.make("", "floatingip", floating_network_id=town.public, port_id=port, project_id="bob")
     assert made["router_id"] == town.alices_router
@@ -93,7 +94,7 @@ def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town,
 
 
 def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(town: Town):
-    """Nobody else can have put it there; a floating IP holds it as any other does."""
+    """Only an administrator can have attached the router; a floating IP blocks its detachment as usual."""
     router = town.make("", "router", external_gateway_info={"network_id": town.public})["id"]
     path = f"{NETWORK}/routers/{router}"
     town.send("", "PUT", f"{path}/add_router_interface", {"subnet_id": town.bobs_subnet})
@@ -106,7 +107,7 @@ def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(tow
 
 
 def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
-    """As with a port's fixed_ips: it is for the network's owner and the administrator to say."""
+    """As with fixed_ips of ports, only the network's owner and administrators may choose the address."""
     rule = "(rule:create_port and (rule:create_port:fixed_ips:ip_address)) is disallowed by policy"
     fixed = [{"subnet_id": town.square_subnet, "ip_address": "10.5.0.77"}]
     refused = town.send("bob", "POST", f"{NETWORK}/ports", {"port": {"network_id": town.square, "fixed_ips": fixed}})
@@ -126,7 +127,7 @@ def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
 
 
 def asked(town: Town) -> dict[str, tuple[str, str, Any, str]]:
-    """What names something of another tenant's: method, path, body, and the id in it."""
+    """Return requests that name another project's resource: method, path, body, and that resource's id."""
     pool = town.make(
         "bob",
         "loadbalancer",

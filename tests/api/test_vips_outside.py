@@ -1,4 +1,4 @@
-"""VIPs and what is outside: the two doors together."""
+"""VIPs on external networks, across the two APIs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def caller(tmp_path: Path) -> Iterator[Caller]:
 
 
 def make_network(caller: Caller, cidr: str, **attributes: Any) -> tuple[str, str]:
-    """The ids of a network and of its subnet."""
+    """Create a network with a subnet and return both ids."""
     network = caller.make(f"{NETWORK}/networks", "network", **attributes)["id"]
     return network, caller.make(f"{NETWORK}/subnets", "subnet", network_id=network, cidr=cidr)["id"]
 
@@ -53,7 +53,7 @@ def test_a_network_with_vips_does_not_become_external(caller: Caller):
 
 
 def test_a_vip_on_an_external_network_needs_a_router_with_its_gateway_there(caller: Caller):
-    """And holds the gateway; the network stays external as long as the gateway is there."""
+    """The VIP blocks removal of the gateway, and the gateway keeps the network external."""
     public, outside = make_network(caller, "203.0.113.0/24", **{"router:external": True})
     refused = make_balancer(caller, outside)
     told = f"has its gateway on external network {public}: nobody would answer for a VIP there."

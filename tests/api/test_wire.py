@@ -1,4 +1,4 @@
-"""What strangers may send, and for how long: the real server's way in, with a small application behind it."""
+"""Limits on the input of unauthenticated clients: the real server with a small application."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ from harness.virtual_clock import time_of_loop
 from harness.waiting import eventually
 
 LARGE = 2**20
-KEEP_ALIVE = 5  # seconds after which uvicorn itself would hang up
+KEEP_ALIVE = 5  # seconds until uvicorn itself would close the connection
 
 
 async def ask(connect: Any, request: bytes) -> bytes:
-    """All that comes back until the server hangs up."""
+    """Send a request and return all bytes up to the server's close."""
     reader, writer = await connect()
     with contextlib.suppress(OSError):
         writer.write(request)
@@ -73,7 +73,7 @@ async def test_fields_are_counted():
 
 
 async def test_a_body_of_any_size_and_what_is_behind_it_are_read():
-    """Only what is not body counts; fields behind it are dropped, and the next request is a new one."""
+    """Only bytes outside bodies count; trailers after a body are dropped, and the next request is parsed as new."""
 
     async with entered() as (_, connect):
         chunks = b"".join(b"%x\r\n%s\r\n" % (2**16, b"a" * 2**16) for _ in range(64))
@@ -157,7 +157,7 @@ async def test_bytes_one_by_one_gain_no_time(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_the_silent_make_room_for_who_speaks():
-    """Of one address, and of all: who has been silent longest goes."""
+    """The connection idle for longest is closed, among one address's connections and among all."""
 
     async with entered() as (place, connect):
         silent = [await connect() for _ in range(20)]
@@ -179,14 +179,14 @@ async def test_who_takes_no_answer_makes_room_too():
         await eventually(lambda: all(each.protocol and each.protocol.transport for each in place.clients.all()))
         for client in place.clients.all():
             assert client.protocol is not None
-            client.protocol.waits_since = None  # it is being served
+            client.protocol.waits_since = None  # a request is in progress
             client.protocol.pause_writing()
         assert b"200" in await ask(connect, GET.replace(b"host: x", b"connection: close"))
         assert (place.clients.dropped, place.clients.refused) == (1, 0)
 
 
 async def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """The log limit counts within one minute: this one does not end, and no other test counts in it."""
+    """The log's limit is per minute: the clock stands still, and the test has an allowance of its own."""
     caplog.set_level(logging.WARNING)
     limit = RateLimit(wire.LINES_A_MINUTE)
     limit._allowance = Allowance(wire.LINES_A_MINUTE, lambda: 0.0)
@@ -199,7 +199,7 @@ async def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFi
 
 
 async def test_who_is_served_is_not_shown_out():
-    """With nobody silent, whoever comes is turned away."""
+    """Without an idle connection to close, a new connection is rejected."""
 
     async with entered(most_of_one=2) as (place, connect):
         busy = [await connect() for _ in range(2)]
@@ -229,7 +229,7 @@ async def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
 
 
 async def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
-    """Over TLS: uvicorn itself knows of a connection only when the handshake is done."""
+    """uvicorn itself learns of a TLS connection only after the handshake."""
     context, client = own_tls(tmp_path)
 
     async with entered(tls=context) as (place, connect):

@@ -1,4 +1,4 @@
-"""What a token says, and for whom it speaks."""
+"""Reading a Keystone token response: roles, project and scope."""
 
 import json
 
@@ -17,7 +17,7 @@ def test_a_token_of_a_project():
 
 
 def test_roles_that_nobody_knows_here_are_ignored_and_so_is_that_of_services():
-    """An agent names its chassis in the password file; Keystone's `service` is Nova, Neutron and so on."""
+    """An agent's chassis comes from the password file. Keystone's role `service` belongs to Nova, Neutron and so on."""
     found = read_token(token("manager", "service", "load-balancer_member", "heat_stack_owner", **OF_SHOP))
     assert found.identity.roles == {"load-balancer_member"}
 
@@ -36,7 +36,7 @@ def test_a_token_of_the_system_speaks_for_no_project():
     "scope", [{"domain": DOMAIN}, {}, {"system": {}}, {"system": {"all": False}}, {"project": {"id": "p" * 37}}]
 )
 def test_all_other_tokens_speak_for_nobody(scope: dict[str, object]):
-    """Whoever administers a domain has the role admin in its tokens."""
+    """Domain-scoped tokens of domain administrators carry the role admin, which counts for nothing here."""
     found = read_token(token(*ADMIN_ROLES, **scope)).identity
     assert found == Identity(user=ALICE["id"], project_id="", roles=frozenset())
     assert not found.may_see("")

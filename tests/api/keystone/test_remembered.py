@@ -1,4 +1,4 @@
-"""What is remembered of tokens: for how long, how many, and that it is none of them."""
+"""The token cache: lifetime, size, and that it stores hashes instead of tokens."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Callers with tokens: who is let in, how often Keystone is asked, and what happens when it does not answer."""
+"""Token authentication: accepted callers, number of requests to Keystone, and behaviour during an outage of
+Keystone."""
 
 import asyncio
 import logging
@@ -35,7 +36,7 @@ from harness.waiting import eventually, turns
 
 @dataclass
 class Cloud:
-    """What stands for Keystone, and what asks it."""
+    """A stand-in for Keystone, with the token check under test."""
 
     play: Playing = field(default_factory=Playing)
     now: float = 1000.0
@@ -67,7 +68,7 @@ async def opened(fresh: float = 60, outage: float = 300) -> AsyncIterator[Cloud]
 
 
 async def away(cloud: Cloud) -> None:
-    """From now on nobody listens there."""
+    """Point the check at a URL on which no server listens."""
     cloud.check.keystone._place = questions.Place(url="http://127.0.0.1:1/v3")
 
 
@@ -279,7 +280,7 @@ async def test_an_address_with_nonsense_keeps_itself_waiting_and_who_was_right_c
 
 
 async def test_who_was_right_before_is_looked_at_again_beside_strangers():
-    """An address that fails, and lines that are full, are no matter of theirs."""
+    """A failing address and a full queue of strangers do not delay callers with an expired cache entry."""
 
     async with opened() as cloud:
         assert await cloud.outcome("good") == "right"

@@ -1,4 +1,4 @@
-"""Whether the answer of a change by LXD's API comes after the change is in the dataplane, and what it is otherwise."""
+"""LXD API: a response to a change arrives after the change is in the dataplane, or reports why it is not."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def site(tmp_path: Path) -> Iterator[Door]:
 
 
 def stop(site: Door) -> None:
-    """From now on OVN refuses every transaction."""
+    """Let OVN reject every transaction."""
     site.place.driver._fault = lambda: Fault.BEFORE
 
 
@@ -40,7 +40,7 @@ def resume(site: Door) -> None:
 
 
 def rows_at_the_answer(site: Door, method: str, path: str, body: Any = None) -> tuple[int, set[str]]:
-    """The status, and the kinds of owners that have rows in that moment."""
+    """Return the response's status and the kinds of owners that have rows at that moment."""
 
     async def ask() -> tuple[int, set[str]]:
         answer = await site.place.client.request(method, path.removeprefix("/1.0"), json=body)
@@ -91,7 +91,7 @@ def test_what_ovn_does_not_take_is_an_error_and_shown(site: Door, many: str, lis
     if many == LBS:
         assert site.good("GET", f"{one}/state") == {"backend_health": None, "status": "Errored"}
 
-    changed = {**site.good("GET", one), "description": "new"}  # as a client sends what it has read
+    changed = {**site.good("GET", one), "description": "new"}  # as a client sends the document it read
     answer = site.send("PUT", one, changed)
     assert answer.json()["error"] == f"Failed updating {noun}: Failed applying OVN load balancer: refused; {STORED}"
     assert site.good("GET", one)["description"] == "new"
@@ -109,7 +109,7 @@ def test_what_ovn_does_not_take_is_an_error_and_shown(site: Door, many: str, lis
 
 
 def test_the_cure_of_what_failed_is_applied_and_answered_so(site: Door):
-    """An error of an attempt before the change is no outcome of the change."""
+    """An error of an earlier attempt is not the outcome of a later change."""
     stop(site)
     assert site.send("POST", LBS, {**BODY, "listen_address": LISTEN}).status_code == 503
     site.place.driver._fault = lambda: Fault.NONE
@@ -118,7 +118,7 @@ def test_the_cure_of_what_failed_is_applied_and_answered_so(site: Door):
 
 
 def test_who_waits_in_vain_is_told_so_and_holds_nobody(site: Door):
-    """OVN accepts the connection and answers nothing: each request ends, and so does what waits for it."""
+    """OVN accepts the connection and never replies: each request ends, and so do the tasks that wait for it."""
     site.place.runs = False
 
     async def ask_at_once() -> list[int]:

@@ -1,4 +1,4 @@
-"""What a load balancer and a forward say in LXD's form is what they say when they are shown again."""
+"""Load balancers and forwards in LXD's form survive a round trip: decoding, then encoding, keeps the document."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SORTS = (LOAD_BALANCERS, FORWARDS)
 
 
 def decode(sort: Sort, body: Any) -> Document:
-    """What is shown of this body."""
+    """Decode the body and return the document that a client would read back."""
     decoded = sort.decode(complete(sort.put(body), sort.nothing), "net", ABLE)
     assert decoded.wrong is None
     return sort.encode(decoded.asked)
@@ -104,7 +104,7 @@ forwards = st.fixed_dictionaries(
 
 
 def listed(document: Document) -> Any:
-    """As JSON has it: lists."""
+    """Convert tuples to lists, as JSON does."""
     match document:
         case dict():
             return {name: listed(value) for name, value in document.items()}
@@ -192,7 +192,7 @@ BACKEND = {"name": "a", "target_address": "192.0.2.1"}
 
 
 def too_long(sort: Sort) -> list[Any]:
-    """Bodies that reach each limit of their texts and lists."""
+    """Return bodies that reach each limit on text and list lengths."""
     return [
         {"description": "x" * LONGEST_TEXT},
         {"config": {"user.a": "x" * bodies.LONGEST_VALUE}},
@@ -214,7 +214,7 @@ MORE: tuple[Any, ...] = (
 
 
 def one_more(value: Any) -> Any:
-    """The same body, a bit beyond the limit."""
+    """Return the same body, one step beyond the limit."""
     match value:
         case str():
             return value + value[-1]

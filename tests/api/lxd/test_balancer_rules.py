@@ -1,6 +1,6 @@
-"""Each rule of load balancers and forwards: its text, its code, and that nothing is written.
+"""Each rule of load balancers and forwards: error text, status code, and no write.
 
-A request has the mistake that its row names; the rest of it is right. Texts are LXD's and Incus' where they have the
+A request has the mistake that its row names and is otherwise valid. Texts are LXD's and Incus' where they have the
 rule.
 """
 
@@ -174,7 +174,7 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         ports(port(f"1-{sizes.PORTS}", "a"), port("60000", "a")),
         f"Too many listen ports: a load balancer can have at most {sizes.PORTS}",
     ),
-    # order: what comes first in LXD's order is told, whatever comes later
+    # order: the first error in LXD's order is reported, whatever other errors the request has
     ({**with_config(nonsense="1"), **backends(backend("a b"))}, 'Invalid option "nonsense"'),
     (backends(backend("a b"), backend("c", target_address="x")), "Name cannot contain white space in backend"
      " specification 0"),
@@ -198,7 +198,7 @@ BODIES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """With a load balancer and a forward, which no test changes."""
+    """Yield a site with one load balancer and one forward, which no test changes."""
     door = Door(tmp_path_factory.mktemp("site"), compile_anything)
     settle(door)
     for path, body in ((LBS, BODY), (FORWARDS, FORWARD)):
@@ -342,7 +342,7 @@ def test_a_network_without_a_way_there_is_refused(site: Door, network: str, addr
 
 
 def test_a_network_whose_router_has_left_it_is_refused(tmp_path: Path):
-    """The router that was made with it still has its gateway, and no interface in the network any more."""
+    """The router made with the network keeps its gateway but has no interface in the network."""
     door = Door(tmp_path)
     settle(door)
     door.run(door.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "four-port1"),))))

@@ -1,4 +1,4 @@
-"""Texts in Go's words: lists of ports, numbers, quotes, addresses."""
+"""Texts formatted as Go formats them: lists of ports, numbers, quotes, addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is common to all of the door: the envelope, who calls, and for which project."""
+"""Common parts of the LXD API: response envelope, caller and project."""
 
 import pytest
 from starlette.requests import Request

@@ -1,4 +1,4 @@
-"""Forwards in LXD's form: an address whose ports lead to one machine each."""
+"""Forwards in LXD's form: a listen address whose ports each lead to one machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def site(tmp_path: Path) -> Iterator[Door]:
 
 
 def make(door: Door, address: str = LISTEN, **said: Any) -> str:
-    """The path of a new one."""
+    """Create a forward and return its path."""
     answer = door.send("POST", FORWARDS, {**FORWARD, "listen_address": address, **said})
     assert answer.status_code == 201, answer.text
     return str(answer.headers["location"])

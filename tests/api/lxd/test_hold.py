@@ -1,4 +1,5 @@
-"""No load balancer of LXD's keeps everybody else waiting: the longest step of each request, at the limits of one."""
+"""LXD load balancers do not block the event loop: the longest step of each request, at the limits of one load
+balancer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ def site(tmp_path: Path) -> Iterator[Door]:
 
 
 def send(door: Door, method: str, path: str, body: Any = None) -> int:
-    """Status of a call by an administrator. Its steps, and those of the reconciler, are counted by `harness.hold`."""
+    """Send a request as an administrator and return its status. `harness.hold` counts its steps and the
+    reconciler's."""
     return door.send(method, path, body).status_code
 
 

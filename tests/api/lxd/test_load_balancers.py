@@ -1,4 +1,4 @@
-"""Load balancers in LXD's form: what is made, shown, changed and deleted, and by whom."""
+"""Load balancers in LXD's form: create, show, update and delete, and the access of each caller."""
 
 import asyncio
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[Door]:
 
 
 def make(door: Door, address: str = LISTEN, *, by: str = "root", where: str = LBS, **said: Any) -> str:
-    """The path of a new one."""
+    """Create a load balancer and return its path."""
     answer = door.send("POST", where, {**BODY, "listen_address": address, **said}, by=by)
     assert answer.status_code == 201, answer.text
     return str(answer.headers["location"])
@@ -55,7 +55,7 @@ def test_one_is_made_shown_and_deleted(site: Door):
 
 
 def test_what_incus_sends_first_has_neither_backends_nor_ports(site: Door):
-    """`incus network load-balancer create` (6.0.4)."""
+    """The first request of `incus network load-balancer create` (6.0.4)."""
     body = {"description": "", "config": {}, "backends": None, "ports": None, "listen_address": LISTEN}
     assert site.send("POST", LBS, body).status_code == 201
     empty = {"description": "", "config": {}, "backends": [], "ports": [], "listen_address": LISTEN, "location": ""}
@@ -96,7 +96,7 @@ def test_of_two_that_edit_at_once_none_loses_what_it_did(site: Door):
     assert site.bad("PATCH", ONE, {"description": "x"}, if_match=tag)[0] == 412
     assert [each["name"] for each in site.good("GET", ONE)["backends"]] == ["a", "b", "c"]
     site.good("PUT", ONE, second, if_match=new)
-    site.good("PUT", ONE, BODY)  # who sends none takes all
+    site.good("PUT", ONE, BODY)  # a PUT without an ETag replaces unconditionally
     assert site.good("GET", ONE)["backends"] == BODY["backends"]
 
 
@@ -285,7 +285,7 @@ def test_a_network_that_is_not_there_has_none(site: Door):
 
 
 def test_tenants_have_their_own(site: Door):
-    """`other` is a network of ann's project; bob is of another one, and root may name each."""
+    """Network `other` belongs to ann's project; bob is in another project; root may name either project."""
     where = "/1.0/networks/other/load-balancers"
     said = {"backends": [backend("a", target_address="10.0.1.5")], "ports": [port("80", "a")]}
     make(site)
@@ -307,7 +307,7 @@ def test_tenants_have_their_own(site: Door):
 
 
 def observe(site: Door, **seen: Health) -> None:
-    """By machine and port: m11_8080."""
+    """Report health by machine and port, such as m11_8080."""
     news = {}
     for where, health in seen.items():
         number, port_number = where.removeprefix("m").split("_")

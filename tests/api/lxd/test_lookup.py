@@ -1,4 +1,4 @@
-"""Names: LXD's keys lead to networks that any door made, and never to two."""
+"""Name lookup: LXD's keys find networks that any API front end created, and never match two."""
 
 import pytest
 

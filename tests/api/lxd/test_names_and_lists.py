@@ -1,4 +1,4 @@
-"""Names in URLs, lists of all projects, filters that cannot be read, and keys that are the server's own."""
+"""Names in URLs, lists of all projects, malformed filters, and keys that the server owns."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nobody waits for what one project has much of: the longest step of requests, with many networks behind an uplink."""
+"""Requests do not block the event loop, however many networks are attached to an uplink."""
 
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -14,7 +14,7 @@ BEHIND = 800
 
 
 def behind(number: int, uplink: Network) -> list[Network | Port | Router]:
-    """A network that is translated by nobody, as another door may have made it."""
+    """Return a network whose router has no SNAT, as another API front end may have created it."""
     cidr = ip_network((int(ip_address("10.0.0.0")) + number * 256, 24))
     ours = {"project_id": "default", "created_at": NOON}
     subnet = Subnet(id=f"s{number}", cidr=cidr, gateway=cidr[1], allocation_pools=(), **ours)
@@ -52,7 +52,8 @@ def test_nobody_waits_for_the_networks_behind_an_uplink(tmp_path: Path):
     (uplink,) = door.snapshot.networks.values()
     everything = (document for number in range(BEHIND) for document in behind(number, uplink))
     door.run(write_many(door.place.model, everything))
-    door.place.caller, door.place.runs = CALLERS["root"], False  # stored: not applied while the request waits
+    # stored only: the reconciler does not run while the request waits
+    door.place.caller, door.place.runs = CALLERS["root"], False
     routes = {"config": {"ipv4.routes": "203.0.113.128/25"}}
     bare = {"name": "x", "type": "ovn", "config": {"ipv4.address": "198.51.100.1/24", "ipv6.address": "none"}}
     requests = (

@@ -1,4 +1,4 @@
-"""Networks, by LXD's API: what clients see, what is refused in which words, and nothing written then."""
+"""Networks of the LXD API: what clients see, and refusals with their texts and no write."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,21 +33,21 @@ OVN = {
 
 @pytest.fixture
 def outside(door: Door) -> Door:
-    """With an uplink."""
+    """Return an API front end with an uplink."""
     make(door, "UPLINK", UPLINK, kind="physical")
     return door
 
 
 @pytest.fixture
 def ovn(outside: Door) -> Door:
-    """With a network behind it."""
+    """Return an API front end with an uplink and a network attached to it."""
     make(outside, "ovn0", OVN)
     return outside
 
 
 @pytest.fixture
 def anything(tmp_path: Path) -> Iterator[Door]:
-    """A network in a place where all can be had that the API has."""
+    """Yield a network in a site whose provider supports every attribute of the API."""
     door = Door(tmp_path, compile_anything)
     make(door, "UPLINK", UPLINK, kind="physical")
     make(door, "ovn0", OVN)
@@ -63,7 +63,7 @@ def stored(door: Door, name: str) -> Network:
     return next(each for each in door.snapshot.networks.values() if each.name == name)
 
 
-# Showing
+# Show
 
 
 def test_a_network_is_shown_as_it_was_made_with_what_it_got(ovn: Door):
@@ -157,7 +157,7 @@ def test_a_status_is_what_has_arrived(outside: Door):
     assert status(place.services) == "Created"
 
 
-# Making
+# Create
 
 
 def test_nothing_said_is_any_subnet_of_both_versions_translated(outside: Door):
@@ -538,7 +538,7 @@ def test_what_one_project_has_is_nothing_to_another(outside: Door):
     assert {each["used_by"] for each in mine} == {"/1.0/networks/mine?project=two"}
 
 
-# Changing
+# Update
 
 
 def test_a_key_that_says_nothing_is_taken_away(ovn: Door):
@@ -645,7 +645,7 @@ def test_whoever_listens_is_told_of_each_change(outside: Door):
     ]
 
 
-# Deleting
+# Delete
 
 
 def test_a_network_goes_with_all_that_was_made_with_it(ovn: Door):

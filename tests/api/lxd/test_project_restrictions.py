@@ -1,4 +1,4 @@
-"""What projects may use of networks, and keys of projects that change nothing here."""
+"""Project restrictions on networks, and project keys that have no effect here."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_uplinks_that_a_restricted_project_may_use(site: Door):
     refused = 'Option "network" value "UP" is not one of the allowed uplink networks in project'
     say(site, restricted="true", restricted__networks__uplinks="OTHER")
     assert site.bad("POST", NETWORKS, network("n", 9)) == (400, refused)
-    site.good("POST", NETWORKS, network("n", 9, network=""))  # the only one that is allowed
+    site.good("POST", NETWORKS, network("n", 9, network=""))  # the only uplink that the project may use
     assert site.good("GET", "/1.0/networks/n?project=shop")["config"]["network"] == "OTHER"
     assert site.bad("PATCH", "/1.0/networks/n?project=shop", {"config": {"network": "UP"}}) == (400, refused)
     say(site, restricted="true")
@@ -107,7 +107,7 @@ def test_how_many_networks_a_project_may_have(site: Door):
 
 @pytest.mark.parametrize(("version", "listen"), [(4, LISTEN), (6, LISTEN6)])
 def test_how_many_addresses_of_an_uplink_a_project_may_have(site: Door, version: int, listen: str):
-    """Of routers, of load balancers and of forwards."""
+    """The limit counts addresses of routers, load balancers and forwards."""
     key = f"limits.networks.uplink_ips.ipv{version}.UP"
     site.good("PUT", SHOP, {"config": {key: "2"}})
     text = f'Reached maximum number of IPv{version} addresses (2) of uplink network "UP" in project "shop"'
@@ -122,7 +122,7 @@ def test_how_many_addresses_of_an_uplink_a_project_may_have(site: Door, version:
     own = site.good("GET", "/1.0/networks/one?project=shop")["config"][f"volatile.network.ipv{version}.address"]
     routes = {4: f"{listen}/32,{own}/32", 6: f"2001:db8:2::/64,{own}/128"}[version]
     site.good("PATCH", "/1.0/networks/UP", {"config": {f"ipv{version}.routes": routes}})
-    site.good("POST", many("forwards"), {"listen_address": own})  # the router's own is counted already
+    site.good("POST", many("forwards"), {"listen_address": own})  # the router's own address is already counted
     site.good("DELETE", f"/1.0/networks/one/load-balancers/{listen}?project=shop")
     site.good("PUT", SHOP, {"config": {key: "0"}})
     site.good("PATCH", "/1.0/networks/one?project=shop", {"description": "what is there stays"})

@@ -1,4 +1,4 @@
-"""Projects: made, shown, edited and taken away; those that are there because something is theirs."""
+"""Projects: create, show, edit and delete; projects that exist because a resource belongs to them."""
 
 import pytest
 

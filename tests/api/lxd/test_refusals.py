@@ -1,4 +1,4 @@
-"""The door has words for whatever the rules refuse that it can meet."""
+"""The LXD API has an error text for every refusal that it can meet."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -15,13 +15,13 @@ NOT_ASKED = {
     *("pools", "refusal", "tls_checks", "vips", "local_ips", "associations", "said_again", "nodes", "takeovers"),
     *("secrets", "hosts", "host_checks"),
 }
-"""Modules that this door asks for nothing of, or for nothing that they could refuse."""
+"""Modules whose refusals this API cannot meet."""
 NOT_MET = {
     *("LimitBelowUsage", "NoQuota", "NotAProject", "DescribedAsAWhole", "HasParts", "OfferStays", "VipStays"),
     *("HttpWithoutHost", "NoHttpVersion"),
 }
-"""Of quotas, which are set elsewhere; of load balancers what nothing here asks for; and of networks of others, which
-are not seen here."""
+"""Refusals of quotas, which other APIs set; of load-balancer features that LXD has no attribute for; and of unmanaged
+networks, which this API does not show."""
 
 
 def refused_by(module: ModuleType) -> set[type[Refusal]]:

@@ -1,4 +1,4 @@
-"""Certificates and tokens: how a client comes to be trusted, and what it may do then."""
+"""Certificates and tokens: enrolment of clients, and the rights of a trusted client."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ TOKEN = {"token": True, "type": "client", "name": "laptop"}
 
 @pytest.fixture
 def open_door(door: Door) -> Door:
-    """One that can be reached by certificates."""
+    """Return an API front end that clients can reach by certificate."""
     door.place.reachable = HERE
     return door
 
@@ -41,7 +41,7 @@ def issue(door: Door, **more: Any) -> dict[str, Any]:
 
 
 def written(operation: dict[str, Any]) -> str:
-    """The token, as the client makes it of the operation."""
+    """Build the token from the operation, as the client does."""
     told = operation["metadata"]
     body = {"client_name": told["request"]["name"], "secret": told["secret"], "fingerprint": told["fingerprint"]}
     return base64.b64encode(json.dumps({**body, "addresses": told["addresses"]}).encode()).decode()
@@ -225,7 +225,7 @@ def test_a_certificate_is_added_shown_edited_and_removed(door: Door):
 
 
 def test_several_that_begin_alike(door: Door):
-    for number in range(17):  # of sixteen digits
+    for number in range(17):  # numbers of sixteen digits
         body = {"certificate": base64_of(make_certificate(f"c{number}")[0]), "type": "client"}
         door.good("POST", "/1.0/certificates", body)
     found = [each.fingerprint[0] for each in door.snapshot.certificates.values()]

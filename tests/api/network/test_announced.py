@@ -1,4 +1,4 @@
-"""Announced networks by Neutron's API: `--provider-network-type announced`, for a project or shared with all."""
+"""Announced networks in Neutron's API: `--provider-network-type announced`, for one project or shared."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who sees and changes what; and what a caller is told when something is wrong behind the door."""
+"""Read and write access per caller, and the response to an internal error."""
 
 import logging
 from typing import Any
@@ -12,7 +12,7 @@ from harness.front_ends.network_world import Door
 
 @pytest.fixture
 def mine(door: Door) -> dict[str, str]:
-    """What ann has: one resource of each kind."""
+    """Create one resource of each kind as ann, and return their ids."""
     net = door.make("network", "ann", name="net")
     subnet = door.make("subnet", "ann", network_id=net["id"], cidr="10.0.0.0/24")
     port = door.make("port", "ann", network_id=net["id"])

@@ -1,4 +1,4 @@
-"""The stock clients, unmodified, against the real application: what they print is what users see."""
+"""Unmodified stock clients against the real application: their output."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from harness.shell import Shell, shell
 
 @pytest.mark.client
 def test_the_command_line(clouds: Path):
-    """Names are looked up, a port goes through the extensions, errors are shown in full."""
+    """Names are resolved, a port takes extension attributes, and errors are printed in full."""
     four = "--subnet-range 10.0.0.0/24 --gateway 10.0.0.254 --dns-nameserver 1.1.1.1"
     value = "-f value -c"
     steps = [
@@ -43,7 +43,7 @@ def _type(typed: Shell, steps: list[tuple[str, tuple[int, str]]]) -> None:
 
 @pytest.mark.client
 def test_the_command_line_about_quotas(clouds: Path):
-    """It looks for the project first, in an Identity API below the endpoint that it was given."""
+    """The client first looks up the project, in an Identity API below the endpoint that it was given."""
     value = "-f value -c"
     with shell(clouds) as typed:
         limits = "quota show --network shop -f value"
@@ -135,7 +135,7 @@ def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
 
 @pytest.mark.client
 def test_the_command_line_on_the_way_out(clouds: Path):
-    """External networks, gateways and floating IPs, as the client's own manual has them."""
+    """External networks, gateways and floating IPs, as in the client's own manual."""
     value = "-f value -c"
     wire = "--provider-network-type vlan --provider-physical-network physnet --provider-segment 100"
     steps = [

@@ -1,4 +1,4 @@
-"""External networks, the gateways of routers, and floating IPs."""
+"""External networks, router gateways and floating IPs."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ FLAT = {"provider:network_type": "flat", "provider:physical_network": "physnet"}
 
 @pytest.fixture
 def public(door: Door) -> dict[str, Any]:
-    """An external network with a subnet of each family; the administrator's."""
+    """Create the administrator's external network, with a subnet of each family."""
     made = door.make("network", name="public", **{"router:external": True, **FLAT})
     door.make("subnet", network_id=made["id"], cidr="203.0.113.0/24", name="public4")
     door.make("subnet", network_id=made["id"], cidr="2001:db8::/64", name="public6")
@@ -22,7 +22,7 @@ def public(door: Door) -> dict[str, Any]:
 
 @pytest.fixture
 def net(door: Door) -> dict[str, Any]:
-    """Bob's."""
+    """Create a network as bob."""
     made = door.make("network", "bob", name="net")
     door.make("subnet", "bob", network_id=made["id"], cidr="10.0.0.0/24")
     return door.good("GET", f"/networks/{made['id']}")["network"]
@@ -30,7 +30,7 @@ def net(door: Door) -> dict[str, Any]:
 
 @pytest.fixture
 def router(door: Door, net: dict[str, Any], public: dict[str, Any]) -> dict[str, Any]:
-    """Bob's, between net and public."""
+    """Create a router as bob, between net and public."""
     made = door.make("router", "bob", external_gateway_info={"network_id": public["id"]})
     path = f"/routers/{made['id']}/add_router_interface"
     door.good("PUT", path, {"subnet_id": net["subnets"][0]}, "bob")

@@ -1,4 +1,4 @@
-"""No request keeps everybody else waiting: the longest step of each at its limits, in a place with 10,000 ports."""
+"""Requests do not block the event loop: the longest step of each at its limits, in a site with 10,000 ports."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def port_id(number: int) -> str:
 
 
 class Crowd:
-    """A network with a subnet of each family and its ports, in one run of addresses."""
+    """A network with a subnet of each family, and ports with consecutive addresses."""
 
     def __init__(self, folder: Path) -> None:
         self.door = Door(folder)
@@ -46,13 +46,14 @@ class Crowd:
         )
 
     def make(self, singular: str) -> str:
-        """Its id. Nobody waits for the dataplane to be at rest: ten thousand ports are on their way."""
+        """Create a resource and return its id, without waiting for the dataplane: ten thousand ports are still
+        pending."""
         answer = self.door.run(self.door.place.client.post(f"/v2.0/{singular}s", json={singular: {}}))
         made: str = answer.json()[singular]["id"]
         return made
 
     def send(self, method: str, path: str, body: Any = None) -> int:
-        """Status of a call. Its steps are counted by `harness.hold`."""
+        """Send a request and return its status. `harness.hold` counts its steps."""
         self.door.place.caller = CALLERS["admin"]
         options = {} if body is None else {"json": body}
         answer = self.door.run(self.door.place.client.request(method, f"/v2.0{path}", **options))
@@ -69,7 +70,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
 
 @pytest.mark.slow
 def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Crowd):
-    """All of one subnet; and when the last of them is wrong nothing is written, as soon."""
+    """All addresses are in one subnet. A request whose last port is invalid is rejected as quickly, with no write."""
     port = {"network_id": crowd.net, "fixed_ips": [{"subnet_id": crowd.four}] * FIXED_IPS}
     wrong = {"network_id": crowd.net, "fixed_ips": [{"ip_address": "192.0.2.1"}]}
     assert crowd.send("POST", "/ports", {"ports": [*[port] * (BULK - 1), wrong]}) == 400
@@ -79,7 +80,7 @@ def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Cr
 
 @pytest.mark.slow
 def test_pools_that_are_full(crowd: Crowd):
-    """Each of the ports looks through all of the pools of all subnets before it finds that nothing is free."""
+    """Each port searches every pool of every subnet before the allocation fails."""
     net = crowd.make("network")
     for number in range(3):
         hosts = [f"10.{number}.0.{host}" for host in range(2, 2 + ALLOCATION_POOLS)]
@@ -125,7 +126,8 @@ def test_lists(crowd: Crowd, query: str):
 
 @pytest.mark.slow
 def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
-    """A list of all associations of one, and a deletion of the port that is a replica of many."""
+    """The steps include a list of all associations of one Local IP, and the deletion of a port that is a replica of
+    many."""
     ports = [port_id(number) for number in range(1000, 1000 + ASSOCIATIONS)]
     monitor = {"type": "TCP", "port": 80, "delay": 60}
     made = [{"network_id": crowd.net, "health_monitor": monitor}] * BULK

@@ -1,4 +1,4 @@
-"""Lists, tags, discovery: what the stock clients send before and around everything else."""
+"""Lists, tags and discovery: the auxiliary requests of stock clients."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ from harness.front_ends.network_world import Door
 
 @pytest.fixture
 def place(door: Door) -> dict[str, Any]:
-    """Two networks, a dual-stack one with three ports, and a router."""
+    """Create two networks, one of them dual-stack with three ports, and a router."""
     net = door.make("network", name="net", tags=["red", "blue"])
     door.make("network", name="other", tags=["red"], admin_state_up=False)
     four = door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24")
@@ -238,7 +238,7 @@ def test_an_attribute_of_what_is_not_here_is_refused_by_name(
 
 
 def test_what_an_attribute_is_without_its_extension_may_be_said(door: Door):
-    """And it is not shown, as there is none."""
+    """Default values of extensions that are not offered are accepted and not shown."""
     net = door.make("network", dns_domain="", vlan_transparent=False)
     assert {"dns_domain", "vlan_transparent", "segments"} & net.keys() == set()
     port = door.make("port", network_id=net["id"], dns_name="", numa_affinity_policy=None)

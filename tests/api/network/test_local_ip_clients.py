@@ -1,4 +1,4 @@
-"""Local IPs through the stock clients, unmodified: each subcommand with what it prints, and each call of the SDK."""
+"""Local IPs through the unmodified stock clients: each subcommand with its output, and each call of the SDK."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Local IPs and their associations: each answer that Neutron's clients know, and better ones where Neutron fails."""
+"""Local IPs and their associations: each response that Neutron's clients know, and better ones where Neutron fails."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def path(local_ip: dict[str, Any], port_id: str = "") -> str:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """With a dataplane that can do all that the API has."""
+    """Yield a site whose dataplane supports every attribute of the API."""
     door = Door(tmp_path, compile_anything)
     yield World(door)
     door.close()
@@ -141,7 +141,7 @@ def test_the_port_of_a_machine_stays(world: World):
 
 
 def test_what_neutron_says_of_what_cannot_be_made(world: World):
-    """Each is Neutron's own text."""
+    """Each text is Neutron's own."""
     bare, several, one = world.port(), world.port("10.0.0.8", "10.0.0.9"), world.port("10.0.0.7")
     empty = world.door.make("network", "ann")["id"]
     said = world.refused(400, "LocalIPPortOrNetworkRequired")
@@ -187,7 +187,7 @@ def test_what_is_ours_to_refuse(world: World):
     said = world.refused(400, "BadRequest", local_port_id=joined["port_id"])
     assert said.endswith("has device owner network:router_interface, and is no machine's.")
     bobs = world.port(caller="bob")
-    said = world.refused(400, "BadRequest", local_port_id=bobs)  # ann sees it: her network
+    said = world.refused(400, "BadRequest", local_port_id=bobs)  # ann can see the port, because it is on her network
     assert said == f"Bad local_ip request: Port {bobs} is not of the project of the Local IP."
     assert world.refused(400, "BadRequest", "admin", local_port_id=bobs) == said
     for monitor, words in {
@@ -303,7 +303,7 @@ def test_local_ips_are_made_in_bulk(world: World):
 def test_which_address_of_a_replica_is_meant(world: World):
     four, six = world.local_ip(), world.local_ip(network_id=world.net, local_ip_address="fd00::53")
     both = world.port("10.0.0.8", "fd00::8")
-    assert world.associate(four, both)["fixed_ip"] == "10.0.0.8"  # Neutron asks for one
+    assert world.associate(four, both)["fixed_ip"] == "10.0.0.8"  # Neutron requires fixed_ip here
     assert world.associate(six, both)["fixed_ip"] == "fd00::8"
     several, bare = world.port("10.0.0.9", "10.0.0.10"), world.port()
     said = world.not_associated(400, "LocalIPNoRequestedIP", four, fixed_port_id=several)
@@ -317,7 +317,7 @@ def test_which_address_of_a_replica_is_meant(world: World):
 
 
 def test_better_answers_where_neutron_fails(world: World):
-    """With 500, or not at all."""
+    """Neutron answers 500 here, or not at all."""
     local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
     world.associate(local_ip, port_id)
     said = world.not_associated(409, "LocalIPPortAlreadyAssociated", local_ip, fixed_port_id=port_id)
@@ -427,7 +427,7 @@ def test_a_list_of_associations_is_filtered_sorted_and_paged(world: World):
     assert found("sort_key=fixed_ip&sort_dir=desc") == ports[::-1]
     assert found(f"limit=1&marker={ports[0]}") == [ports[1]]
     page = world.door.good("GET", f"{path(local_ip)}?limit=3&sort_key=fixed_ip")
-    assert f"marker={ports[2]}" in page["port_associations_links"][0]["href"]  # behind which there is none
+    assert f"marker={ports[2]}" in page["port_associations_links"][0]["href"]  # a full last page: the next one is empty
     page = world.door.good("GET", f"{path(local_ip)}?limit=1")
     assert page["port_associations_links"][0]["href"].endswith(f"limit=1&marker={ports[0]}")
     told = world.door.refused("GET", f"{path(local_ip)}?marker={NOBODY}")
@@ -435,7 +435,7 @@ def test_a_list_of_associations_is_filtered_sorted_and_paged(world: World):
 
 
 def test_who_may_do_what(world: World):
-    """By Neutron's default rules; what others may not see is not there for them."""
+    """The rules are Neutron's defaults. A resource outside the caller's view is reported as not found."""
     local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
     where = f"/local_ips/{local_ip['id']}"
     for method, at, body in (

@@ -1,4 +1,4 @@
-"""Networks and subnets: what is answered, what is refused and in which words."""
+"""Networks and subnets: responses, refusals and their texts."""
 
 from typing import Any
 
@@ -139,7 +139,7 @@ def test_read_only_attributes_cannot_be_set(door: Door, net: dict[str, Any]):
 @pytest.mark.parametrize("plural", ["networks", "subnets", "ports", "routers"])
 @pytest.mark.parametrize("key", [NOBODY, "web"])
 def test_who_is_not_there(door: Door, plural: str, key: str):
-    """A name in the path is not found, so that clients go on to look for the name."""
+    """A name in the path is reported as not found, so clients continue with a lookup by name."""
     name = plural.removesuffix("s").capitalize()
     stop = "" if plural == "routers" else "."
     expected = (404, f"{name}NotFound", f"{name} {key} could not be found{stop}")

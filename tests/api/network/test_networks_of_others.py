@@ -1,4 +1,4 @@
-"""What others wrote has an API of its own: whoever knows an id finds nothing here, and changes nothing."""
+"""Unmanaged networks have a separate API: their ids are not found in Neutron's, and nothing there changes them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ports as OVN sees them: what nobody has plugged in is DOWN, and where it is plugged in only an administrator sees."""
+"""Port status as OVN reports it: an unplugged port is DOWN, and only an administrator sees the chassis."""
 
 from dataclasses import replace
 from typing import Any
@@ -79,7 +79,7 @@ def test_where_it_is_only_an_administrator_sees(door: Door, vm: dict[str, Any]):
 
 
 def test_where_it_was_asked_for_is_what_is_shown(door: Door, vm: dict[str, Any]):
-    """A client that gives `binding:host_id` reads it back, and is told at once how to plug the port in."""
+    """A client that sets `binding:host_id` reads it back immediately, with the VIF type that plugs the port in."""
     door.set("port", vm, **{"binding:host_id": "node7"})
     assert bound(door, vm) == ("DOWN", "node7", "ovs")
     plug(door, vm, "node7")
@@ -101,7 +101,8 @@ def test_a_routers_interface_needs_nobody_and_its_gateway_a_node(door: Door, vm:
 
 
 def test_a_floating_ip_is_there_whether_its_port_is_plugged_in_or_not(door: Door, vm: dict[str, Any]):
-    """As in Neutron with OVN: its status says whether it leads somewhere; what it leads to says its own."""
+    """As in Neutron with OVN, the status of a floating IP depends on its association alone, not on the port's
+    status."""
     public = door.make("network", name="public", **{"router:external": True})
     door.make("subnet", network_id=public["id"], cidr="192.0.2.0/24")
     router = door.make("router", "ann", external_gateway_info={"network_id": public["id"]})
@@ -119,7 +120,7 @@ def test_a_floating_ip_is_there_whether_its_port_is_plugged_in_or_not(door: Door
 
 
 def test_the_port_of_a_vip_is_plugged_in_nowhere(door: Door, vm: dict[str, Any]):
-    """As in Neutron: no node has it, because every node answers for it."""
+    """As in Neutron, a VIP's port is bound to no node, because every node answers for the VIP."""
     holder = replace(door.snapshot.ports[vm["id"]], device_owner=PortUse.VIP.value, device_id="lb-x")
     door.write(holder)
     assert bound(door, vm) == ("DOWN", "", "unbound")

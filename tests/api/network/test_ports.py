@@ -1,4 +1,4 @@
-"""Ports: which addresses they get, and what a caller may ask for."""
+"""Ports: allocated addresses, and the attributes that a caller may set."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -19,7 +19,7 @@ NOBODY = "99999999-0000-4000-8000-000000000009"
 
 @pytest.fixture
 def net(door: Door) -> dict[str, Any]:
-    """With a subnet of each family."""
+    """Create a network with a subnet of each family."""
     net = door.make("network", name="net")
     door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/29")
     door.make("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
@@ -119,7 +119,7 @@ def test_a_port_can_have_no_address(door: Door, net: dict[str, Any]):
 
 
 def test_an_automatic_address_is_made_of_the_mac(door: Door):
-    """RFC 4291, appendix A, with the MAC of its example."""
+    """The MAC and the address are the example of RFC 4291, appendix A."""
     net = door.make("network")
     subnet = door.make("subnet", network_id=net["id"], cidr="fd00::/64", ipv6_address_mode="slaac")
     port = door.make("port", network_id=net["id"], mac_address="34:56:78:9a:bc:de")
@@ -335,7 +335,7 @@ def test_a_port_becomes_a_vips_by_its_load_balancer_alone(door: Door, net: dict[
 
 
 def test_an_administrator_may_reserve_a_port_for_a_load_balancer_that_will_be(door: Door, net: dict[str, Any]):
-    """So Octavia makes the port of a VIP before it asks its provider."""
+    """Octavia creates the VIP port this way before it calls its provider driver."""
     device = "lb-00000000-0000-4000-8000-00000000000a"
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": device}}
     assert door.refused("POST", "/ports", body, "ann")[0] == 400

@@ -1,4 +1,4 @@
-"""Quotas: Neutron's bodies and words, and that no way in leads past a limit."""
+"""Quotas: Neutron's bodies and texts, and no request that exceeds a limit."""
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -101,7 +101,8 @@ def test_members_see_the_quota_of_their_project_and_administrators_set_it(door: 
 
 
 def test_no_way_in_leads_past_a_limit(door: Door):
-    """Of each resource as many as there are: one more is refused, by whatever way it comes, and nothing is written."""
+    """Each limit equals the current usage, so every further create is refused, by any request, and nothing is
+    written."""
     wire = {"provider:network_type": "flat", "provider:physical_network": "physnet"}
     public = door.make("network", **{"router:external": True, **wire})["id"]
     door.make("subnet", network_id=public, cidr="203.0.113.0/24")
@@ -155,7 +156,7 @@ def test_limits_of_load_balancers_are_not_of_this_door(door: Door):
 
 
 async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
-    """The second one has not heard of what the first one wrote."""
+    """The second server has not yet read the first server's write."""
 
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(inside(make_door, tmp_path, "")) for _ in range(2)]

@@ -98,7 +98,7 @@ def test_an_interface_by_subnet_takes_the_gateways_address(door: Door, router: d
 def test_a_subnet_that_comes_back_has_the_same_mac_as_its_gateway(
     door: Door, router: dict[str, Any], net: dict[str, Any]
 ):
-    """Machines there remember it."""
+    """Machines on the subnet have the MAC in their neighbour tables."""
     macs = []
     for _ in range(2):
         added = add(door, router, subnet_id=net["subnets"][0])
@@ -259,7 +259,8 @@ def test_routes_that_cannot_be(door: Door, router: dict[str, Any], net: dict[str
 
 @pytest.mark.parametrize("name", ["distributed", "ha"])
 def test_whether_a_router_is_distributed_is_for_an_administrator_to_say(door: Door, name: str):
-    """Every router of OVN is; what is said changes nothing, and nothing is said of it."""
+    """Every OVN router is distributed: the attribute is accepted from administrators, has no effect and is not
+    shown."""
     made = door.make("router", **{name: False})
     assert name not in made
     door.set("router", made, **{name: True})

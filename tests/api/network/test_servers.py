@@ -1,4 +1,4 @@
-"""Two servers over one store: neither loses a change, and no address is given twice."""
+"""Two servers over one store: no change is lost, and no address is allocated twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -44,7 +44,7 @@ def add(port_id: str, subnet_id: str) -> Callable[[Snapshot], Changes]:
 
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[tuple[Model, Model]]:
-    """Two servers that do not follow each other: each has only what it wrote or ran into."""
+    """Yield two servers that do not follow each other: each has only its own writes and its write conflicts."""
     stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
     one = await Model.load(stores[0], compile_owner)
     await one.write(lambda now: NETWORKS.create(now, call(NET), {}))
@@ -56,7 +56,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Model, Model]]:
 
 
 async def test_addresses_and_macs_are_given_once(two: tuple[Model, Model]):
-    """A /28 has 13 addresses besides the gateway's."""
+    """A /28 has 13 addresses in addition to the gateway's."""
 
     one, other = two
     await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))

@@ -1,4 +1,4 @@
-"""What the rules refuse, this door has words for, each of which takes only what the refusal has."""
+"""The Neutron API has an error text for each refusal, and each text uses only fields of that refusal."""
 
 import dataclasses
 import string
@@ -32,11 +32,11 @@ MODULES = (
     *(associations, local_ips, monitor_checks, probe_limits, probe_ports, restrictions),
 )
 SAID_BY_RULE = {access.NotAllowed}
-"""By the name of the rule that Neutron looks at."""
+"""Refusals worded by the name of the policy rule that Neutron checks."""
 OF_POOLS = {monitor_checks.WrongMonitorType, monitor_checks.NoHttpVersion, monitor_checks.HttpWithoutHost}
 OF_ALL_ROUTES = {routers.BadRoute}
 OF_UPLINKS = {outside.RouteNeeded}
-"""Neutron has no words for routes of an external network, and so none for one that has to stay."""
+"""Neutron has no error text for routes of an external network, nor for a route that is still needed."""
 
 
 def test_every_refusal_has_words():

@@ -9,7 +9,7 @@ from harness.front_ends.octavia_world import Door
 
 @pytest.fixture
 def anything(tmp_path: Path) -> Iterator[Door]:
-    """With a provider that refuses nothing."""
+    """Yield a site whose provider refuses nothing."""
     opened = Door(tmp_path)
     yield opened
     opened.close()
@@ -24,7 +24,7 @@ def ovn(tmp_path: Path) -> Iterator[Door]:
 
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Door]:
-    """Where agents run proxies."""
+    """Yield a site whose agents run proxies."""
     opened = Door(tmp_path, compile_with_proxies, WITH_PROXIES)
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""Flavors, availability zones, their profiles, providers and amphorae: Octavia's bodies, rules and words."""
+"""Flavors, availability zones, their profiles, providers and amphorae: Octavia's bodies, rules and texts."""
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -23,7 +23,7 @@ FAMILIES = ("flavor", "availability_zone")
 
 
 class Names:
-    """What a family is called where."""
+    """Names of one family: flavors or availability zones."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -146,7 +146,8 @@ def test_a_flavors_name_is_its_own(tmp_path: Path):
 
 
 async def test_two_servers_at_the_same_moment(tmp_path: Path, names: Names):
-    """The second one has not heard of what the first one wrote: a name is given once, and what is in use stays."""
+    """The second server has not yet read the first server's write: a name stays unique, and an object in use is
+    kept."""
 
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
@@ -204,7 +205,7 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
 
 
 def test_the_description_of_a_provider_can_stand_in_a_configuration():
-    """Octavia's, and its clients', lists of providers are name:description,name:description."""
+    """Octavia and its clients write provider lists as name:description,name:description."""
     assert not [provider for provider in IMPLEMENTATIONS.values() if set(provider.description) & set(",:")]
 
 
@@ -253,7 +254,7 @@ def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: 
 
 
 def test_two_names_lead_to_one_provider(tmp_path: Path):
-    """Clients switch features by the name, so each load balancer keeps the one by which it was asked for."""
+    """Clients switch features by provider name, so each load balancer keeps the name of its create request."""
 
     async def story(place: Inside) -> None:
         lb = {"vip_subnet_id": SUBNET}
@@ -352,7 +353,7 @@ def test_lists_are_sorted_paged_and_cut(tmp_path: Path, names: Names):
 
 
 def test_pages_of_zones_end_with_an_empty_one(tmp_path: Path):
-    """openstacksdk goes on from the last id where there is no link; zones have none: it would begin anew, for ever."""
+    """Without a link, openstacksdk continues from the last id. Zones have no id, so it would restart forever."""
 
     async def story(place: Inside) -> None:
         names = Names("availability_zone")
@@ -372,7 +373,7 @@ def test_pages_of_zones_end_with_an_empty_one(tmp_path: Path):
 
 
 def test_what_has_no_rows_waits_for_nothing(tmp_path: Path):
-    """No owner is marked, no driver is asked, and a fresh look at everything finds nothing to do."""
+    """No owner is marked, no driver is called, and a resync finds no difference."""
 
     async def story(place: Inside) -> None:
         compiled = place.reconciler.statistics.compiled

@@ -1,4 +1,4 @@
-"""The stock `openstack loadbalancer` commands, unmodified, in the order in which somebody would type them."""
+"""The unmodified `openstack loadbalancer` commands, in the order of a typical session."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The addresses from which agents probe whoever is on another node, or nobody's port, as the door makes them."""
+"""Source addresses of delegated probes (members on another node, or without a port), as the API allocates them."""
 
 import asyncio
 from dataclasses import replace

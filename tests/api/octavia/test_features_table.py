@@ -1,4 +1,4 @@
-"""README's table of Octavia's features is true: it names all that the API takes, and what it says of each is so."""
+"""README's table of Octavia features matches the API: it lists every attribute, with its actual support."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from harness.front_ends.octavia_world import MONITOR, NET, NOBODY, PATHS, SUBNET
 from harness.proxied import listener, pool, rows_of, view
 
 WITH_AGENTS = ("by proxy", "by agents")
-"""What is said of features that are refused where no agents probe."""
+"""Values of the table for features that are refused where no agents probe."""
 README = Path(__file__).parents[3] / "README.md"
 COMMON = "each of these, but L7"
 SPECS: Mapping[str, specs.Spec] = {
@@ -52,9 +52,9 @@ VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
     ("L7 rule", "type"): l7.L7RuleType,
     ("L7 rule", "compare_type"): l7.L7Comparison,
 }
-"""Attributes of which each value is a feature of its own; ANY is no protocol of Octavia's."""
+"""Attributes of which each value is a feature of its own; ANY is not one of Octavia's protocols."""
 SAID_AS_VALUES = {"type"}
-"""Of session persistence."""
+"""Attributes of session persistence."""
 
 REF, SUBNET_6 = "https://secrets/1", "22222222-0000-4000-8000-000000000006"
 POOL = {"name": "p", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
@@ -77,7 +77,7 @@ LEAST: Mapping[str, Mapping[str, Any]] = {
     "L7 policy": {"listener_id": "{listener}", "action": "REJECT"},
     "L7 rule": {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/"},
 }
-"""What each request has; names in braces stand for ids."""
+"""Base body of each request; names in braces stand for ids."""
 MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     COMMON: {"name": {"name": "x"}, "description": {"description": "x"}, "tags": {"tags": ["x"]}},
     "load balancer": {
@@ -182,7 +182,7 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "tags": {"tags": ["x"]},
     },
 }
-"""Feature -> what its request has besides. A value of an attribute, and a switch, say it by themselves."""
+"""Feature -> additional attributes of its request. Attribute values and switches need none."""
 CALLS = {
     "status tree": ("GET", "/loadbalancers/{lb}/status", None),
     "statistics": ("GET", "/loadbalancers/{lb}/stats", None),
@@ -191,7 +191,7 @@ CALLS = {
     "batch update": ("PUT", "/pools/{pool}/members", {"members": [LEAST["member"]]}),
     "cascade delete": ("DELETE", "/loadbalancers/{lb}?cascade=true", None),
 }
-"""Features that are no attribute."""
+"""Features that are not attributes."""
 ABOUT = {
     "insert_headers": "protocol HTTP",
     "request_sriov": "SR-IOV",
@@ -203,7 +203,7 @@ ABOUT = {
     },
     **{name: "monitors of type HTTP" for name, more in MORE["health monitor"].items() if more.items() >= HTTP.items()},
 }
-"""Refused feature -> the words of the refusal, where these are about what the feature can only come with."""
+"""Refused feature -> error text, where the text is about a feature that must accompany it."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Row:
 
     @property
     def items(self) -> list[str]:
-        """Attributes; or an attribute with each of its values; or what is neither."""
+        """List the attributes; or an attribute with each of its values; or the feature's own name."""
         attributes = re.findall(r"`(\w+)`", self.feature)
         values = re.findall(r"[A-Z][A-Z0-9_-]+", self.feature)
         return [f"{attributes[0]} {value}" for value in values] or attributes or [self.feature]
@@ -263,7 +263,7 @@ def door(ovn: Door) -> Door:
 
 @dataclass(frozen=True)
 class Store:
-    """Whatever is asked for, it is in the same file."""
+    """Key store that returns the same file for every reference."""
 
     content: bytes
 
@@ -281,8 +281,8 @@ def with_agents(tmp_path: Path) -> Iterator[Door]:
 
 
 def furnished(ovn: Door, protocol: str) -> Door:
-    """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone; a node that
-    tells what it counts."""
+    """Create two listeners, one of them without a pool, two pools and a member, a flavor, an availability zone, and a
+    node that reports counters."""
     ovn.place.node_counts.report("node", {}, interval=60, age=lambda _: 0.0)
     wide = AllocationPool(start=parse_address("fd00::2"), end=parse_address("fd00::ff"))
     cidr, gateway = parse_network("fd00::/64"), parse_address("fd00::1")
@@ -329,7 +329,8 @@ def check_refused(door: Door, section: str, item: str) -> None:
 
 
 def check_done(door: Door, section: str, item: str) -> None:
-    """What was asked for is shown, and goes again, so that nothing is in the way of the next."""
+    """Check that the API shows the requested values, then delete the object, so that it does not affect the next
+    request."""
     method, path, body = request(door, section, item)
     answer = door.good(method, path, body)
     door.rest()
@@ -369,7 +370,7 @@ KINDS = {
     "health monitor": "monitor",
     "L7 policy": "policy",
 }
-"""Section -> what the door calls it."""
+"""Section -> the API's name of the resource."""
 
 
 def test_what_is_stored_only_changes_no_row(door: Door):

@@ -1,4 +1,4 @@
-"""Health monitors: stored and checked by the door whatever the provider; who cannot do them refuses them."""
+"""Health monitors: the API stores and checks them for every provider; providers without support refuse them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ WEB = {"type": "HTTP", "delay": 5, "timeout": 3, "max_retries": 2}
 
 @pytest.fixture
 def door(anything: Door) -> Door:
-    """With a load balancer, and a pool of each kind that there is for monitors."""
+    """Return a site with a load balancer and one pool per transport protocol."""
     balancer = anything.make("lb", name="web", vip_subnet_id=SUBNET)["id"]
     anything.ids["lb"] = balancer
     for name, protocol in (("tcp", "TCP"), ("udp", "UDP"), ("sctp", "SCTP")):
@@ -149,7 +149,7 @@ def test_what_cannot_be_changed(door: Door, more: dict[str, Any], words: str):
 
 @pytest.mark.parametrize("kind", ["TCP", "PING", "TLS-HELLO"])
 def test_a_domain_name_and_a_version_are_taken_for_every_type(door: Door, kind: str):
-    """They are kept and shown, as by Octavia, which refuses only what a probe of HTTP would ask and expect."""
+    """Both are stored and shown, as in Octavia, which refuses only attributes of an HTTP request and its response."""
     more = {"http_version": 1.1, "domain_name": "a.b"}
     made = door.make("monitor", pool_id=door.ids["tcp"], **{**MONITOR, "type": kind}, **more)
     assert {name: made[name] for name in more} == more

@@ -1,4 +1,4 @@
-"""No tree and no batch keeps everybody else waiting: the longest step of each, at the limits of a load balancer."""
+"""Trees and batches do not block the event loop: the longest step of each, at the limits of a load balancer."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def pool(number: int, members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tree(pools: list[dict[str, Any]], listeners: int = 0, **more: Any) -> dict[str, Any]:
-    """The listeners lead to the pools by turns."""
+    """Build a tree whose listeners use the pools in rotation."""
     some = [
         {
             "protocol": "TCP",
@@ -44,7 +44,7 @@ def tree(pools: list[dict[str, Any]], listeners: int = 0, **more: Any) -> dict[s
 
 
 async def read_pieces(place: Inside, path: str) -> int:
-    """Bytes of an answer that is read piece by piece, as it is sent."""
+    """Read a response in chunks, as it is sent, and return its length in bytes."""
     assert place.app is not None
     sizes, asked = [0], asyncio.Queue[Message]()
     asked.put_nowait({"type": "http.request", "body": b"", "more_body": False})
@@ -60,7 +60,7 @@ async def read_pieces(place: Inside, path: str) -> int:
 
 
 async def send(place: Inside, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    """Status and text of an answer. Its steps, and those of the reconciler, are counted by `harness.hold`."""
+    """Return the status and text of a response. `harness.hold` counts its steps and the reconciler's."""
     answer = await place.call(method, f"{ROOT}/{path}", body)
     await asyncio.sleep(0)
     await place.rest()
@@ -110,7 +110,7 @@ def test_a_tree(tmp_path: Path, name: str):
 
 
 def test_a_batch(tmp_path: Path):
-    """All members are new, all stay, all get other weights, all are others; and half of them are there twice."""
+    """Batches in which all members are new, unchanged, reweighted or replaced; and one in which half are duplicates."""
     new = [{**each, "address": each["address"].replace("10.1.", "10.2.")} for each in SERVING]
     turned = [{**each, "weight": int(number >= MEMBERS - LARGEST)} for number, each in enumerate(SERVING)]
 
@@ -130,7 +130,7 @@ def test_a_batch(tmp_path: Path):
 
 
 def test_all_weights_of_the_largest_table(tmp_path: Path):
-    """Each member takes from those that have more, in each rank: no change of a table is more work."""
+    """At each rank, every member takes slots from members with more: no other change of a table costs more."""
     equal = [member(number, weight=1) for number in range(LARGEST)]
     varied = [{**each, "weight": number} for number, each in enumerate(equal, 1)]
 
@@ -148,7 +148,7 @@ SOME_RULES = [{"type": "PATH", "compare_type": "REGEX", "value": f"/{n}/[a-z]+(x
 
 
 def policies(members: int, rules: int) -> list[dict[str, Any]]:
-    """As many as a listener may have, each with a pool of its own."""
+    """Build the maximum number of policies per listener, each with its own pool."""
     return [
         {
             "action": "REDIRECT_TO_POOL",
@@ -165,14 +165,14 @@ def policies(members: int, rules: int) -> list[dict[str, Any]]:
 
 
 async def good(place: Inside, method: str, path: str, **body: Any) -> Any:
-    """What is in the answer to a call that must work."""
+    """Send a request that must succeed and return the object in the response."""
     status, text = await send(place, method, path, body or None)
     assert status < 300, text
     return next(iter(json.loads(text).values())) if text else None
 
 
 def test_a_listener_with_a_pool_for_each_policy(tmp_path: Path):
-    """And one more of each part, a change of each, and the end of it all."""
+    """Then one more of each part is created, each is changed, and the load balancer is deleted."""
     nested = policies(members=MEMBERS // POLICIES, rules=IN_ALL["rules"] // POLICIES)
     rule = {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/x"}
 
@@ -195,7 +195,7 @@ def test_a_listener_with_a_pool_for_each_policy(tmp_path: Path):
 
 
 def test_each_part_of_the_largest_load_balancer(tmp_path: Path):
-    """One that uses up the quotas of its project: a part of each kind is made, changed or deleted."""
+    """The load balancer uses up its project's quotas. One part of each kind is created, changed or deleted."""
     pools = [pool(n, [member(5 * n + each) for each in range(MEMBERS // POOLS)]) for n in range(POOLS - 1)]
     five = [member(MEMBERS + each) for each in range(5)]
     nested = {"name": "n", "protocol": "UDP", "lb_algorithm": "SOURCE_IP_PORT", "members": five}

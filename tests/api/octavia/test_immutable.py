@@ -1,4 +1,4 @@
-"""What is on its way to the dataplane is not changed: a request waits for it, and is refused when it waits too long."""
+"""Immutability: a change to a pending object waits, and is refused when the wait exceeds its limit."""
 
 import asyncio
 from collections.abc import Iterator
@@ -97,7 +97,8 @@ def test_what_failed_may_be_changed_and_deleted(anything: Door):
 
 
 def test_what_nothing_comes_of_may_be_changed(anything: Door):
-    """A connection on which nobody answers, or another server that should write and does not."""
+    """Pending changes stop blocking when the dataplane is stalled: OVN does not reply, or another server leads but does
+    not write."""
     door = anything
     door.build()
     door.place.runs = False
@@ -109,7 +110,7 @@ def test_what_nothing_comes_of_may_be_changed(anything: Door):
 
 @pytest.fixture
 def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    """A door at which a change waits for the one before it as long as that takes."""
+    """Yield a site in which a change waits for its predecessor without a practical limit."""
     monkeypatch.setattr("harness.api.PATIENCE", DEADLINE)
     opened = Door(tmp_path)
     yield opened
@@ -117,7 +118,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
 
 
 def test_writers_at_the_same_time_lose_nothing(patient: Door):
-    """Each waits for the one before it; the reconciler is one task among them."""
+    """Each writer waits for its predecessor, while the reconciler runs as one task among them."""
     door = patient
     door.build()
     door.rest()

@@ -1,4 +1,4 @@
-"""What Kubernetes' cloud provider asks for, in the form in which its library (gophercloud) writes it, on OVN.
+"""Requests of the Kubernetes cloud provider, as its library (gophercloud) writes them, on OVN.
 
 The bodies are those of cloud-provider-openstack's `createOctaviaLoadBalancer`, `buildListenerCreateOpt`,
 `buildPoolCreateOpt`, `buildMonitorCreateOpts` and `buildBatchUpdateMemberOpts`.
@@ -11,7 +11,7 @@ from harness.front_ends.octavia_world import ROOT, SUBNET, Door
 
 
 def test_the_newest_version_stands_last(ovn: Door):
-    """Features are switched on by it: access lists from 2.12 on, availability zones from 2.14, and more."""
+    """Clients enable features by the last version: access lists from 2.12, availability zones from 2.14, and more."""
     versions = ovn.run(ovn.place.call("GET", "/")).json()["versions"]
     numbers = [tuple(map(int, version["id"].removeprefix("v").split("."))) for version in versions]
     assert numbers == sorted(numbers)
@@ -48,13 +48,14 @@ def test_a_service_from_its_beginning_to_its_end(ovn: Door):
 
 
 def test_by_the_name_ovn_it_asks_for_less(ovn: Door):
-    """No access list, no time-outs; what it asks for is the same otherwise."""
+    """For a provider named ovn, the request has no access list and no timeouts, and is otherwise the same."""
     made = ovn.good("POST", "/loadbalancers", service("ovn"))["loadbalancer"]
     assert (made["provider"], made["listeners"][0]["allowed_cidrs"]) == ("ovn", None)
 
 
 def test_what_cannot_be_had_is_named_and_leaves_nothing(ovn: Door):
-    """`externalTrafficPolicy: Local` asks for HTTP by any name but ovn; `x-forwarded-for` makes a listener HTTP."""
+    """`externalTrafficPolicy: Local` requests an HTTP monitor unless the provider is named ovn; `x-forwarded-for` makes
+    a listener HTTP."""
     asked = service("fairlead")
     asked["loadbalancer"]["listeners"][0]["default_pool"]["healthmonitor"]["type"] = "HTTP"
     words = "Provider 'fairlead' does not support a requested option: health monitors of type HTTP"
@@ -67,7 +68,7 @@ def test_what_cannot_be_had_is_named_and_leaves_nothing(ovn: Door):
 
 
 def test_pages_are_followed_by_their_links(ovn: Door):
-    """gophercloud follows `next` as it is written, until a page has none."""
+    """gophercloud follows each `next` link verbatim, until a page has none."""
     made = {ovn.make("lb", vip_subnet_id=SUBNET)["id"] for _ in range(5)}
     seen, path = list[str](), "/loadbalancers?limit=2"
     while path:
@@ -80,6 +81,6 @@ def test_pages_are_followed_by_their_links(ovn: Door):
 
 
 def test_quotas_have_no_prefix(ovn: Door):
-    """gophercloud asks for `v2.0/quotas/PROJECT`, beside `v2.0/lbaas/...`."""
+    """gophercloud requests `v2.0/quotas/PROJECT`, not `v2.0/lbaas/quotas/PROJECT`."""
     answer = ovn.run(ovn.place.call("GET", "/v2.0/quotas/demo")).json()["quota"]
     assert answer["loadbalancer"] == answer["load_balancer"]

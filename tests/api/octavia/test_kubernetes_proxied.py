@@ -1,8 +1,8 @@
-"""What Kubernetes' cloud provider asks for where nodes have proxies: each call of a Service's life, and its answer.
+"""Requests of the Kubernetes cloud provider where nodes have proxies: each call of a Service's life, and its response.
 
-As cloud-provider-openstack's `ensureOctaviaLoadBalancer` calls, for annotations one by one: a listener with
-x-forwarded-for is HTTP, a pool of one with proxy-protocol is PROXY or PROXYV2, and another protocol is another pool;
-with `externalTrafficPolicy: Local` the monitor asks kube-proxy's own port for /healthz.
+The calls are those of cloud-provider-openstack's `ensureOctaviaLoadBalancer`, for one annotation at a time. A listener
+with x-forwarded-for is HTTP, a pool with proxy-protocol is PROXY or PROXYV2, and a change of protocol makes a new pool.
+With `externalTrafficPolicy: Local` the monitor requests /healthz from kube-proxy's own port.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from harness.front_ends.octavia_world import Door
 HEALTHZ = {"type": "HTTP", "url_path": "/healthz", "http_method": "GET", "expected_codes": "200"}
 LOCAL = {"name": "monitor", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3, **HEALTHZ}
 NODE_PORT = 32100
-"""Of kube-proxy's health checks."""
+"""Port of kube-proxy's health check server."""
 
 
 def _made(door: Door, asked: dict[str, Any]) -> dict[str, Any]:
-    """A load balancer in one request, and its ids; kept until it is ACTIVE, as the provider waits."""
+    """Create a load balancer in one request, store its ids, and wait for ACTIVE, as the cloud provider does."""
     made: dict[str, Any] = door.good("POST", "/loadbalancers", asked)["loadbalancer"]
     door.rest()
     assert door.show("lb", made["id"])["provisioning_status"] == "ACTIVE"
@@ -28,7 +28,7 @@ def _made(door: Door, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _proxy_port(door: Door) -> int:
-    """Where proxies take the listener's connections; 0 where the switch leads to members."""
+    """Port on which proxies accept the listener's connections; 0 if the switch forwards to members."""
     return door.place.model.snapshot.load_balancers[door.ids["lb"]].listeners[0].proxy_port
 
 
@@ -54,7 +54,7 @@ def test_x_forwarded_for(proxied: Door):
     listener = _listener(proxied)
     assert (listener["protocol"], listener["insert_headers"]) == ("HTTP", {"X-Forwarded-For": "true"})
     assert _proxy_port(proxied) > 0
-    # the annotation goes: the headers go, the listener stays what it is
+    # without the annotation, the headers are removed and the listener keeps its protocol
     proxied.good("PUT", "/listeners/{listener}", {"listener": {"insert_headers": {}}})
     proxied.rest()
     assert (_listener(proxied)["insert_headers"], _pool(proxied)["protocol"]) == ({}, "HTTP")
@@ -92,12 +92,12 @@ def test_a_connection_limit_comes_and_goes(proxied: Door):
 
 
 def test_traffic_policy_local_probes_kube_proxy_and_may_be_turned_off(proxied: Door):
-    """Then every node serves, and the monitor of the other type is another one."""
+    """Turning it off replaces the monitor by one of another type, because every node serves."""
     asked = service("fairlead", **TIMEOUTS)
     pool = asked["loadbalancer"]["listeners"][0]["default_pool"]
     pool |= {"healthmonitor": LOCAL, "members": [{**each, "monitor_port": NODE_PORT} for each in members(11, 12)]}
     _made(proxied, asked)
-    assert _proxy_port(proxied) == 0  # the switch leads, agents ask
+    assert _proxy_port(proxied) == 0  # the switch forwards, agents probe
     monitor = proxied.show("monitor", _pool(proxied)["healthmonitor_id"])
     assert {name: monitor[name] for name in HEALTHZ} == HEALTHZ
     shown = proxied.good("GET", "/pools/{pool}/members")["members"]
@@ -111,7 +111,8 @@ def test_traffic_policy_local_probes_kube_proxy_and_may_be_turned_off(proxied: D
     proxied.good("PUT", "/pools/{pool}/members", {"members": members(11, 12)})
     proxied.rest()
     shown = proxied.good("GET", "/pools/{pool}/members")["members"]
-    assert {each["monitor_port"] for each in shown} == {NODE_PORT}  # what a batch does not say stays, as in Octavia
+    # attributes that a batch omits are kept, as in Octavia
+    assert {each["monitor_port"] for each in shown} == {NODE_PORT}
 
 
 def test_time_outs_and_source_ranges_of_a_listener_that_is_led_to_proxies(proxied: Door):
@@ -124,7 +125,7 @@ def test_time_outs_and_source_ranges_of_a_listener_that_is_led_to_proxies(proxie
 
 
 def test_a_listener_of_udp_is_led_by_the_switch_and_has_no_limit(proxied: Door):
-    """One of another protocol, of the same Service, is refused with words of what cannot be."""
+    """A UDP listener with a connection limit is refused, and the error names the option."""
     asked = service("fairlead", protocol="UDP", connection_limit=100)
     asked["loadbalancer"]["listeners"][0]["default_pool"] |= {"protocol": "UDP", "healthmonitor": None}
     status, words = proxied.bad("POST", "/loadbalancers", asked)

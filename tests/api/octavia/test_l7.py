@@ -1,4 +1,4 @@
-"""L7 policies and their rules: stored and checked by the door whatever the provider."""
+"""L7 policies and their rules: the API stores and checks them for every provider."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def door(anything: Door) -> Door:
 
 
 def policies(door: Door) -> dict[str, int]:
-    """Name -> position."""
+    """Return the listener's policies: name -> position."""
     found = door.good("GET", "/l7policies?listener_id=" + door.ids["other"])["l7policies"]
     return {policy["name"]: policy["position"] for policy in found}
 

@@ -1,7 +1,7 @@
-"""What Octavia itself answers: a table of requests that are wrong, or that nearly are, with its code and its words.
+"""Octavia's own responses: a table of invalid and almost invalid requests, with Octavia's status codes and texts.
 
-The answers were taken from Octavia's own API, with its provider that does nothing. Where it answers 500, or not always
-the same, there is no line; what is refused for reasons of ours is tested elsewhere.
+The responses were recorded from Octavia's own API with its noop provider. Requests for which Octavia answers 500, or
+not always the same, are left out. Refusals for reasons of Fairlead's own are tested in other modules.
 """
 
 from typing import Any
@@ -172,11 +172,11 @@ ATTRIBUTES = {
         *("name", "pools", "timeout", "type", "url_path"),
     },
 }
-"""What octavia.api.v2.types of Octavia 19.0.0 shows of each, alone."""
+"""Attributes that octavia.api.v2.types of Octavia 19.0.0 shows for each object."""
 
 
 def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[int, str]:
-    """`where` is the root element, with an id behind it or with a path of its own."""
+    """Send the request. `where` is the root element, optionally followed by an id or by a path."""
     root, _, path = where.partition(" ")
     root, _, identity = root.partition("/")
     path = path or f"/{PATHS.get(root, f'{root}s')}" + (f"/{identity}" if identity else "")
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_told_as_octavia_tells_it(door: Door):
 
 
 def test_what_is_wrong_is_told_before_what_has_to_wait(door: Door):
-    """A request that can never be right is not told to come again."""
+    """Validation errors are reported before the pending status, because a retry cannot fix the request."""
     door.place.runs = False
     door.good("PUT", "/loadbalancers/{lb}", {"loadbalancer": {"name": "x"}})
     waiting = [(method, where, values) for method, where, values, code, _ in ANSWERS if code == 400]
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_told_before_what_has_to_wait(door: Door):
 
 
 def test_answers_have_octavias_attributes_and_no_others(anything: Door):
-    """What Octavia does not have is shown where somebody has set it, and there alone."""
+    """Attributes that Octavia does not have are shown only where a client has set them."""
     tree = anything.build()
     anything.rest()
     pool, in_tree = tree["pools"][0], {"loadbalancers", "healthmonitor_id", "pools"}
@@ -233,7 +233,7 @@ def test_answers_have_octavias_attributes_and_no_others(anything: Door):
 
 
 def test_a_persistence_keeps_its_type(anything: Door):
-    """A PUT of `session_persistence` without a type changes the rest and leaves the type."""
+    """A PUT of `session_persistence` without a type changes the other attributes and keeps the type."""
     anything.ids["lb"] = anything.make("lb", vip_subnet_id=SUBNET)["id"]
     old = kept("APP_COOKIE", cookie_name="a")
     made = anything.make("pool", loadbalancer_id=anything.ids["lb"], lb_algorithm="ROUND_ROBIN", **WEB, **old)["id"]
@@ -244,7 +244,7 @@ def test_a_persistence_keeps_its_type(anything: Door):
 
 
 def test_the_code_of_a_redirection(door: Door):
-    """A target without a code gets 302; a code alone may be taken away."""
+    """A target without a code gets 302; a code can be removed alone."""
     values = {**URL, "listener_id": door.ids["front"], "redirect_url": "http://a"}
     made = door.make("policy", **values, redirect_http_code=None)
     assert made["redirect_http_code"] == 302
@@ -265,8 +265,8 @@ def test_an_address_may_stand_for_its_network(door: Door):
 
 
 def test_whose_a_part_is_follows_from_its_load_balancer(door: Door):
-    """Of two different names for the project of a load balancer the older one counts, as in Octavia; what a part says
-    is as good as nothing said."""
+    """If project_id and tenant_id differ, tenant_id counts, as in Octavia. Both are ignored on parts of a load
+    balancer."""
     made = door.make("lb", vip_subnet_id=SUBNET, project_id="a", tenant_id="b")
     assert (made["project_id"], made["tenant_id"]) == ("b", "b")
     values = {**LISTENER, "loadbalancer_id": door.ids["lb"], "project_id": "other", "tenant_id": "another"}

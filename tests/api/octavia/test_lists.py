@@ -1,4 +1,4 @@
-"""What a query string may say: sorting, pages and fields, with the words of octavia.api.common.pagination."""
+"""Query strings: sorting, pages and fields, with the texts of octavia.api.common.pagination."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_a_list_knows_what_answers_of_its_own_kind_omit(tree: Door, query: str):
 
 @pytest.fixture
 def tree(anything: Door) -> Door:
-    """Of each kind that has attributes of ours, one at its defaults, and one that is not."""
+    """Create, for each kind with attributes of Fairlead's own, one object with defaults and one with other values."""
     balancer = anything.make("lb", vip_subnet_id=SUBNET)["id"]
     common = {"loadbalancer_id": balancer, "protocol": "TCP"}
     near = anything.make("pool", name="near", lb_algorithm="ROUND_ROBIN", locality="CHASSIS", **common)

@@ -1,4 +1,4 @@
-"""What may be a member, and what is said of one that points to an address which nothing can answer at."""
+"""Members: valid addresses, and refusals of addresses at which nothing can answer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ VIP = "10.0.0.100"
 
 
 def routed() -> tuple[Aggregate, ...]:
-    """A second network, 10.4.0.0/24, on a router with the first, and a machine there."""
+    """Return a second network, 10.4.0.0/24, on a router shared with the first, and a machine on it."""
     subnet = Subnet(
         id=ROUTED,
         cidr=parse_network("10.4.0.0/24"),
@@ -87,9 +87,9 @@ def test_an_address_that_names_no_machine_of_a_network_is_refused(door, address:
 VIPS = "it is a VIP, and a connection is balanced once"
 OBSTACLES: list[tuple[dict[str, Any], str]] = [
     ({"address": VIP}, VIPS),
-    ({"address": "10.0.0.101"}, VIPS),  # its own
+    ({"address": "10.0.0.101"}, VIPS),  # its own VIP
     ({"address": VIP, "subnet_id": SUBNET}, VIPS),
-    ({"address": "10.4.0.100"}, VIPS),  # on a network to which a router leads
+    ({"address": "10.4.0.100"}, VIPS),  # a VIP on a routed network
     ({"address": "10.4.0.100", "subnet_id": ROUTED}, VIPS),
     ({"address": "10.0.0.1"}, "it is a router"),
     ({"address": "10.4.0.1"}, "it is a router"),
@@ -132,7 +132,7 @@ def test_a_machine_may_be_a_gateway_and_addresses_elsewhere_are_not_ours_to_judg
 
 
 def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
-    """Its load balancer asked first, and keeps what it has; but it says what it leads to."""
+    """The member was created before the VIP and is kept; its status shows that it is not usable."""
 
     async def story(place: Inside) -> None:
         body = tree(VIP, "10.0.0.11", monitor=None)
@@ -161,7 +161,7 @@ def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
 
 @pytest.mark.parametrize("text", ["::ffff:10.0.0.11", "::ffff:a00:b", "::FFFF:10.0.0.100"])
 def test_ipv4_is_not_written_as_ipv6(door, text: str):
-    """Wherever an address goes into a row."""
+    """An IPv4-mapped address would end up in a row."""
 
     async def story(place: Inside) -> None:
         made = (await place.good("POST", f"{ROOT}/loadbalancers", tree("10.0.0.11")))["loadbalancer"]

@@ -1,4 +1,4 @@
-"""The load-balancer door: what stock clients send, what they get, and what a wrong input is told."""
+"""The Octavia API: requests of stock clients, their responses, and errors for invalid input."""
 
 from collections import Counter
 from dataclasses import replace
@@ -131,7 +131,7 @@ TREE = {
 
 
 def test_an_address_is_shown_as_it_was_written_and_is_one_address(door):
-    """A client that compares what it reads with what it wrote (Terraform, Octavia's own tests) must find no change."""
+    """Clients that compare the response with their request (Terraform, Octavia's own tests) must see no difference."""
 
     async def story(place: Inside) -> None:
         made = (await place.good("POST", LBS, {"loadbalancer": TREE}))["loadbalancer"]

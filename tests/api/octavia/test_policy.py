@@ -1,7 +1,7 @@
-"""Who may do what: every operation of the document, for every role, held against Octavia's own rules.
+"""Access policy: every operation of the OpenAPI document, for every role, compared with Octavia's rules.
 
-The rules stand here once more, as Octavia has them (octavia.policies, the defaults and the advanced RBAC file), so that
-the table of the door is compared with something else than itself.
+The rules are repeated here as Octavia has them (octavia.policies, the defaults and the advanced RBAC file), so the
+API's table is compared with an independent source.
 """
 
 from collections.abc import Iterator
@@ -63,12 +63,12 @@ SPECIAL = {
     "PUT /amphorae/{}/config": "amphora:put_config",
 }
 NO_PROJECT = ("flavor", "availability-zone", "provider", "amphora")
-"""What belongs to nobody: Octavia asks the policy about the caller's own project."""
+"""Resources without a project: Octavia checks the policy against the caller's own project."""
 ROLE_SETS = [*(frozenset({role}) for role in sorted(ROLES)), frozenset[str](), frozenset({"reader", "member"})]
 
 
 def action_of(name: str) -> str:
-    """Octavia's name of an operation, such as loadbalancer:get_one."""
+    """Return Octavia's name of an operation, such as loadbalancer:get_one."""
     if name in SPECIAL:
         return SPECIAL[name]
     method, path = name.split()
@@ -79,7 +79,7 @@ def action_of(name: str) -> str:
 
 
 def allowed(rule: str, roles: frozenset[str], *, own: bool) -> bool:
-    """The base rules of Octavia's policy."""
+    """Evaluate a base rule of Octavia's policy."""
     admin = bool(roles & {"admin", "load-balancer_admin"})
     global_observer = "load-balancer_global_observer" in roles or admin
     quota_admin = "load-balancer_quota_admin" in roles or admin
@@ -96,7 +96,7 @@ def allowed(rule: str, roles: frozenset[str], *, own: bool) -> bool:
 
 
 def documented(document: Any) -> Iterator[tuple[str, str]]:
-    """(method, path) of each operation on resources; what takes away comes last, the parts before the whole."""
+    """Yield (method, path) of each operation; deletions come last, parts before their parents."""
     found = [
         (method.upper(), path.removeprefix(PREFIX))
         for path, item in document["paths"].items()
@@ -115,7 +115,7 @@ def documented(document: Any) -> Iterator[tuple[str, str]]:
 
 
 async def furnish(place: Inside, project: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """One of everything, and what a path and a body say of it."""
+    """Create one object of each kind; return ids by path, and bodies."""
     ids = {"{name}": "ovn", "{project_id}": project}
     for root, profile_root in (("flavor", "flavorprofile"), ("availability_zone", "availability_zone_profile")):
         path, profile_path = (f"{name.replace('_', '')}s" for name in (root, profile_root))
@@ -149,7 +149,7 @@ async def furnish(place: Inside, project: str) -> tuple[dict[str, str], dict[str
 
 
 def filled(path: str, ids: dict[str, str]) -> str:
-    """The path, with the ids of what was made; `{name}` of a zone is not that of a provider."""
+    """Return the path with the ids of created objects; `{name}` of a zone differs from that of a provider."""
     parts = path.split("/")
     for place, part in enumerate(parts):
         if part.startswith("{"):
@@ -169,13 +169,13 @@ def test_every_operation_for_every_role(tmp_path: Path, roles: frozenset[str], o
             name = operation_name(Operation(method, path, _nothing, gives={}))
             action = action_of(name)
             if any(part in path for part in ("healthmonitors", "l7policies")) and not own:
-                continue  # there is none that is somebody else's
+                continue  # these have no owner, so there is no foreign one
             mine = own or action.startswith(NO_PROJECT) or (method == "GET" and "{}" not in name)
             expected = allowed(RULE_OF[action], roles, own=mine)
             where = ROOT + filled(path, ids) + ("?cascade=true" if name == "DELETE /loadbalancers/{}" else "")
             answer = await place.call(method, where, bodies.get(name, {}))
             if answer.status_code == 501 and not own:
-                continue  # it does nothing yet, with nobody's
+                continue  # the operation has no effect yet, so there is no foreign object
             assert (answer.status_code != 403) == expected, (name, action, answer.text)
             if not expected:
                 words = "Policy does not allow this request to be performed."
@@ -194,7 +194,7 @@ async def _nothing(*_: object) -> Any:
 
 
 def test_every_operation_has_a_rule_and_every_rule_is_octavias(tmp_path: Path):
-    """An operation that the table forgets would be for administrators only."""
+    """An operation missing from the table would be allowed for administrators only."""
 
     async def story(place: Inside) -> None:
         document = (await place.client.get("/openapi.json")).json()

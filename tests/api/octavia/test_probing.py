@@ -1,4 +1,4 @@
-"""What comes with a health monitor: the address of its probes, and the refusal of what cannot be probed."""
+"""Health monitors: the source address of probes, and refusals of endpoints that cannot be probed."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ MINE = Identity(user="me", project_id="mine", roles=frozenset({"member"}))
 
 
 def test_probes_go_to_ports_of_the_project_only(door):
-    """On a network that everybody shares a stranger's port is as little probed as an address that nobody has."""
+    """On a shared network, ports of other projects are not probed, as unassigned addresses are not."""
 
     async def story(place: Inside) -> None:
         shared = replace(network(), shared=True)
@@ -93,13 +93,13 @@ def test_a_port_that_becomes_a_strangers_is_probed_no_more(door):
         await place.rest()
         rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
         assert not [row for row in rows if "ip_port_mappings" in row or row.startswith("Load_Balancer_Health")]
-        assert not place.model.snapshot.down  # nothing is known of it: it serves, as without a monitor
+        assert not place.model.snapshot.down  # no probe result yet: the member serves, as without a monitor
 
     door(story)
 
 
 def test_what_others_ask_of_a_place_takes_nothing_from_its_port(door):
-    """Who probed the address when it was theirs asks for no probe of whoever has it now."""
+    """Monitors of an address's previous owner do not probe the new owner, nor use up its probe limit."""
 
     async def story(place: Inside) -> None:
         shared = replace(network(), shared=True)
@@ -119,7 +119,7 @@ def test_what_others_ask_of_a_place_takes_nothing_from_its_port(door):
 
 
 def services(number: int, delay: int, address: str = "10.0.0.11") -> dict[str, Any]:
-    """A load balancer with this many probes of one machine, each `delay` seconds."""
+    """Return a load balancer with this many probes of one machine, one each `delay` seconds."""
     members = [{"address": address, "protocol_port": 1000 + each} for each in range(number)]
     return tree(*members, monitor={**MONITOR, "delay": delay})
 
@@ -133,7 +133,7 @@ def test_one_port_gets_so_many_probes_a_second_and_no_more(door):
         made = (await place.good("POST", LBS, services(20, 1)))["loadbalancer"]
         named = services(1, 1)
         pool = named["loadbalancer"]["listeners"][0]["default_pool"]
-        pool["members"][0]["subnet_id"] = SUBNET  # the same port by another name of the place
+        pool["members"][0]["subnet_id"] = SUBNET  # the same port, named by its subnet
         other = {"address": "fd00::11", "monitor_address": "10.0.0.11", "protocol_port": 80}
         for body in (services(1, 1), named, tree(other, vip_subnet_id=SUBNET6)):
             answer = await place.call("POST", LBS, body)
@@ -158,7 +158,7 @@ def test_a_project_has_so_many_probes_a_second_and_no_more(door):
         await place.model.write(lambda _: Changes(puts=ports))
         made = [
             await place.good("POST", LBS, services(20, 1, f"10.0.0.{100 + each}")) for each in range(10)
-        ]  # 200 in all
+        ]  # 200 in total
         answer = await place.call("POST", LBS, services(1, 1, "10.0.0.110"))
         words = "Quota has been met for resources: Probes per second (200)"
         assert (answer.status_code, answer.json()["faultstring"]) == (403, words)

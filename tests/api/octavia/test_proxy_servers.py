@@ -1,4 +1,4 @@
-"""One HAProxy has so many servers and no more, of all load balancers of a project on a network."""
+"""The limit on servers per HAProxy, over all load balancers of a project on a network."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -41,7 +41,7 @@ def members(number: int) -> list[dict[str, Any]]:
 
 
 def web(listeners: int, servers: int, *, apart: bool = False, protocol: str = "HTTP") -> dict[str, Any]:
-    """So many listeners that lead to one pool; `apart`: each with a timeout of its own."""
+    """Return a load balancer with this many listeners on one pool; `apart` gives each listener a timeout of its own."""
     ports = [
         {
             "protocol": protocol,
@@ -96,14 +96,15 @@ def test_all_load_balancers_of_a_network_count_and_what_goes_makes_room(door: Ca
 
 
 def test_what_is_above_the_limit_is_served_and_can_change_and_shrink(tmp_path: Path) -> None:
-    """As where an operator lowers the limit, or an earlier version had none."""
+    """Usage exceeds the limit, for example after an operator lowered it or after an upgrade from a version without
+    one."""
 
     async def above(place: Inside) -> None:
         place.model.snapshot = replace(place.model.snapshot, proxied_providers=frozenset({"fairlead"}))
         await place.model.write(lambda _: Changes(puts=WORLD))
         made = (await place.good("POST", LBS, web(3, 4, apart=True)))["loadbalancer"]
         listener, pool = f"/v2.0/lbaas/listeners/{made['listeners'][0]['id']}", made["pools"][0]["id"]
-        most.append(5)  # what the operator sets now
+        most.append(5)  # the operator's new limit
         await place.good("PUT", listener, {"listener": {"timeout_member_data": 7}})
         await place.good("DELETE", listener)
         assert sum(place.model.snapshot.proxy_servers.values()) == 8

@@ -1,4 +1,4 @@
-"""Quotas: Octavia's bodies, and that no way in leads past a limit."""
+"""Quotas: Octavia's bodies, and no request that exceeds a limit."""
 
 from contextlib import AsyncExitStack
 from itertools import count
@@ -80,7 +80,8 @@ TREE = {
 
 
 def test_no_way_in_leads_past_a_limit(tmp_path: Path):
-    """Of each resource as many as there are: one more is refused, by whatever way it comes, and nothing is written."""
+    """Each limit equals the current usage, so every further create is refused, by any request, and nothing is
+    written."""
 
     async def story(place: Inside) -> None:
         balancer = await make(place, "loadbalancers", "loadbalancer", **TREE)
@@ -155,7 +156,7 @@ def test_limits_of_networks_are_not_of_this_door(tmp_path: Path):
 
 
 async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
-    """The second one has not heard of what the first one wrote."""
+    """The second server has not yet read the first server's write."""
 
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]

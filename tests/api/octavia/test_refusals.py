@@ -1,4 +1,4 @@
-"""Octavia's door has words for whatever the rules of load balancing refuse."""
+"""The Octavia API has an error text for every refusal of the load-balancing rules."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -16,9 +16,9 @@ OF_DESCRIPTIONS = {*("described", "described_checks", "listen_addresses", "outsi
 OF_TRUST = {"projects", "trust", "nodes"}
 OF_HOSTS = {"hosts", "host_checks"}
 OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST | OF_HOSTS
-"""What this door asks for nothing of."""
+"""Modules whose refusals this API cannot meet."""
 OF_TRUST = {"projects", "trust", "nodes"}
-"""What LXD's clients, and agents, ask for."""
+"""Modules for LXD clients and agents."""
 OF_PORTS = {
     "AddressIsAutomatic",
     "AddressOutsideNetwork",
@@ -31,8 +31,7 @@ OF_PORTS = {
     "SubnetOfOtherNetwork",
     "UplinkNotAllowed",
 }
-"""Of addresses: what is refused of workloads' ports and of subnets. Of quotas and rights: what only Neutron's
-clients ask for."""
+"""Refusals of addresses for workload ports and subnets, and of quotas and access rights that only Neutron's API has."""
 
 
 def refused_by(module: ModuleType) -> set[type[Refusal]]:

@@ -1,4 +1,5 @@
-"""openstacksdk's methods for L7 policies and rules, where a provider has them: the real OVN refuses them."""
+"""openstacksdk methods for L7 policies and rules, with a provider that supports them; the real OVN provider refuses
+them."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,5 +1,8 @@
-"""Provisioning and operating statuses, by Octavia's table: which objects an operation sets PENDING, which it leaves,
-what they are when it has arrived, and when it could not."""
+"""Provisioning and operating statuses, by Octavia's table.
+
+Rows state which objects an operation sets to PENDING, which it leaves alone, and their statuses after success and after
+failure.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +31,7 @@ KINDS = {
 MEMBER = {"address": "10.0.0.13", "protocol_port": 80}
 RULE = {"type": "PATH", "compare_type": "ENDS_WITH", "value": ".png"}
 NEW = "new"
-"""What the operation has made."""
+"""Key of the object that the operation creates."""
 TABLE: list[tuple[str, str, object, set[str]]] = [
     ("PUT", "/loadbalancers/{lb}", {"loadbalancer": {}}, {"lb"}),
     ("PUT", "/loadbalancers/{lb}", {"loadbalancer": {"name": "x"}}, {"lb"}),
@@ -81,7 +84,7 @@ def filled(template: Any, ids: dict[str, str]) -> Any:
 
 
 def provisioning(door: Door) -> dict[str, str]:
-    """Of each object of the tree that is still there."""
+    """Return the provisioning status of each object of the tree that still exists."""
     found = {}
     for name, path in KINDS.items():
         answer = door.call("GET", path)
@@ -152,7 +155,7 @@ def operating(door: Door, *names: str) -> list[str]:
 
 
 def fall(door: Door, *names: str) -> None:
-    """The health monitor has probed both members, and calls just these down."""
+    """Report both members as probed, with only these down."""
     for name, number in (("a", 11), ("b", 12)):
         endpoint = Endpoint(machine(number), parse_address(f"10.0.0.{number}"), 80, Transport.TCP)
         list(door.place.model.observe(HEALTH, {endpoint: Health.ERROR if name in names else Health.ONLINE}))

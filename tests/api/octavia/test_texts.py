@@ -1,4 +1,4 @@
-"""Texts with a form of their own: what is one, and what nearly is."""
+"""Texts with a format of their own: valid ones, and almost valid ones."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from fairlead.api.octavia import texts
 from harness.backtracking import count_match_steps
 
 MAX_STEPS = 50 * 255
-"""The longest text has 255 characters."""
+"""Upper bound of match steps; the longest text has 255 characters."""
 
 GOOD = [
     (texts.url, "http://a"),
@@ -48,7 +48,7 @@ def test_what_nearly_is_one_is_refused(parser: Parser[str], text: str):
 
 @pytest.mark.parametrize("text", ["http://" + "a" * 240 + " ", "/" + "?" * 250 + " ", ("a" * 60 + ".") * 4 + " "])
 def test_no_text_takes_long(text: str):
-    """A pattern that can match a part in two ways needs twice the steps for each further character."""
+    """A pattern that matches a part in two ways doubles its steps with each further character."""
     for pattern in (texts.URL, texts.URL_PATH, texts.DOMAIN_NAME, texts.EXPECTED_CODES):
         assert count_match_steps(pattern, text, most=MAX_STEPS) < MAX_STEPS
 

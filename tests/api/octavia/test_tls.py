@@ -1,4 +1,5 @@
-"""What listeners and pools say about TLS and HTTP: kept and shown for who can do it, refused by name by who cannot."""
+"""TLS and HTTP attributes of listeners and pools: stored and shown with a provider that supports them, else refused by
+name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a VIP may be, and what is said where it may not: Octavia's words (octavia.api.v2.controllers.load_balancer)."""
+"""Placement of a VIP, and refusals with Octavia's texts (octavia.api.v2.controllers.load_balancer)."""
 
 from dataclasses import replace
 

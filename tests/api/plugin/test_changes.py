@@ -1,4 +1,4 @@
-"""The door for plug-ins: what a service gives is written under its ids, or refused with nothing written."""
+"""Plug-in API: a service's objects are written under their own ids, or refused with no write."""
 
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,8 @@ def test_a_port_that_is_reserved_for_another_load_balancer_is_not_taken(tmp_path
 
 
 def test_addresses_on_several_ports_are_refused_by_name(tmp_path: Path):
-    """As another provider of the service may have made them: one load balancer's are on one port."""
+    """Another provider of the service may have created such a load balancer. Fairlead requires one port for all
+    VIPs."""
 
     async def story(place: Inside) -> None:
         more = [{"subnet_id": SUBNET, "port_id": OTHER, "ip_address": "10.0.0.51"}]

@@ -1,4 +1,4 @@
-"""The door for plug-ins says which ports of proxies a network of others needs, and takes it that they are refused."""
+"""Plug-in API: proxy ports that an unmanaged network needs, and the service's refusal to create them."""
 
 from pathlib import Path
 

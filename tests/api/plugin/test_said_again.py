@@ -1,4 +1,4 @@
-"""A service says again, as a whole, what its load balancer is: Fairlead says in what it is another, and becomes so."""
+"""Idempotent updates by a service: Fairlead compares the complete load balancer and applies the differences."""
 
 from dataclasses import replace
 from pathlib import Path

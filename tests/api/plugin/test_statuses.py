@@ -1,4 +1,4 @@
-"""The door for plug-ins tells how everything stands that was given to it, and what may stand otherwise than before."""
+"""Plug-in API: statuses of all objects given to it, and those that may have changed since the last report."""
 
 import asyncio
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_every_part_stands_as_octavias_door_would_say(tmp_path: Path):
             LISTENER: ("ACTIVE", "ONLINE"),
             POOL: ("ACTIVE", "ONLINE"),
             MONITOR: ("ACTIVE", "ONLINE"),
-            ONE: ("ACTIVE", "OFFLINE"),  # nobody has probed it yet
+            ONE: ("ACTIVE", "OFFLINE"),  # not yet probed
         }
         assert (await place.call("GET", f"/statuses/{OTHER}")).status_code == 404
 
