@@ -1,4 +1,4 @@
-"""Databases, HAProxy sites and plain hosts for the tests of the drivers."""
+"""Fixtures of the driver tests: databases, HAProxy sites and plain hosts."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ def host() -> Iterator[Apart]:
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
-    """Servers that a test starts and appends here end with it."""
+    """Yield a list; servers that a test appends are stopped when the test ends."""
     require_ovsdb_server()
     started: list[Server] = []
     yield started
@@ -31,7 +31,7 @@ def servers() -> Iterator[list[Server]]:
 
 @pytest.fixture
 def server(tmp_path: Path, servers: list[Server]) -> Server:
-    """A standalone database."""
+    """Start a standalone database."""
     subprocess.run(["ovsdb-tool", "create", tmp_path / "db", SCHEMA], check=True)
     servers.append(Server(tmp_path))
     servers[0].start()
@@ -40,7 +40,7 @@ def server(tmp_path: Path, servers: list[Server]) -> Server:
 
 @pytest.fixture
 def clustered(tmp_path: Path, servers: list[Server]) -> Server:
-    """A cluster of one: it keeps the history that `monitor_cond_since` needs."""
+    """Start a cluster of one member, which keeps the history that `monitor_cond_since` needs."""
     subprocess.run(["ovsdb-tool", "create-cluster", tmp_path / "db", SCHEMA, f"unix:{tmp_path}/raft"], check=True)
     servers.append(Server(tmp_path))
     servers[0].start()

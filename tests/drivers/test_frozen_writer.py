@@ -1,7 +1,6 @@
-"""Of two servers the one that writes is frozen: the other takes its place, whatever they are connected by, and wherever
-their store is.
+"""Failover when the leader of two servers is frozen, over every transport and every store.
 
-Over a unix socket nobody ever asks whether a client lives, so its lock stays with it.
+Over a unix socket ovsdb-server sends no inactivity probes, so a frozen client keeps its lock.
 """
 
 import signal
@@ -29,7 +28,7 @@ class Remote:
 
 
 def build(server: Server, name: str) -> str:
-    """A network with a load balancer on it, as soon as OVN has it."""
+    """Create a network with a load balancer, and wait until OVN has it."""
     network = server.make(NETWORKS, "network", name=name)
     subnet = server.make(SUBNETS, "subnet", network_id=network["id"], cidr="10.0.0.0/24", ip_version=4)
     identity: str = server.make(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])["id"]
@@ -45,7 +44,7 @@ def etcd() -> Iterator[Etcd]:
 
 @contextmanager
 def renaming(server: Server, balancer: str) -> Iterator[list[int]]:
-    """Again and again, through one server, until the block ends; what was answered."""
+    """Rename the load balancer repeatedly through one server until the block ends; yield the status codes."""
     answered: list[int] = []
     ended = Event()
 
@@ -65,7 +64,7 @@ def renaming(server: Server, balancer: str) -> Iterator[list[int]]:
 
 
 def written_by_others(server: Server) -> list[str]:
-    """Of our rows, as the server that writes has seen it."""
+    """Return the leader's count of drift in Fairlead's rows."""
     lines = server.client.get("/metrics").text.splitlines()
     return [line for line in lines if line.startswith("fairlead_foreign_changes_total")]
 
@@ -73,7 +72,7 @@ def written_by_others(server: Server) -> list[str]:
 def test_a_writer_that_is_frozen_in_the_middle_of_writes_is_fenced_when_it_thaws(
     server: Database, tmp_path: Path, etcd: Etcd
 ):
-    """It has lost the lock and does not know it; each of its transactions is refused, and nothing of it is seen."""
+    """The frozen leader has lost the lock without notice: each of its transactions is rejected and has no effect."""
     where = {"FAIRLEAD_STORE_URL": f"{etcd.url}/fenced"}
     with ExitStack() as stack:
         first = stack.enter_context(serving(Remote(server.remote), tmp_path, **where))

@@ -1,4 +1,4 @@
-"""What databases of thousands of rows say at once is taken in short steps, in which others are served."""
+"""Initial contents with thousands of rows are processed in short steps, between which other tasks run."""
 
 import gc
 import subprocess
@@ -30,7 +30,7 @@ from harness.step_counter import longest_between_yields
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
 OWNERS, ENDPOINTS, PORTS = 1500, 4000, 10_000
-BROUGHT = 1 << 18  # bytes that the network brings at one time
+BROUGHT = 1 << 18  # bytes that arrive from the network at one time
 
 
 async def test_the_northbound_database_is_read(server: Server):
@@ -97,7 +97,7 @@ def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
 
 @pytest.mark.parametrize("first", [[True, "txn"], [], None])
 def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
-    """Of a monitor that goes on, of one that begins, and of a transaction, whose rows are no <table-updates>."""
+    """The forms are: a resumed monitor, a new monitor, and a transaction, whose rows are not <table-updates>."""
     rows = {f"u{number}": {"initial": {"name": "x" * 100}} for number in range(5000)}
     tables = {"A": rows, "B": {"b": {"initial": {}}}}
     results: dict[bool, object] = {True: [*(first or []), tables] if first else tables, False: [{"rows": [rows]}]}
@@ -116,7 +116,7 @@ def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
 
 @pytest.mark.parametrize("size", [1000, 1 << 18, 1 << 24])
 def test_a_large_message_is_the_same_wherever_the_network_cut_it(size: int):
-    """Tables that end at a cut, or have nothing; texts with braces; what comes before and after the tables."""
+    """Cases: tables that end at a cut, empty tables, texts with braces, and members before and after the tables."""
     rows = {f"u{number}": {"initial": {"name": f'}}{{"{number}' + "x" * 190}} for number in range(3000)}
     some, others = dict([*rows.items()][:1000]), dict([*rows.items()][1000:])
     tables = {"A": some, "B": {}, "C": others, "D": {"d": {"delete": None}}}
@@ -140,7 +140,7 @@ def test_a_large_message_is_the_same_wherever_the_network_cut_it(size: int):
 
 
 def plain(value: object) -> object:
-    """Without what is decoded late."""
+    """Replace lazily decoded values by plain ones."""
     match value:
         case Reply():
             return plain([value.id, value.result, value.error])
@@ -155,9 +155,8 @@ def plain(value: object) -> object:
 
 
 def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
-    """Of all that the network brings at one time, and of each part, the work is the same wherever they are. The number
-    of ports is ten thousand: with more, there are more parts.
-    """
+    """The work per network read and per part is the same at every position of the message. Ten thousand ports suffice:
+    more ports mean more parts."""
     words = [["neutron:cidrs", "10.0.0.1/24"], ["neutron:device_id", "y" * 36], ["neutron:port_name", "z" * 900]]
     row = msgspec.json.encode({"initial": {"name": "x" * 36, "external_ids": ["map", words]}})
     ports = b",".join(b'"u%d":%b' % (number, row) for number in range(PORTS))
@@ -173,11 +172,12 @@ def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
 
 
 def test_no_look_for_garbage_is_long_after_many_steps():
-    """Each step makes thousands of objects that stay: the collector counts its runs, not what they look at."""
+    """Each step allocates thousands of objects that stay, and the collector's threshold counts allocations, not
+    traversals."""
     looks = list[int]()
 
     def count(phase: str, information: dict[str, int]) -> None:
-        """Objects that the collector is about to look at."""
+        """Record the number of objects that the collector is about to traverse."""
         if phase == "start":
             generations = range(information["generation"] + 1)
             looks.append(sum(len(gc.get_objects(generation=each)) for each in generations))
@@ -185,14 +185,14 @@ def test_no_look_for_garbage_is_long_after_many_steps():
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(700, 10, 10)  # Python's own
+    gc.set_threshold(700, 10, 10)  # Python's defaults
     gc.callbacks.append(count)
     try:
         kept = []
         for _ in range(160):
             with without_collector():
                 kept += [{"row": [number]} for number in range(6000)]
-            kept.append({})  # now the collector may run
+            kept.append({})  # may trigger the collector
     finally:
         gc.callbacks.remove(count)
         gc.set_threshold(*before)
@@ -201,7 +201,7 @@ def test_no_look_for_garbage_is_long_after_many_steps():
 
 @pytest.mark.parametrize("before", ["nothing", "others"])
 async def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
-    """Of eight pools: as many as one load balancer may have members near each of its clients."""
+    """The number of pools is eight: as many as one load balancer may have with members near each client."""
 
     def values(port: int) -> Rows:
         texts = tuple(f"10.0.0.{number}:{port}" for number in range(125))

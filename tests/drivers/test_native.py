@@ -1,4 +1,4 @@
-"""Rows of a plain host in a real kernel: found again, written whole or not at all, and removed without a trace."""
+"""Rows of a plain host in a real kernel: read back, written atomically, and removed without residue."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from harness.native_host import EVERYTHING, FOUR, ONE, OTHER, SIX, as_rows, kern
 from harness.waiting import eventually
 
 GET_GENERATION = 16
-"""NFT_MSG_GETGEN."""
+"""NFT_MSG_GETGEN, the netlink message that reads the generation of the ruleset."""
 
 
 async def test_rows_are_found_again_by_another_process_which_writes_nothing(host: Apart) -> None:
@@ -127,7 +127,7 @@ async def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.Mon
 async def test_ports_of_a_pool_have_who_serves_them_once(
     host: Apart, monkeypatch: pytest.MonkeyPatch, vips: tuple[IPAddress, ...]
 ) -> None:
-    """Two hundred ports at two VIPs, of a pool of 256 members; each slot moves, and is remembered."""
+    """Two hundred ports at two VIPs use one pool of 256 members; each slot moves and keeps its previous owner."""
     written: list[int] = []
     transact = Ground.transact
 
@@ -166,7 +166,7 @@ async def test_ports_of_a_pool_have_who_serves_them_once(
 
 
 async def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
-    """Somebody has put an element into our map that is in the way."""
+    """An unmanaged element in Fairlead's map conflicts with the change."""
 
     driver = Native()
     await put(driver, *way())
@@ -206,8 +206,8 @@ async def test_what_is_referred_to_has_to_be_there_and_nobody_takes_what_is_anot
 
 @pytest.mark.parametrize("order", ["together", "old first", "new first"])
 async def test_host_that_has_the_number_of_one_that_is_gone_is_led_to_itself(host: Apart, order: str) -> None:
-    """Whichever of both is told first: a packet for the new one never goes to where the old one was, once it is
-    written."""
+    """A host's number is reused, in any order of updates: once the new next hop is written, no packet goes to the old
+    host."""
     (old, its), new = way(), Owner(Kind.HOST, "successor")
     wanted = as_rows(Way(host=2, address=ip_address("10.20.0.99")))
 
@@ -305,7 +305,7 @@ async def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) ->
 
 
 async def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
-    """As operators do with all tables of a host at once: one that nft cannot read would keep out all others."""
+    """Operators load the tables of a host as one file: a single unreadable table makes nft reject all of them."""
 
     driver = Native()
     await put(driver, *way())
@@ -319,7 +319,7 @@ async def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
 
 @pytest.mark.slow
 async def test_ten_thousand_load_balancers_hold_nobody_up(host: Apart) -> None:
-    """All of them in one transaction; and then one that changes among them."""
+    """All of them are written in one transaction, then one of them changes."""
 
     driver, changes = Native(), dict[Owner, Diff]()
     for place in range(10_000):
@@ -341,6 +341,6 @@ def _here(place: int) -> tuple[Target, ...]:
 
 
 def _generation() -> bytes:
-    """How often anybody has changed nftables."""
+    """Return the generation of the nftables ruleset, which grows with each change."""
     with closing(Netlink(NETFILTER)) as netlink:
         return netlink.find(nftables(GET_GENERATION))[4:]

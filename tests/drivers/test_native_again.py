@@ -1,4 +1,4 @@
-"""Clients that come again from the same port, after a slot has moved to their own host or away from it."""
+"""Clients that reconnect from the same port after a slot has moved to or from their own host."""
 
 import socket
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def where_is(site: Fabric, name: str) -> Apart:
 
 
 def begin(client: Apart, transport: Transport, vip: IPAddress) -> socket.socket:
-    """Of somebody who comes from the same port each time."""
+    """Connect from a fixed source port."""
     with client.inside():
         made = socket.socket(socket.AF_INET if vip.version == 4 else socket.AF_INET6, TYPES[transport])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,13 +44,13 @@ def begin(client: Apart, transport: Transport, vip: IPAddress) -> socket.socket:
 
 
 def ask(made: socket.socket) -> str:
-    """The member that answers."""
+    """Return the name of the member that replies."""
     made.sendall(b"who")
     return made.recv(2000).decode()
 
 
 def end(made: socket.socket) -> None:
-    """TCP: both sides say that they have ended."""
+    """Close the connection; with TCP, after a FIN in both directions."""
     if made.type is socket.SOCK_STREAM:
         made.shutdown(socket.SHUT_WR)
         assert made.recv(2000) == b""
@@ -66,8 +66,8 @@ def ask_once(client: Apart, transport: Transport, vip: IPAddress) -> str:
 
 @pytest.mark.parametrize("where", PLACES)
 def test_same_port_is_served_by_whoever_has_its_slot_now(site: Fabric, where: str) -> None:
-    """The trackers of hosts remember for a minute or two what has passed. A host's own datagrams it knows for as long
-    as it sends them: they are no new ones where its member gets the slot."""
+    """Conntrack entries of a host live for a minute or two. A host's own UDP flow stays tracked while it sends, so its
+    packets are not new when the host's member gets the slot."""
     site.open()
     site.lead(1)
     client = where_is(site, where)
@@ -80,14 +80,14 @@ def test_same_port_is_served_by_whoever_has_its_slot_now(site: Fabric, where: st
 
 @pytest.mark.parametrize("where", PLACES)
 def test_same_port_is_served_anew_after_the_host_before_was_asked(site: Fabric, where: str) -> None:
-    """Which tells the host's tracker of a connection that is not translated there."""
+    """The packet creates a conntrack entry without translation on the host."""
     client = asked(site, where)
     assert [ask_once(client, Transport.TCP, vip) for vip in VIPS] == ["m1", "m1"]
 
 
 @pytest.mark.parametrize("where", PLACES)
 def test_host_does_not_take_for_its_own_what_it_cannot_translate(site: Fabric, where: str) -> None:
-    """It listens on the same port."""
+    """The host has a listening socket of its own on the same port."""
     client = asked(site, where)
     with site.hosts[1].inside():
         own = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -96,7 +96,7 @@ def test_host_does_not_take_for_its_own_what_it_cannot_translate(site: Fabric, w
 
 
 def asked(site: Fabric, where: str) -> Apart:
-    """The client of a connection that has stayed with the second host, and has ended."""
+    """Return the client of a finished connection that stayed with the second host."""
     site.open()
     site.lead(1)
     client = where_is(site, where)

@@ -1,4 +1,4 @@
-"""Connections that others were asked about: forgotten when their slots come back, and no others are."""
+"""Conntrack entries of flows sent to another host: deleted when their slots return, and no other entries are."""
 
 import socket
 import struct
@@ -38,7 +38,7 @@ table inet theirs {{
     }}
 }}
 """
-"""Whose marks of connections have a bit that is ours in those of VIPs."""
+"""Operator's rule that sets, in connection marks, a bit that Fairlead uses for VIPs."""
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def site() -> Iterator[Fabric]:
 
 
 def tracked(host: Apart) -> set[tuple[bytes, int, int, bool]]:
-    """Where those go that have the mark, and whether they are translated."""
+    """Return the destinations of connections with the mark, and whether they are translated."""
     return {
         (to, number, port, bool(status & DESTINATION_TRANSLATED)) for to, number, port, status in entries(host, SECOND)
     }
 
 
 def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
-    """Where all go, or those that have a bit of this mark, and their status."""
+    """Return destination and status of all connections, or of those whose mark has one of these bits."""
     found = set()
     with host.inside(), closing(Netlink(NETFILTER)) as netlink:
         for family, first in FIRST_PACKET.items():
@@ -69,7 +69,8 @@ def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_tunnels_are_not_tracked(site: Fabric, version: int) -> None:
-    """Each flow in them would be one more of what both hosts track. What others send to such a port is tracked."""
+    """Each flow in a tunnel would take an entry on both hosts. Traffic of other senders to a tunnel's port is
+    tracked."""
     site.open(version)
     site.lead(1)
     for number in HOSTS:
@@ -100,7 +101,7 @@ def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(sit
     direct = {(member_address(1, version).packed, socket.IPPROTO_TCP, 8080, False) for version in (4, 6)}
     here = {(vip.packed, socket.IPPROTO_TCP, PORT, True) for vip in VIPS}
     assert tracked(site.hosts[1]) == asked | direct | here
-    for flow in old:  # or it comes when the slots have moved again, and others are asked anew
+    for flow in old:  # otherwise late packets arrive after the slots have moved again, and create new entries
         flow.acknowledge()
     noted = site.hosts[1].run("nft", "list", "set", "inet", "fairlead", "asked4")
     assert f"{VIPS[0]} . tcp . {PORT}" in noted
@@ -129,8 +130,8 @@ def test_who_is_nobodys_for_a_moment_is_asked_about_no_more() -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_datagrams_of_a_host_itself_go_where_the_slot_is(site: Fabric, version: int) -> None:
-    """Whose sender never rests, such as a log's: its tracker knows the flow, so it is no new one where the slot becomes
-    the host's own. It stays with who had the slot before, for as long as that one is asked, and no longer."""
+    """A sender that never pauses, such as a log forwarder, stays tracked when the slot becomes the host's own. Its flow
+    stays with the previous owner exactly as long as that owner is in the slot's record."""
     site.open(version)
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -149,7 +150,7 @@ def test_datagrams_of_a_host_itself_go_where_the_slot_is(site: Fabric, version: 
 
 
 def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) -> None:
-    """Between the change of a slot and the moment at which the tracker has forgotten who sends."""
+    """The window is between the change of a slot and the deletion of the sender's conntrack entry."""
     site.open()
     for number in HOSTS:
         site.serve(number, bytes([1] * 256))
@@ -215,7 +216,7 @@ def test_what_was_noted_of_services_that_are_gone_goes(site: Fabric) -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_flows_of_members_that_serve_no_more_are_forgotten_and_no_others(site: Fabric, version: int) -> None:
-    """Whose senders never rest: another member has them, and when the service is gone nobody."""
+    """Flows whose senders never pause: another member gets them; without a service, no member does."""
     site.open(version)
     site.lead(1)
     site.serve(1, bytes(256))

@@ -1,4 +1,4 @@
-"""What the agent's unit of systemd lets it do is enough for a plain host's rows, with and without proxies."""
+"""The sandbox of the agent's systemd unit suffices for the rows of a plain host, with and without proxies."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What plain hosts count of real packets: each connection and each byte once, on the host that has the member."""
+"""Counters of plain hosts with real packets: each connection and byte is counted once, on the member's host."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ SERVICES = [
     for vip, transport in product(VIPS, BOTH)
 ]
 HEADERS = {4: 20 + 8, 6: 40 + 8}
-"""Bytes of a datagram's, by IP version."""
+"""Header bytes of a datagram, by IP version."""
 NAME = 2
-"""Bytes of a member's."""
+"""Bytes of a member's name."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def service_of(flow: Flow) -> CountedService:
 
 
 def test_each_connection_and_byte_is_counted_once_where_the_member_is(site: Fabric) -> None:
-    """Whichever host a packet enters by. Clients are outside, on a host, and behind one: a member meets itself."""
+    """Packets enter by any host. Clients are outside, on a host, and behind a host, where a member may reach itself."""
     site.open()
     serve(site)
     opened: dict[int, Counter[CountedService]] = {number: Counter() for number in HOSTS}
@@ -91,7 +91,7 @@ def test_what_members_receive_is_counted_through_tunnels_too(site: Fabric) -> No
             flow.ask(bytes(60_000))
             opened[service_of(flow)] += 1
 
-    for service, count in opened.items():  # the last of it may be under way when the first of it is answered
+    for service, count in opened.items():  # the last bytes may be in flight while the reply is already read
         least = count * 60_000
         wait_until(
             lambda service=service: total(site, "bytes_in")[service],  # type: ignore[misc]
@@ -102,7 +102,7 @@ def test_what_members_receive_is_counted_through_tunnels_too(site: Fabric) -> No
 
 
 def test_flows_whose_slots_have_moved_go_on_where_they_were_and_strays_are_nobodys(site: Fabric) -> None:
-    """New ones over UDP are led to the host that had the slot, which gives them back: the owner counts them."""
+    """New UDP flows go to the previous owner of the slot, which returns them; the current owner counts them."""
     site.open()
     serve(site)
     site.lead(1)
@@ -154,7 +154,7 @@ def test_who_is_refused_because_nobody_serves_is_counted_where_that_was_said(sit
 
 
 def test_agents_and_changes_come_and_go_and_counting_goes_on(site: Fabric, tmp_path: Path) -> None:
-    """Also one of a release with other rules, which takes theirs away. The sums are those of the one file."""
+    """An agent of a release with other rules replaces the rules too. The totals are those of the one state file."""
     site.open()
     site.lead(2)
     cookies = set[int]()
@@ -180,7 +180,7 @@ def test_agents_and_changes_come_and_go_and_counting_goes_on(site: Fabric, tmp_p
 
 
 def _look(site: Fabric, number: int, path: Path) -> None:
-    """Of an agent that begins, and ends."""
+    """Read the counters as an agent that starts and stops."""
     tally, found = read_state(path, BOOT), read(site, number)
     tally.take(found, {each: str(each) for each in tally.grown(found)})
     write_state(path, BOOT, tally)
@@ -191,7 +191,7 @@ def _counts(readings: Readings) -> list[Count]:
 
 
 def test_table_that_was_loaded_again_as_it_was_saved_counts_from_nothing(site: Fabric) -> None:
-    """Else what had been counted would be counted again: in this boot, or in the next one."""
+    """Restored counters would otherwise be added twice: in this boot or in the next one."""
     site.open()
     serve(site)
     site.lead(1)
@@ -276,7 +276,7 @@ def test_who_finds_no_room_is_served_and_not_counted(site: Fabric, monkeypatch: 
 
 
 def test_what_is_open_is_counted_while_it_is(site: Fabric) -> None:
-    """On the host that has the member: others' trackers know the clients that they have led on, too."""
+    """Open connections are counted on the member's host, although forwarding hosts track the clients too."""
     site.open()
     serve(site)
     site.lead(2)
@@ -295,5 +295,5 @@ def test_what_is_open_is_counted_while_it_is(site: Fabric) -> None:
 
 
 def _member(flow: Flow, slots: bytes = EVEN) -> int:
-    """The number of its host."""
+    """Return the number of the member's host."""
     return slots[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1

@@ -1,4 +1,4 @@
-"""Devices that an agent did not come to the end of, and those that somebody has removed."""
+"""Devices left by an agent that was killed, and devices removed by another process."""
 
 import pytest
 
@@ -25,7 +25,7 @@ class Killed(Exception):
 async def test_device_of_an_agent_that_was_killed_is_ours(
     host: Apart, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made, and says nothing of itself yet."""
+    """The device exists, but has no ownership tag yet."""
     before = kernel_state(host)
     made: list[str] = []
     index_of = routing.socket.if_nametoindex

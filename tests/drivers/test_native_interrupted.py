@@ -1,4 +1,4 @@
-"""Others change addresses, rules and routes while a driver reads them: what it read then is of no one moment."""
+"""Concurrent changes of addresses, rules and routes: an interrupted dump is not a consistent snapshot."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ ASKING = as_rows(Vip(address=FOUR, held=True), service())
 
 
 def come_between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], bool]) -> None:
-    """Whoever reads this of the kernel is told at the end that it has changed meanwhile."""
+    """Mark each matching dump as interrupted at its end (NLM_F_DUMP_INTR)."""
     dump = Netlink.dump
 
     def interrupted(netlink: Netlink, message: Message) -> Iterator[tuple[int, bytes]]:
@@ -30,7 +30,7 @@ def come_between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], boo
 
 
 def at_first(often: int) -> Callable[[Message], bool]:
-    """As often for each thing that is read of addresses, rules, routes and devices, and then no more."""
+    """Match this many dumps of each kind (addresses, rules, routes, devices), then none."""
     had = Counter[Message]()
 
     def comes(message: Message) -> bool:
@@ -41,7 +41,7 @@ def at_first(often: int) -> Callable[[Message], bool]:
 
 
 async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without a way to anywhere looks for an address of its own among all."""
+    """A host without a default route searches all addresses for one of its own."""
     host.ip("route del default via 10.20.0.1", f"addr add {FOUR}/32 dev lo")
     come_between(monkeypatch, at_first(3))
 
@@ -60,7 +60,7 @@ async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, mo
 async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
     host: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before is not forgotten: it is read before anything else is written."""
+    """The attempts are bounded. Earlier writes are not forgotten: they are read back before the next write."""
     host.ip("route del default via 10.20.0.1")
     asked, is_there = list[Message](), [True]
 
@@ -85,7 +85,7 @@ async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
 async def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
     host: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody keeps changing nftables, so notes of connections cannot be read: elements have been written by then."""
+    """Constant changes of nftables prevent reading the notes of connections, after elements have been written."""
     elsewhere = as_rows(Vip(address=FOUR, held=True), service(slots=bytes(256)))
     is_there = [True]
 

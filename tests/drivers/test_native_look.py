@@ -1,4 +1,4 @@
-"""What a plain host has, seen by who writes nothing."""
+"""State of a plain host, as seen by a read-only client."""
 
 from fairlead.drivers.native.driver import Native
 from harness.apart import Apart

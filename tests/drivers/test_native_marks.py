@@ -1,4 +1,4 @@
-"""Hosts whose operators mark packets and connections themselves: for several uplinks, or a policy engine."""
+"""Hosts whose operators set packet and connection marks: for several uplinks, or for a policy engine."""
 
 import re
 import socket
@@ -46,7 +46,7 @@ def site() -> Iterator[Fabric]:
 
 
 def mark(host: Apart, marking: str, priority: str, *, own: bool = True) -> None:
-    """As the operator does, who counts packets that go to the machine behind the host, by whether they are marked."""
+    """Add an operator's marking rules, and rules that count packets to the machine behind the host, by mark."""
     bit = 0x40000 if "0x40000" in marking else 2
     hooks = {"prerouting": "filter"} | ({"output": "route"} if own else {})
     for hook, kind in hooks.items():
@@ -56,7 +56,7 @@ def mark(host: Apart, marking: str, priority: str, *, own: bool = True) -> None:
 
 
 def counted(host: Apart) -> list[int]:
-    """Packets to the machine behind the host: those that are marked, and those that are not."""
+    """Return the packets to the machine behind the host: those with a mark, and those without."""
     return [
         int(each) for each in re.findall(r"packets (\d+)", host.run("nft", "list", "chain", "inet", "theirs", "marked"))
     ]

@@ -1,4 +1,4 @@
-"""What systemd-networkd does when it begins: all rules of routing go that do not say they are the kernel's."""
+"""Start of systemd-networkd: it removes every routing rule whose protocol is not `kernel`."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -13,7 +13,7 @@ from harness.native_host import EVERYTHING, ONE, kernel_state, put, way
 
 EVEN = bytes(slot % 3 for slot in range(256))
 OLDER = 250
-"""The protocol that an older release gave to rules. It compared whole marks, too."""
+"""Protocol of the rules of an older release, which also compared whole marks."""
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def site() -> Iterator[Fabric]:
 
 
 def begin_networkd(host: Apart) -> None:
-    """With ManageForeignRoutingPolicyRules=yes, as it is if nobody says otherwise (networkd.conf(5))."""
+    """Remove rules as networkd does with ManageForeignRoutingPolicyRules=yes, the default (networkd.conf(5))."""
     for version in ("-4", "-6"):
         for line in host.run("ip", version, "-d", "rule").splitlines():
             if "proto kernel" not in line:
@@ -33,7 +33,7 @@ def begin_networkd(host: Apart) -> None:
 
 @pytest.mark.slow
 def test_hosts_are_reached_and_serve_as_before(site: Fabric) -> None:
-    """With nobody there who would make anything anew."""
+    """No agent runs that would restore rules."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -69,7 +69,7 @@ async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart
 
 
 def _rules(host: Apart) -> list[str]:
-    """In any order of those of one preference."""
+    """Return the rules sorted, because the order within one preference is undefined."""
     return sorted((host.run("ip", "-d", "rule") + host.run("ip", "-6", "-d", "rule")).splitlines())
 
 

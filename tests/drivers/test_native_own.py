@@ -1,4 +1,4 @@
-"""Members at addresses of a host itself: where an operator has declared them, and nowhere else."""
+"""Members at a host's own addresses: served where an operator has declared the address, and nowhere else."""
 
 import socket
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ PRIVATE = 22
 
 @pytest.fixture
 def site() -> Iterator[Fabric]:
-    """The first host listens at all of its addresses."""
+    """Yield a site whose first host listens on all of its addresses."""
     require_root("/usr/sbin/nft")
     with fabric() as made, ExitStack() as stack:
         with made.hosts[1].inside():
@@ -36,12 +36,12 @@ def site() -> Iterator[Fabric]:
 
 
 def bridge(vip: IPAddress) -> IPAddress:
-    """The host's address among the members behind it, in the prefix that they have."""
+    """Return the host's address in the prefix of the members behind it."""
     return member_address(1, vip.version) - 1
 
 
 def lead_to(site: Fabric, *addresses: IPAddress) -> None:
-    """By each of its VIPs the first host has a member at its own address."""
+    """Give each VIP of the first host a member at the host's own address."""
     rows = [Vip(address=vip, held=True) for vip in VIPS]
     services = [
         Service(
@@ -60,7 +60,7 @@ def lead_to(site: Fabric, *addresses: IPAddress) -> None:
 
 @pytest.mark.parametrize("where", ["client", "member", "host"])
 def test_no_service_leads_to_the_sockets_of_a_host(site: Fabric, where: str) -> None:
-    """Its addresses among members are in prefixes where tenants may have members, and nobody has declared them."""
+    """The host's addresses are in prefixes where tenants may have members, and no operator has declared them."""
     place = {"client": site.client, "member": site.members[1], "host": site.hosts[1]}[where]
     lead_to(site, *map(bridge, VIPS))
     for vip in VIPS:
@@ -83,7 +83,7 @@ def test_members_run_on_hosts_where_that_is_declared(site: Fabric, where: str) -
 
 
 def test_declared_addresses_are_found_again_and_are_one_owners(site: Fabric) -> None:
-    """A host that is called otherwise has them when the one that it was has them no more."""
+    """The addresses move to the host's new name after the old name has released them."""
     rows = [Own(address=host_address(1, version)) for version in (4, 6)]
     named = {row.key: row for row in rows}
     site.put(1, rows, OWN)

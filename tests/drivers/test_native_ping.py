@@ -1,4 +1,4 @@
-"""Pings of VIPs: the host that gets one answers it itself, whoever serves."""
+"""Pings of VIPs: the receiving host replies, whichever host serves."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 EVEN = bytes(slot % 3 for slot in range(256))
 LARGE = 3000
-"""Bytes of a ping that is sent in fragments."""
+"""Bytes of a ping that needs fragments."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Packets through plain hosts whose proxies serve: whichever host gets one, it comes to the proxy that has the slot."""
+"""Packets through plain hosts with proxies: each reaches the proxy that owns its slot, whichever host receives it."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 
 PROXY = 2000
 GREETED = {("PROXY", "81"): 2001, ("PROXYV2", "82"): 2002, ("PROXY", "83-84"): 2003}
-"""Pools whose members are told of a connection, and ports of their listeners -> port of the proxy."""
+"""Pools with the PROXY protocol, and ports of their listeners -> port of the proxy."""
 TOLD = 8081
 BALANCER, POOL = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.NETWORK, "pool")
 NAMES = {number: f"h{number}" for number in HOSTS}
@@ -71,7 +71,7 @@ class Proxied:
     folder: Path
 
     def begin(self) -> None:
-        """A proxy on each host, as its own agent makes it of its slice."""
+        """Start a proxy on each host, as the host's agent does from its slice."""
         snapshot = model()
         for number, name in NAMES.items():
             self.fabric.do(number, self._apply(number, slice_of(snapshot, name)))
@@ -92,7 +92,7 @@ class Proxied:
         await driver.close()
 
     def lead(self, snapshot: Snapshot, numbers: Sequence[int] = HOSTS) -> None:
-        """These hosts know of it."""
+        """Apply the load balancer's rows on these hosts."""
         for number in numbers:
             rows = NATIVE.compile(slice_of(snapshot, NAMES[number]), BALANCER).values()
             self.fabric.put(number, [row for row in rows if isinstance(row, NativeRow)], BALANCER)
@@ -109,7 +109,7 @@ class Proxied:
 @pytest.fixture
 def site() -> Iterator[Proxied]:
     require_root("/usr/sbin/nft", PROGRAM)
-    with TemporaryDirectory() as folder, fabric() as made:  # sockets have short paths
+    with TemporaryDirectory() as folder, fabric() as made:  # socket paths have a length limit
         made.open()
         found = Proxied(made, Path(folder))
         try:
@@ -120,7 +120,7 @@ def site() -> Iterator[Proxied]:
 
 
 def whose(flow: Flow) -> str:
-    """The host whose proxy a member sees."""
+    """Return the host whose proxy the member sees as client."""
     near = {f"10.30.{number}.1": name for number, name in NAMES.items()}
     far = {str(host_address(number)): name for number, name in NAMES.items()}
     return (near | far)[flow.ask(b"from").removeprefix("::ffff:")]
@@ -152,7 +152,7 @@ def test_flows_stay_where_they_are_whatever_a_router_does_and_whoever_comes_or_i
     for entry in HOSTS:
         own.lead(entry)
         assert [whose(flow) for flow in old] == at, f"by host {entry}"
-    for told in (3, 1, 2):  # who gets slots; told later it would only send packets back, and they be sent again
+    for told in (3, 1, 2):  # new owners of slots first, because otherwise they return packets, which loop
         site.lead(model(), (told,))
         assert [whose(flow) for flow in old] == at, f"the third one serves, host {told} knows it"
     later = site.flows(own.client, own.members[3], own.hosts[2], count=20)
@@ -175,7 +175,7 @@ def test_flows_stay_where_they_are_whatever_a_router_does_and_whoever_comes_or_i
 
 
 def test_members_are_told_the_vip_and_the_port_that_a_client_has_connected_to(site: Proxied) -> None:
-    """Of a listener with several ports over IPv6 it is the first."""
+    """For a listener with several ports over IPv6, the header has the first port."""
     own = site.fabric
     own.lead(2)
     with first_bytes(own.members[1]) as read:
@@ -190,7 +190,7 @@ def test_members_are_told_the_vip_and_the_port_that_a_client_has_connected_to(si
 
 @contextmanager
 def first_bytes(where: Apart) -> Iterator[Queue[bytes]]:
-    """What a member at `TOLD` gets first of each connection."""
+    """Yield the first bytes of each connection to a member at `TOLD`."""
     read = Queue[bytes]()
 
     class Reader(BaseRequestHandler):
@@ -206,7 +206,7 @@ def first_bytes(where: Apart) -> Iterator[Queue[bytes]]:
 
 
 def destination_of(said: bytes) -> tuple[str, int]:
-    """haproxy, doc/proxy-protocol.txt, 2.1 and 2.2."""
+    """Parse a PROXY protocol header (haproxy, doc/proxy-protocol.txt, 2.1 and 2.2)."""
     if said.startswith(b"PROXY "):
         _, _, _, address, _, port = said.partition(b"\r\n")[0].decode().split(" ")
         return address, int(port)
@@ -248,7 +248,7 @@ def test_a_drained_host_takes_what_was_begun_by_any_agent_and_is_left_as_it_was(
 
 
 def taken(host: Apart) -> list[str]:
-    """Routes of ours among those of local addresses."""
+    """Return Fairlead's routes in the table `local`."""
     words = (f"ip {version} route show table local proto 250".split() for version in ("-4", "-6"))
     with host.inside():
         return [line for each in words for line in subprocess.check_output(each, text=True).splitlines()]

@@ -1,4 +1,4 @@
-"""A newer release's rules in place of an older one's, under traffic: no packet is lost, and what was there stays."""
+"""Upgrade of the rules under traffic: no packet is lost, and existing elements stay."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ EVEN = bytes(slot % 3 for slot in range(256))
 WHOLE = {way()[0]: way()[1], ONE: EVERYTHING}
 RULES = text.rules()
 UNANSWERED = 8
-"""Datagrams of a flow: those of all flows fit into the buffer of one member's socket."""
+"""Datagrams of a flow; those of all flows fit into the socket buffer of one member."""
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def site() -> Iterator[Fabric]:
 
 
 def other_rules() -> str:
-    """Of a release that has one more."""
+    """Return the rules of a release that has one more rule."""
     return RULES.replace("chain dealt4 {", "chain dealt4 {\n        counter")
 
 
 def other_types() -> str:
-    """Of a release that has a key the other way round, a longer one, and a hook of another priority."""
+    """Return rules of a release with a swapped key, a longer key, and a hook of another priority."""
     swapped = RULES.replace(
         "pattern { typeof meta priority . meta mark :", "pattern { typeof meta mark . meta priority :"
     )
@@ -78,7 +78,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def renewed() -> None:
-    """By an agent that begins."""
+    """Start and stop an agent."""
     driver = Native()
     try:
         await driver.open()
@@ -125,9 +125,8 @@ def test_no_packet_is_lost_while_another_release_takes_over(
 
 @contextmanager
 def _steady(flows: list[Flow]) -> Iterator[dict[tuple[object, int], int]]:
-    """Each flow sends datagrams every few milliseconds, while at most `UNANSWERED` of its own are on their way. Counts
-    by flow those that were never answered, known at the end.
-    """
+    """Send datagrams of each flow every few milliseconds, with at most `UNANSWERED` in flight per flow. Yield the
+    counts of unanswered datagrams by flow, which are complete after the block."""
     lost: dict[tuple[object, int], int] = {}
     sent = {flow.client: 0 for flow in flows}
     ended = threading.Event()
@@ -190,7 +189,7 @@ async def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release
 async def test_agent_that_is_killed_meanwhile_is_gone_on_for(
     host: Apart, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After so many transactions."""
+    """The agent is killed after this many transactions."""
 
     driver = Native()
     for owner, rows in WHOLE.items():

@@ -1,5 +1,4 @@
-"""SCTP through three plain hosts, with both of its ends in user space: associations begin, go on and move as flows of
-TCP and UDP do."""
+"""SCTP through three plain hosts, with both ends in user space: associations behave as flows of TCP and UDP."""
 
 import contextlib
 import socket
@@ -37,7 +36,7 @@ pytestmark = [
 
 EVEN = bytes(slot % 3 for slot in range(256))
 DRAINED = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
-"""The third host has no slots any more."""
+"""Slot table without the third host."""
 MOVED = {slot: 3 for slot, place in enumerate(EVEN) if place == 2}
 
 
@@ -50,7 +49,7 @@ def site() -> Iterator[Fabric]:
 
 @pytest.fixture
 def members(site: Fabric) -> Iterator[dict[int, Member]]:
-    """What they hear is for their own port, and has a checksum that is right there."""
+    """Yield members, and check that every received packet has their own port and a valid checksum."""
     with ExitStack() as stack:
         made = {each: stack.enter_context(answering(site.members[each], f"m{each}")) for each in HOSTS}
         yield made
@@ -105,7 +104,7 @@ def test_one_client_is_one_member_s_over_ipv6_tunnels(site: Fabric, members: dic
 
 
 def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric, members: dict[int, Member]) -> None:
-    """One of them is the member that is chosen: it meets itself by its host's address."""
+    """One client is the selected member itself, which is reached from its host's address."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -120,7 +119,7 @@ def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric
 def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
     site: Fabric, members: dict[int, Member]
 ) -> None:
-    """Hosts are told one after the other, and meanwhile and afterwards the router leads packets elsewhere."""
+    """Hosts are updated one after the other, while the router moves packets to other hosts."""
     site.open()
     places = site.client, site.hosts[1], site.hosts[3], site.members[1], site.members[3]
     for number in HOSTS:
@@ -152,7 +151,7 @@ def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
 def test_associations_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
     site: Fabric, members: dict[int, Member], entry: int, order: tuple[int, ...]
 ) -> None:
-    """And those that it kept stay with it. While hosts disagree a packet may be lost, and nobody else is asked."""
+    """The host also keeps its old associations. While hosts disagree a packet may be lost, but never misdelivered."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -178,7 +177,7 @@ def test_associations_that_others_got_while_a_host_was_drained_stay_with_them_wh
 
 
 def _who(flow: Association) -> set[str]:
-    """Nobody if the packet was lost."""
+    """Return the name of the replying member, or nothing if the packet was lost."""
     flow.socket.settimeout(0.1)
     try:
         return {flow.ask()}
@@ -189,7 +188,7 @@ def _who(flow: Association) -> set[str]:
 
 
 def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -> Association:
-    """From a port whose slot is this member's; nothing is said yet."""
+    """Return an association, not yet opened, from a port whose slot belongs to this member."""
     while True:
         made = begin(site.client, vip)
         if expected(made, slots) == f"m{member}":
@@ -199,9 +198,9 @@ def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -
 
 
 def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric, members: dict[int, Member]) -> None:
-    """Who had the slot before gives them back. Data begins nothing, for the kernel's tracker either, so the host itself
-    says that nobody is there: by ICMP, as it has no SCTP here. A HEARTBEAT may be of an association that the tracker
-    has lost, and the member hears it."""
+    """The previous owner of the slot returns such packets. DATA does not create a conntrack entry, so the host itself
+    rejects it, by ICMP, as it has no SCTP. A HEARTBEAT may belong to an association that conntrack has lost, so the
+    member receives it."""
     site.open()
     for number in HOSTS:
         mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
@@ -215,7 +214,7 @@ def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric
             flow.theirs = 99
             for each in members.values():
                 each.heard.clear()
-            with pytest.raises(OSError, match=r"Errno (92|71)"):  # of ICMP and of ICMPv6
+            with pytest.raises(OSError, match=r"Errno (92|71)"):  # from ICMP and from ICMPv6
                 flow.ask()
             assert not any(each.heard for each in members.values())
             flow.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
@@ -226,7 +225,7 @@ def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric
 def test_association_that_the_tracker_has_lost_goes_on_after_a_heartbeat(
     site: Fabric, members: dict[int, Member]
 ) -> None:
-    """As after a host began anew: ends send one when they are idle."""
+    """The loss is that of a host's restart; idle endpoints send a HEARTBEAT."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -256,7 +255,7 @@ def test_who_is_not_among_the_clients_is_not_heard(site: Fabric, members: dict[i
 
 
 def test_nobody_serves_and_that_is_said(site: Fabric) -> None:
-    """By ICMP, in words by which a client gives up at once; nftables has none over IPv6."""
+    """The ICMP error makes clients fail immediately; nftables has no such code over IPv6."""
     site.open()
     for number in HOSTS:
         serve(site, number, b"")
@@ -296,7 +295,7 @@ def service_of(vip: IPAddress) -> CountedService:
 
 
 def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric, members: dict[int, Member]) -> None:
-    """The router says to a VIP that a packet is too long for the client's link, and any host gets that."""
+    """The router sends "packet too big" to a VIP, and any host may receive it."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -305,7 +304,7 @@ def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric,
         each.longest = 700
     for entry, vip, member in product(HOSTS, VIPS, HOSTS):
         site.lead(entry)
-        site.members[member].run("ip", "route", "flush", "cache")  # what it was told by another way
+        site.members[member].run("ip", "route", "flush", "cache")  # forget an earlier path MTU
         flow = begun_with(site, vip, member)
         flow.open()
         with ExitStack() as stack:
@@ -320,14 +319,14 @@ def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric,
 
 
 def _collect(told: Mapping[int, socket.socket], version: int, found: Mapping[int, list[object]]) -> bool:
-    """Whether any of these sockets has received an error."""
+    """Return whether any of these sockets has received an error."""
     for each, heard in told.items():
         found[each].extend(_too_long(heard, version))
     return any(found.values())
 
 
 def _told(where: Apart, version: int) -> socket.socket:
-    """What ICMP says there."""
+    """Open a raw socket that receives ICMP."""
     with where.inside():
         if version == 4:
             return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -335,7 +334,7 @@ def _told(where: Apart, version: int) -> socket.socket:
 
 
 def _too_long(told: socket.socket, version: int) -> list[tuple[IPAddress, IPAddress, int, int]]:
-    """Addresses and ports of packets of SCTP that were too long for a way."""
+    """Return addresses and ports of SCTP packets that exceeded a path MTU."""
     found = []
     told.setblocking(False)
     with contextlib.suppress(BlockingIOError):

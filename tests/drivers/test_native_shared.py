@@ -1,4 +1,4 @@
-"""Numbers of what services have in common: as few as there are contents, and each content under one."""
+"""Ids of contents shared by services: one id per distinct content."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Python and the kernel agree on whose slot a flow is."""
+"""Python and the kernel compute the same slot for a flow."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from harness.apart import Apart, apart, require_root
 
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
 FLOWS = 500
-"""Of each IP version."""
+"""Number of flows per IP version."""
 VIP4, VIP6 = IPv4Address("203.0.113.5"), IPv6Address("2001:db8::5")
 SLOTS = f"mod 256 seed {SEED}"
 RULES = f"""table inet seen {{

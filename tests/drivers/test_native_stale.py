@@ -1,7 +1,7 @@
-"""Flows while the agent of one host is away: that host keeps its old rows, and all others have the new ones.
+"""Flows while the agent of one host is down: that host keeps old rows, and all others have new ones.
 
-New connections to slots that moved to that host may fail. Flows that were begun before go on, whichever host their
-packets enter, as do errors of ICMP about them.
+New connections to slots that moved to that host may fail. Established flows and ICMP errors about them continue,
+whichever host their packets enter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ CHANGES: Mapping[str, tuple[bytes, bytes]] = {
     "member added": (WITHOUT_THIRD, EVEN),
     "member removed": (EVEN, WITHOUT_THIRD),
 }
-"""Slots before and after. A drained member or host moves the slots that a removed one moves, and its return those of an
-added one."""
-WAIT = 2.0  # seconds: a lost segment of TCP is sent again by then
+"""Slots before and after. Draining a member or host moves the same slots as its removal, and its return the same as its
+addition."""
+WAIT = 2.0  # seconds; a lost TCP segment is retransmitted by then
 BOTH = Transport.TCP, Transport.UDP
 
 
@@ -58,7 +58,7 @@ def owner(flow: Flow, slots: bytes) -> str:
 
 
 def stalled(flows: Sequence[tuple[Flow, str]]) -> list[tuple[str, str]]:
-    """Returns flows that get no answer of their member. All flows send before the first answer is read."""
+    """Return flows without a reply from their member. All flows send before the first reply is read."""
     found = []
     for flow, _ in flows:
         flow.socket.settimeout(WAIT)
@@ -124,7 +124,7 @@ def test_errors_about_these_flows_reach_the_member_too(site: Fabric) -> None:
 
 
 def moving(site: Fabric, transport: Transport, vip: IPAddress) -> Flow:
-    """Returns a flow whose slot moves to the third host."""
+    """Return a flow whose slot moves to the third host."""
     while True:
         flow = site.flow(transport, vip)
         if owner(flow, EVEN) != owner(flow, HEAVIER):
@@ -132,7 +132,7 @@ def moving(site: Fabric, transport: Transport, vip: IPAddress) -> Flow:
 
 
 def expect_full_packets(site: Fabric, flow: Flow, name: str) -> None:
-    """Expects answers in full packets from a member that does not know yet how narrow the path is."""
+    """Expect replies in full packets from a member that does not know the path MTU yet."""
     site.members[int(name[1:])].run("ip", f"-{flow.vip.version}", "route", "flush", "cache")
     if flow.transport is Transport.TCP:
         flow.socket.settimeout(DEADLINE)

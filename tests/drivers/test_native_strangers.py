@@ -1,4 +1,4 @@
-"""What somebody sends to the tunnels' ports who is no host: a stranger, or a tenant's machine behind a host."""
+"""Packets to tunnel ports from senders that are not hosts: an outside host, or a tenant's machine behind a host."""
 
 import socket
 import struct
@@ -18,9 +18,9 @@ from harness.waiting import DEADLINE
 pytestmark = pytest.mark.slow
 
 SERVED = bytes(256)
-"""All slots are the first host's."""
+"""Slot table in which the first host owns all slots."""
 PRIVATE = 9000
-"""A port of a member that is no load balancer's."""
+"""Port of a member that no load balancer uses."""
 UDP = 17
 
 
@@ -34,7 +34,7 @@ def site() -> Iterator[Fabric]:
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("where", ["a stranger outside", "a tenant's machine"])
 def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: str) -> None:
-    """In the name of anybody, past the firewalls between networks: to members behind the host, and to the host."""
+    """Forged inner packets would bypass firewalls and reach members behind the host, or the host itself."""
     site.open()
     for number in HOSTS:
         site.serve(number, SERVED)
@@ -50,7 +50,7 @@ def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_vips_are_reached_by_tunnels(site: Fabric, version: int) -> None:
-    """Otherwise nothing would show that the other test's packets are such as hosts take."""
+    """The positive case shows that hosts accept packets of this format."""
     site.open()
     for number in HOSTS:
         site.serve(number, SERVED)
@@ -74,7 +74,7 @@ def _plainly(sender: Apart, to: IPAddress, text: bytes) -> None:
 
 
 def _tunnelled(sender: Apart, port: int, packet: bytes) -> None:
-    """To the first host, as another one would lead it there: VXLAN with the generic protocol extension, network 1."""
+    """Send a packet to the first host as another host would: VXLAN-GPE, network 1."""
     kind = 1 if packet[0] >> 4 == 4 else 2
     header = struct.pack(">BxxBI", 0x0C, kind, 1 << 8)
     with sender.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
@@ -82,7 +82,7 @@ def _tunnelled(sender: Apart, port: int, packet: bytes) -> None:
 
 
 def _datagram(source: IPAddress, to: IPAddress, port: int, text: bytes) -> bytes:
-    """From the port where the test listens."""
+    """Build a datagram from the port on which the test listens."""
     length = 8 + len(text)
     ends = source.packed + to.packed
     pseudo = ends + struct.pack(">HHHHHH", length, UDP, PRIVATE, port, length, 0) + text
@@ -97,7 +97,7 @@ def _datagram(source: IPAddress, to: IPAddress, port: int, text: bytes) -> bytes
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum (RFC 1071)."""
     words = struct.unpack(f">{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2))
     total = sum(words)
     while total >> 16:
@@ -122,7 +122,7 @@ ODD = (
     f"{TABLE} member6 {{ 0:77 . 0x2 : 2001:db8::77 . 80 }}",
     f"{TABLE} before {{ 0:77 . 0xff : 0x2001, 0:78 . 0x0 : 0x2001 }}",
 )
-"""What somebody writes by hand, without an owner, for a protocol that there is not, or for nobody's numbers."""
+"""Manually added elements: without an owner, with an unknown protocol, or with unassigned numbers."""
 
 
 def test_elements_of_nobody_are_removed(site: Fabric) -> None:
@@ -145,7 +145,7 @@ FLUSHED = "; ".join(f"ip {each} rule flush; ip {each} rule add pref 32766 table 
 def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_not_reached(
     site: Fabric, lost: str, transport: Transport
 ) -> None:
-    """Until the agent has made it anew, or for as long as that is dead."""
+    """The protection holds until the agent has restored the route, also while the agent is down."""
     site.open()
     for number in HOSTS:
         site.serve(number, bytes([1]) * 256)

@@ -1,4 +1,4 @@
-"""Many owners of a plain host at once, in a real kernel: VIPs that it holds, what changes hands, and a restart."""
+"""Many owners of a plain host in one batch, in a real kernel: VIPs, moves between owners, and a restart."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,9 +26,9 @@ Rows = Mapping[Key, NativeRow]
 MANY = 300
 EVEN = bytes(slot % 2 for slot in range(256))
 ASKS = 2
-"""The rest of the kind of a message of rtnetlink(7) that changes nothing, divided by 4."""
+"""Remainder, modulo 4, of the type of an rtnetlink(7) message that only reads."""
 RULE = 32
-"""RTM_NEWRULE: ours are put again at each start, and are there."""
+"""RTM_NEWRULE: the rules are put again at each start, although they exist."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def addresses(host: Apart) -> set[str]:
 
 
 def led_own(host: Apart) -> list[str]:
-    """A table without a route is none: ip complains."""
+    """Return the routes of the table; `ip` fails for a table without routes."""
     shown = f"route show table {0xFA1E0000} 2>/dev/null || true"
     return [host.run("sh", "-c", f"ip {family} {shown}") for family in ("-4", "-6")]
 
@@ -190,7 +190,7 @@ async def test_two_that_want_the_same_are_refused(host: Apart) -> None:
 
 
 async def test_host_without_an_address_of_its_own_leads_nothing_from_a_vip(host: Apart) -> None:
-    """Or answers would never come back. A VIP may be what the kernel would choose."""
+    """A VIP as source would lose the replies, and it may be the kernel's choice."""
     host.ip("addr del 10.20.0.11/24 dev d0", "addr del 198.18.0.9/32 dev lo")
 
     driver, wanted = Native(), many("198.18.1.0")
@@ -218,7 +218,7 @@ async def rest(reconciler: Reconciler) -> None:
 
 
 async def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> None:
-    """Somebody has put an element into our map that is in the way of one of them."""
+    """An unmanaged element in Fairlead's map conflicts with one of the owners."""
 
     driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
     await driver.open()

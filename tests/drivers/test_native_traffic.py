@@ -1,4 +1,4 @@
-"""Packets through three plain hosts: whichever of them gets one leads it to the member whose slot it is."""
+"""Packets through three plain hosts: the receiving host forwards each to the member that owns its slot."""
 
 import socket
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_whole_prefixes_by_source_and_over_ipv6_tunnels(site: Fabric) -> None:
 
 
 def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric) -> None:
-    """One of them is the member that is chosen: it meets itself by its host's address."""
+    """One client is the selected member itself, which is reached from its host's address."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -64,7 +64,7 @@ def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric
 
 
 def test_host_without_a_way_to_just_anywhere_asks_from_an_address_of_its_own(site: Fabric) -> None:
-    """It holds the VIP, which would be the source otherwise."""
+    """The host holds the VIP, which would otherwise be the source address."""
     for host in site.hosts.values():
         host.ip("route add 10.30.0.0/16 via 10.20.0.1", "route add fd30::/16 via fd20::1")
         host.ip("route del default via 10.20.0.1", "route del default via fd20::1")
@@ -89,9 +89,8 @@ def test_host_that_holds_no_vip_leads_its_clients_all_the_same(site: Fabric) -> 
 
 @pytest.mark.parametrize("loose", [0, 1])
 def test_slots_that_move_keep_their_flows_whichever_host_they_enter(site: Fabric, loose: int) -> None:
-    """Hosts are told one after the other, and meanwhile and afterwards the router leads packets elsewhere.
-
-    Whether the tracker of hosts takes up connections that it has not seen begin is the operator's choice."""
+    """Hosts are updated one after the other, while the router moves packets to other hosts. Operators choose whether
+    conntrack picks up connections in the middle (nf_conntrack_tcp_loose)."""
     site.open()
     for host in site.hosts.values():
         host.set("net/netfilter/nf_conntrack_tcp_loose", loose)
@@ -123,7 +122,7 @@ def test_slots_that_move_keep_their_flows_whichever_host_they_enter(site: Fabric
 def test_flows_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
     site: Fabric, entry: int, order: tuple[int, ...]
 ) -> None:
-    """And those that it kept stay with it. While hosts disagree a packet may be lost, and no flow is led elsewhere."""
+    """The host also keeps its old flows. While hosts disagree a packet may be lost, but none is misdelivered."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -152,7 +151,7 @@ def test_flows_that_others_got_while_a_host_was_drained_stay_with_them_when_it_i
 
 @pytest.mark.parametrize("entry", HOSTS)
 def test_nobody_is_told_that_nobody_is_there_while_two_hosts_disagree(site: Fabric, entry: int) -> None:
-    """Each takes the other for the owner. Who has asked meanwhile asks again, and is served when they agree."""
+    """Each host takes the other for the owner. Clients retry, and are served after both hosts agree; no RST is sent."""
     site.open()
     seconds, firsts = bytes([1] * 256), bytes(256)
     site.serve(1, seconds)
@@ -168,7 +167,7 @@ def test_nobody_is_told_that_nobody_is_there_while_two_hosts_disagree(site: Fabr
 
 
 def test_slots_that_come_back_have_their_connections_translated(site: Fabric) -> None:
-    """While they were another host's this one has only asked there, and its tracker remembers that."""
+    """While another host owned the slots, this host only forwarded, and its conntrack entries reflect that."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -226,7 +225,7 @@ def test_nobody_serves_and_ports_of_nobody_are_refused(site: Fabric, held: bool)
 
 
 def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric) -> None:
-    """The router says to a VIP that packets are too long for the client's link, and any host gets that."""
+    """The router sends "packet too big" to a VIP, and any host may receive it."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -238,7 +237,8 @@ def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric)
 
 
 def test_errors_about_datagrams_reach_the_member_that_has_to_know(site: Fabric) -> None:
-    """What it says first is lost. What it says next comes in fragments, for whichever host was told has told it."""
+    """The first reply is lost. The next one is fragmented, because the receiving host forwarded the error to the
+    member."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -249,8 +249,8 @@ def test_errors_about_datagrams_reach_the_member_that_has_to_know(site: Fabric) 
 
 
 def test_errors_reach_the_member_of_a_flow_whoever_has_its_slot_now(site: Fabric) -> None:
-    """The third host's slots have moved: what was begun there stays, and what is new of these slots is others'. Errors
-    come from a router outside, and from the first host itself about a client behind it."""
+    """The third host's slots have moved: old flows stay, new flows of these slots go to other members. Errors come from
+    an outside router, and from the first host about a client behind it."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -270,13 +270,14 @@ def test_errors_reach_the_member_of_a_flow_whoever_has_its_slot_now(site: Fabric
     for place, narrow, device in (site.client, site.router, "c0"), (site.members[1], site.hosts[1], "m0"):
         narrow.ip(f"link set {device} mtu 1300")
         for (entry, *_, where), flow, name in flows:
-            if where is place and (name, where) != ("m1", site.members[1]):  # who meets itself is on that link too
+            # a member that reaches itself is on that link too
+            if where is place and (name, where) != ("m1", site.members[1]):
                 site.lead(entry)
                 _expect_full_packets(site, flow, name)
 
 
 def _expect_full_packets(site: Fabric, flow: Flow, name: str) -> None:
-    """The member has not been told yet that they are too long, and is."""
+    """Expect that the member, unaware of the path MTU, receives the error and adapts."""
     site.members[int(name[1:])].run("ip", f"-{flow.vip.version}", "route", "flush", "cache")
     if flow.transport is Transport.TCP:
         assert flow.ask_much() == 2 * LARGE
@@ -315,7 +316,7 @@ def test_new_agent_changes_nothing_and_the_host_serves_without_one(site: Fabric)
 
 
 def _flow_to(site: Fabric, transport: Transport, vip: IPAddress, member: str, where: Apart | None = None) -> Flow:
-    """From a port whose slot was this member's."""
+    """Return a flow from a port whose slot belonged to this member."""
     while True:
         flow = site.flow(transport, vip, where)
         if _expected(flow, EVEN) == member:
@@ -323,7 +324,8 @@ def _flow_to(site: Fabric, transport: Transport, vip: IPAddress, member: str, wh
 
 
 def _who(flow: Flow, seconds: float = 0.1) -> set[str]:
-    """Answers; nobody if the packet was lost, or is sent again later. Two answers of TCP may come together then."""
+    """Return the names in the reply: none if the packet was lost or is retransmitted later, two if replies of TCP
+    arrive together."""
     flow.socket.settimeout(seconds)
     try:
         text = flow.ask()

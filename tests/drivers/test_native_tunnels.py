@@ -1,4 +1,4 @@
-"""Ports of tunnels: a host refuses datagrams there from its boot until all of its rows are applied."""
+"""Tunnel ports: a host rejects datagrams there from boot until all of its rows are applied."""
 
 import select
 import socket
@@ -24,14 +24,14 @@ ALL = {*product((4, 6), TUNNEL_PORTS)}
 def site() -> Iterator[Fabric]:
     require_root("/usr/sbin/nft")
     with fabric() as made:
-        for host in made.hosts.values():  # each datagram is refused, and not one in a second
+        for host in made.hosts.values():  # disable the limit on ICMP errors, so that each datagram is rejected
             host.set("net/ipv4/icmp_ratelimit", 0)
             host.set("net/ipv6/icmp/ratelimit", 0)
         yield made
 
 
 def refused(site: Fabric) -> set[tuple[int, int]]:
-    """IP versions and ports at which the second host refuses datagrams of the first one."""
+    """Return IP versions and ports at which the second host rejects datagrams of the first one."""
     found = set()
     with ExitStack() as stack:
         asking = dict[socket.socket, tuple[int, int]]()
@@ -55,7 +55,7 @@ def refused(site: Fabric) -> set[tuple[int, int]]:
 
 
 def begin(site: Fabric) -> None:
-    """An agent on the second host, which finds what an earlier one has left."""
+    """Start a new agent on the second host, which finds the rows of the earlier one."""
     site.drivers[2] = Native()
     site.do(2, site.drivers[2].open())
 

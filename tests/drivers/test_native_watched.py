@@ -1,4 +1,4 @@
-"""What others take away of a plain host's: seen at once, whatever it was, and mended; and what others do besides."""
+"""Drift of a plain host: each removal is detected immediately and restored, and unrelated changes are left alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ plugged h2
 
 
 def _state(host: Apart) -> list[str]:
-    """Without numbers of devices, which differ when they were made anew."""
+    """Return the host's state without device numbers, which differ after a device was recreated."""
     rules = [host.run("ip", *each.split()) for each in ("rule", "-6 rule", "route show table all proto 250")]
     more = "-6 route show table all proto 250", "-br addr", "-br link"
     shown = [*rules, *(host.run("ip", *each.split()) for each in more), host.run("nft", "list", "ruleset")]
@@ -70,11 +70,11 @@ def _state(host: Apart) -> list[str]:
 
 @dataclass
 class Clock:
-    """The clock of the driver's looks. It stands still, so a look takes no time and asks for no rest after it."""
+    """Clock of the driver's checks. It stands still, so a check takes no time and needs no pause after it."""
 
     now: float = 0.0
     looks: list[float] = field(default_factory=list)
-    """When the driver compared what it had written with the kernel."""
+    """Times at which the driver compared its rows with the kernel."""
 
     def monotonic(self) -> float:
         return self.now
@@ -116,8 +116,7 @@ async def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, 
 
 
 async def _settled(driver: Native, clock: Clock) -> None:
-    """The kernel reports states and link-local addresses of new devices later: wait until it has nothing more to
-    report."""
+    """Wait for the kernel's late events about new devices: states and link-local addresses."""
 
     async def looks_for_a_while() -> int:
         before = len(clock.looks)
@@ -156,8 +155,8 @@ def _asks_from(host: Apart, vip: object) -> str:
 
 
 async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart, clock: Clock) -> None:
-    """By DHCP, or by what a router advertises: until then it may have none but VIPs. IPv6 looks whether nobody else has
-    it first. Whatever becomes of the route is mended, and nothing else is read again."""
+    """The address comes by DHCP or router advertisement; before, the host may have none but VIPs. IPv6 first runs
+    duplicate address detection. Changes of the route are repaired, and nothing else is read again."""
 
     async def looks_until_it_asks_from(driver: Native, wanted: dict[IPAddress, str]) -> None:
         async def asks_from() -> dict[IPAddress, str]:
@@ -186,7 +185,7 @@ async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart
 async def test_looks_take_a_tenth_of_the_time_however_much_is_changed(
     host: Apart, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seconds of the driver's clock: a second passes between two changes, and a look takes one."""
+    """The unit is seconds of the driver's clock: one second between two changes, and one per check."""
 
     def look(*_: object) -> Missing:
         clock.looks.append(clock.now)
@@ -224,7 +223,7 @@ async def _serving(folder: Path) -> AsyncIterator[Given]:
 async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
     host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It misses it at its next look, besides one that has begun before."""
+    """The next check finds the loss; a check that began earlier may miss it."""
     looks: list[Kept] = []
     look_after = Native.look_after
 
@@ -253,7 +252,7 @@ async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_h
 async def test_tunnels_are_opened_after_all_rows_are_applied(
     host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start, and after the table was made anew."""
+    """The same order holds at the start and after the table was recreated."""
     seen: list[tuple[bool, bool, bool]] = []
     open_tunnels = Native.open_tunnels
 
@@ -279,7 +278,7 @@ async def test_tunnels_are_opened_after_all_rows_are_applied(
 async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(
     host: Apart, clock: Clock
 ) -> None:
-    """Whoever looks says that all has to be looked at; then the owner has failed, with the reason."""
+    """The check requests a resync; then the owner fails, with the reason."""
 
     driver, (other, its) = Native(), way()
     await put(driver, other, its)
@@ -297,7 +296,8 @@ async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_
 
 
 async def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart, clock: Clock) -> None:
-    """Or whoever looks would have all of it made anew again and again; but what is gone besides is missed."""
+    """A failed change must not count as drift, or everything would be restored repeatedly; real drift is still
+    found."""
 
     driver, (other, its) = Native(), way()
     await put(driver, other, its)

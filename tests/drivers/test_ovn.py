@@ -1,4 +1,4 @@
-"""The driver of OVN against the real ovsdb-server: every story, every way in which others and the network interfere."""
+"""The OVN driver against a real ovsdb-server: every case, and interference by other clients and the network."""
 
 import asyncio
 import random
@@ -109,7 +109,7 @@ async def _no_task_is_left() -> AsyncIterator[None]:
 
 
 class Watched(OvnDriver):
-    """Keeps what the callbacks said."""
+    """OVN driver that records its callbacks."""
 
     def __init__(self, remotes: str, mark: str = MARK.deployment) -> None:
         self.foreign: list[Owner] = []
@@ -124,7 +124,7 @@ class Watched(OvnDriver):
         )
 
     async def put(self, owner: Owner, *rows: OvnRow) -> None:
-        """The rows that this owner shall have."""
+        """Make these rows the owner's only rows."""
         await self.apply(owner, diff(by_key(rows), await self.read(owner)))
 
     async def lines(self) -> list[str]:
@@ -132,7 +132,7 @@ class Watched(OvnDriver):
 
 
 class Observer:
-    """Somebody else at the same database: sees every column of our tables as OVSDB has it, and writes."""
+    """Another client of the same database, which sees every column of Fairlead's tables in OVSDB format, and writes."""
 
     def __init__(self, server: Server) -> None:
         columns = ("external_ids", "name", "enabled")
@@ -180,12 +180,12 @@ class Observer:
         return await self.client.transact(operations, DEADLINE)
 
     async def settle(self) -> int:
-        """How many updates there were, once all that was written before has been seen."""
+        """Return the number of updates, after all earlier writes have been received."""
         await self.write()
         return len(self.changes)
 
     async def raw(self) -> dict[str, dict[str, Json]]:
-        """Every column of every row of our tables."""
+        """Return every column of every row of Fairlead's tables."""
         results = await self.write(*({"op": "select", "table": table, "where": []} for table in TABLES))
         return {
             table: {row["_uuid"][1]: row for row in result["rows"]}
@@ -210,7 +210,7 @@ def uuid(key: tuple[str, ...]) -> Json:
 
 
 def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
-    """Our rows as a story has them, written down from the bare database: a second opinion on the codec."""
+    """Return Fairlead's rows in the format of a case, decoded independently of the codec."""
     marks = {
         table: {u: decode_map(row.get("external_ids", ["map", []])) for u, row in raw[table].items()} for table in raw
     }
@@ -237,7 +237,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         return str(raw[table][identity]["name"])
 
     def called(table: str, identity: str) -> str:
-        """As rows of ours say it."""
+        """Return the name of a row, as Fairlead's rows refer to it."""
         name = name_of(table, identity)
         return name if marks[table][identity].get("fairlead") == MARK.deployment else f"{name}@{identity}"
 
@@ -312,7 +312,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         services = "".join(f" {vip}={render_backends(vips[vip])}" for vip in sorted(vips))
         fields = ",".join(decode_set(row["selection_fields"]))
         chosen = f" selection_fields={fields}" if fields else ""
-        protocol = f" protocol={row['protocol']}" if isinstance(row["protocol"], str) else ""  # or the empty set
+        protocol = f" protocol={row['protocol']}" if isinstance(row["protocol"], str) else ""  # not the empty set
         head = f"Load_Balancer {row['name']}{protocol}{title('Load_Balancer', u)}"
         gone = marks["Load_Balancer"][u].get("fairlead:instead-of", "").replace(",", "/")
         instead = f" instead_of={gone}" if gone else ""
@@ -338,7 +338,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
 
 
 def holds_nothing(raw: dict[str, dict[str, Json]]) -> bool:
-    """The row of a chassis stays when it is empty."""
+    """Return whether no rows remain, except empty ones of chassis."""
     emptied = raw["Chassis_Template_Var"].values()
     return not any(rows for table, rows in raw.items() if table != "Chassis_Template_Var") and all(
         row["variables"] == ["map", []] and row["external_ids"] == encode_map({"fairlead": MARK.deployment})
@@ -366,11 +366,11 @@ ELEMENTS = (
     ("Logical_Switch", "load_balancer_group", "Load_Balancer_Group"),
     ("Logical_Router", "load_balancer_group", "Load_Balancer_Group"),
 )
-"""The sets of others in which ours are: table, column, and the table of what is in it."""
+"""Set columns of unmanaged rows that hold Fairlead's rows: table, column, and the table of the elements."""
 
 
 def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Json]]:
-    """The rows without our mark."""
+    """Return the rows without Fairlead's mark."""
 
     def mark(row: Json) -> str:
         if "external_ids" in row:
@@ -378,7 +378,7 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
         return (*split_text(row["name"]), "")[1]
 
     def without_ours(table: str, row: Json) -> Json:
-        """And without our elements in their sets."""
+        """Return the row without Fairlead's elements in its sets."""
         ours = {
             column: {u for u in decode_uuids(row[column]) if u in raw[of] and mark(raw[of][u]) == MARK.deployment}
             for holder, column, of in ELEMENTS
@@ -399,7 +399,7 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
 
 
 def written_by_others(story: Story) -> list[Json]:
-    """What Neutron has in the database all the time: its networks, its routers and the ports of its networks."""
+    """Return Neutron's rows of all states: its networks and their ports, and its routers."""
     documents = (each for state in story.states for each in state.documents.values() if is_foreign(each))
     found = {each.row: each for each in documents}.values()
     operations: list[Json] = []
@@ -454,14 +454,14 @@ FOREIGN = (
         },
     },
 )
-"""Rows of others, some under names that are ours too."""
+"""Unmanaged rows, some with names that Fairlead uses too."""
 
 
 NORTHBOUND = Where("ovn")
 
 
 class NorthboundWorld(World):
-    """A world whose dataplane is the real database."""
+    """World whose dataplane is the real database."""
 
     def __init__(self, driver: Watched, observer: Observer) -> None:
         super().__init__()
@@ -486,7 +486,7 @@ class NorthboundWorld(World):
         self._check_status(state)
 
     async def check_afresh(self, remote: str) -> None:
-        """Another process, which knows the model and nothing else."""
+        """Check with a new process that has the model and no other memory."""
         async with Watched(remote) as other:
             await eventually(lambda: other.connected)
             world = NorthboundWorld(other, self.observer)
@@ -496,14 +496,14 @@ class NorthboundWorld(World):
             assert await world.reconciler.resync() == 0
 
     async def repair(self) -> None:
-        """What a server does when it is told of foreign changes, until there are none."""
+        """Reconcile owners with drift until there are none, as a server does."""
         while self.driver.foreign:
             for owner in [self.driver.foreign.pop() for _ in list(self.driver.foreign)]:
                 self.reconciler.read_again(owner)
             await self.rest()
 
 
-# Stories
+# Cases
 
 
 def memory(driver: Watched) -> dict[str, Any]:
@@ -545,7 +545,7 @@ async def test_every_story(story: Story, server: Server) -> None:
 async def test_two_deployments_do_not_see_each_other(server: Server) -> None:
     async with Watched(server.remote, "one") as one, Watched(server.remote, "two") as two:
         await one.wait_ready(DEADLINE)
-        await two.wait_ready(DEADLINE)  # each has its own lock
+        await two.wait_ready(DEADLINE)  # each deployment has a lock of its own
         rows = [LoadBalancerGroup(name="net1"), SwitchGroup(switch="net1", group="net1")]
         for driver in (one, two):
             await driver.put(NET, LogicalSwitch(name="net1"))
@@ -556,7 +556,7 @@ async def test_two_deployments_do_not_see_each_other(server: Server) -> None:
         assert one.foreign == two.foreign == []
 
 
-# Others change our rows
+# Drift
 
 
 MODEL = """\
@@ -807,7 +807,7 @@ async def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) 
         await observer.write(*operations)
         await observer.settle()
         await eventually(lambda: driver.foreign, f"changes of {owners}", is_enough=owners.issubset)
-        await driver.ping()  # what the database has told comes before the answer
+        await driver.ping()  # earlier updates precede the reply
         assert {*driver.foreign} == owners
         assert len(driver.foreign) == len(owners)
         await world.repair()
@@ -821,7 +821,8 @@ async def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) 
 async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_busy(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Put right at once a few times, then more and more seldom; what was changed is told, and ERROR is shown."""
+    """The row is restored immediately a few times, then with growing delays; each change is logged, and the status is
+    ERROR."""
 
     pauses, notice = list[float](), Contention.notice
 
@@ -877,7 +878,7 @@ async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_databa
 
 
 async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
-    """All of it at once, as far as it goes together, and a new process afterwards."""
+    """All changes that fit together are made while no driver is connected; then a new process starts."""
 
     state = make_state(MODEL)
     async with Observer(server) as observer:
@@ -900,7 +901,7 @@ async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) 
 
 
 async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
-    """Whoever copies a row with its marks makes a row of ours that has no right to its key."""
+    """A row copied with its marks would be a second row with the same key."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -931,7 +932,8 @@ async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
 
 
 async def test_copies_of_rows_that_hold_others(server: Server) -> None:
-    """A switch that shares ports and groups, a router with a port with marked addresses, a group of nobody."""
+    """Copies: a switch that shares ports and groups, a router with a port with marked addresses, a group without an
+    owner."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -975,7 +977,7 @@ async def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
 
 
 async def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
-    """It is in the way of ours: the owner stays in error until somebody removes it."""
+    """The row conflicts with Fairlead's: the owner stays in ERROR until the row is removed."""
 
     row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
     async with Observer(server) as observer, Watched(server.remote) as driver:
@@ -991,7 +993,7 @@ async def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
         await driver.put(WEB, row)
 
 
-# What is refused
+# Refusals
 
 
 BASE: dict[Owner, tuple[OvnRow, ...]] = {
@@ -1195,11 +1197,11 @@ async def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
         assert driver.foreign == []
 
 
-# The driver and the fake refuse and do the same
+# The driver and the fake: same refusals, same effects
 
 
 def random_rows(owner: Owner, dice: random.Random) -> Rows:
-    """Some of the rows that this owner might have; many refer to what may not be there."""
+    """Return a random subset of the rows that this owner may have; many refer to rows that may be missing."""
 
     def some(*rows: OvnRow) -> list[OvnRow]:
         return [row for row in rows if dice.random() < 0.6]
@@ -1312,7 +1314,7 @@ async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> Non
         assert await fresh.read_all() == await fake.read_all()
 
 
-# No more than what changed
+# Minimal writes
 
 
 def test_a_transaction_writes_the_columns_that_differ() -> None:
@@ -1327,7 +1329,7 @@ def test_a_transaction_writes_the_columns_that_differ() -> None:
 
 
 async def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
-    """Seen by somebody else: nothing but the entry of this VIP, and no moment without it."""
+    """Another client sees an update of this VIP's entry alone, and no moment without it."""
 
     before = make_state(MODEL)
     after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
@@ -1367,7 +1369,7 @@ async def test_networks_of_others_stay_when_the_port_changes(server: Server) -> 
 
 @pytest.mark.parametrize("others", [1, 500])
 async def test_the_work_for_one_does_not_grow_with_the_others(others: int, server: Server) -> None:
-    """What goes over the wire for one more load balancer of a network is the same whatever it has already."""
+    """The bytes on the wire for one more load balancer are independent of the number on the network."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -1409,11 +1411,11 @@ async def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> No
         assert all(rows[row.key] is row for row in BASE[WEB][1:])
 
 
-# The network fails
+# Network failures
 
 
 class Proxy:
-    """Between a driver and its server. `fault` is asked for every transaction of the driver."""
+    """Proxy between a driver and its server. `fault` is called for every transaction of the driver."""
 
     def __init__(self, server: Server, fault: Callable[[], str] = lambda: "") -> None:
         self.server = server
@@ -1453,7 +1455,7 @@ class Proxy:
         try:
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # it is the one that `cut` asked for
+            pass  # cancelled by `cut`
         finally:
             for copy in copies:
                 copy.cancel()
@@ -1473,7 +1475,8 @@ class Proxy:
                 await writer.drain()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: list[str]) -> None:
-        """`after`: what was committed is not shown; `between`: it is, but the reply is lost; `late`: held back."""
+        """Forward messages with a fault: `after` drops updates of the commit, `between` only its reply; `late` delays
+        the reply."""
         framer = Framer()
         with suppress(OSError):
             while data := await reader.read(1 << 20):
@@ -1491,7 +1494,7 @@ class Proxy:
 
 
 def encode(message: object) -> bytes:
-    """As a server does: a notification has an id too, null."""
+    """Encode a message as a server does: a notification has the id null."""
     return msgspec.json.encode({"id": None, **msgspec.to_builtins(message)})
 
 
@@ -1518,7 +1521,7 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
         return faults[-1]
 
     async def rest(world: NorthboundWorld, resyncs: list[int]) -> None:
-        """As the server does: a resync whenever the driver is ready again."""
+        """Run the reconciler as the server does: with a resync whenever the driver is ready again."""
         while True:
             await world.driver.wait_ready(DEADLINE)
             if len(resyncs) < world.driver.said.count("ready"):
@@ -1551,7 +1554,7 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
 
 
 async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
-    """The news must not come while the reconciler is about to believe in its own success."""
+    """The update must not arrive while the reconciler is about to record its own success."""
 
     states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
     fault = ""
@@ -1576,7 +1579,7 @@ async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -
 
 
 async def test_a_slow_answer_is_no_answer(server: Server) -> None:
-    """What was committed after all is noticed like a foreign change, so the owner is read again."""
+    """A transaction that committed after its timeout is detected like drift, so the owner is read again."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -1611,7 +1614,7 @@ async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
             second.start()
             await eventually(lambda: second.connected)
             assert not second.ready
-            await proxy.cut()  # the first dies
+            await proxy.cut()  # the first connection ends
             await second.wait_ready(DEADLINE)
             await second.put(NET2, *BASE[NET2])
             await eventually(lambda: first.connected)
@@ -1623,7 +1626,7 @@ async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
 
 
 async def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
-    """Before the news reaches the driver: only the assertion in the transaction is proof."""
+    """Before the driver receives the update, only the assertion in the transaction proves the lock."""
 
     async with Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -1660,7 +1663,7 @@ async def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_
         await first.put(NET2, *BASE[NET2])
 
 
-# The database goes and comes back
+# Database outages
 
 
 async def test_a_server_that_restarts(server: Server) -> None:
@@ -1675,7 +1678,7 @@ async def test_a_server_that_restarts(server: Server) -> None:
         for attempt in (driver.read_all(), driver.read(WEB), driver.put(WEB)):
             with pytest.raises(Unavailable, match="not connected"):
                 await attempt
-        await driver.apply(WEB, NOTHING_THERE)  # nothing to do needs no database
+        await driver.apply(WEB, NOTHING_THERE)  # no changes need no database
         with pytest.raises(TimeoutError):
             await driver.wait_ready(0.05)
         server.start()
@@ -1706,7 +1709,7 @@ async def test_a_database_that_was_lost_is_written_again(server: Server) -> None
             await world.check(state)
 
 
-# The codec
+# Codec
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

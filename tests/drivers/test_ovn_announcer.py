@@ -1,6 +1,5 @@
 # ruff: noqa: E501 - lines as the tools write them
-"""What Open vSwitch's tools write of ports and answers, and what they are told. The texts are those of Open vSwitch 3.1
-under OVN 23.03."""
+"""Parsing of Open vSwitch output about ports and responses. The texts are those of Open vSwitch 3.1 under OVN 23.03."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +16,7 @@ vb
 lost
 broken
 """
-"""An interface without a number, one that cannot be opened, and one of another bridge."""
+"""Interfaces: one without a number, one that cannot be opened, and one of another bridge."""
 FLOWS = """\
 OFPST_FLOW reply (OF1.5) (xid=0x6):
  cookie=0xcd28f94f, duration=0.023s, table=27, n_packets=0, n_bytes=0, idle_age=0, priority=50,arp,metadata=0x1,arp_tpa=10.0.0.200,arp_op=1 actions=move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[],set_field:02:00:00:00:ff:0a->eth_src,set_field:2->arp_op,move:NXM_NX_ARP_SHA[]->NXM_NX_ARP_THA[],set_field:02:00:00:00:ff:0a->arp_sha,move:NXM_OF_ARP_SPA[]->NXM_OF_ARP_TPA[],set_field:10.0.0.200->arp_spa,move:NXM_NX_REG14[]->NXM_NX_REG15[],set_field:0x1/0x1->reg10,resubmit(,37)
@@ -33,7 +32,7 @@ def test_ports_of_machines_are_those_of_the_bridge_that_have_a_number():
 
 
 def test_what_ovn_answers_is_read_of_its_flows():
-    """ARP in a flow; neighbour solicitations are answered by ovn-controller, as the flow tells it."""
+    """ARP is answered in a flow; neighbour solicitations are answered by ovn-controller, as the flow directs."""
     found = (ip_address("10.0.0.200"), "02:00:00:00:ff:0a"), (ip_address("fd00:a::200"), "02:00:00:00:ff:0a")
     assert tuple(parse_answers(FLOWS)) == found
 

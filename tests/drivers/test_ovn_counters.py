@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines as the tools write them
-"""What Open vSwitch's tools write, and what is read in it. The texts are those of Open vSwitch 3.1 under OVN 23.03."""
+"""Parsing of Open vSwitch counters. The texts are those of Open vSwitch 3.1 under OVN 23.03."""
 
 from collections import Counter
 from itertools import chain, repeat
@@ -90,7 +90,7 @@ NEWER_FLOWS = """\
  cookie=0x1, duration=1.5s, table=23, n_packets=10, n_bytes=740, priority=120,ct_state=+new+trk,ip,reg1=0x10050/0xffffff,metadata=0x1,nw_dst=10.0.0.216 actions=group:1
  cookie=0x2, duration=1.5s, table=23, n_packets=10, n_bytes=740, priority=120,ct_state=+new+trk,ip,reg1=0x50/0xffff,metadata=0x1,nw_dst=10.0.0.216 actions=group:1
 """
-"""Of OVN 26.03 under Open vSwitch 4.0; the last two are of nobody: ICMP, and a register of another meaning."""
+"""Flows of OVN 26.03 under Open vSwitch 4.0; the last two match no service: ICMP, and a register of another meaning."""
 
 
 def test_flows_that_have_the_service_in_a_register_are_read_too():
@@ -115,7 +115,7 @@ METERED_FLOWS = """\
  cookie=0x73, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=3002,ip,reg15=0x2,metadata=0x1 actions=meter:2,resubmit(,49)
  cookie=0x74, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=1000,tcp,metadata=0x1,nw_src=10.0.0.94,tp_src=81 actions=resubmit(,49)
 """
-"""The third is of what comes from outside, the fourth a limit of somebody else, the fifth no meter."""
+"""Meters; the third counts traffic from outside, the fourth is an unmanaged limit, the fifth is no meter."""
 
 
 def test_answers_are_read_of_flows_that_meter_a_service():
@@ -170,7 +170,8 @@ async def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Pat
 
 
 async def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It is asked at 0, and answers at 5 of a flow that it has had for 10.731 s by then; and the next time at once."""
+    """The request at 0 is answered at 5, about a flow that is 10.731 s old by then; the next one is answered
+    immediately."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "flows").write_text(FLOWS)
     tool(tmp_path, "ovs-ofctl", f'test "$5" = ip,ct_state=+new+trk && cat {tmp_path}/flows || true')

@@ -1,4 +1,4 @@
-"""A server's OVN with networks that Neutron writes: what it writes there follows what becomes of them."""
+"""A server on Neutron's networks: its rows follow changes of the networks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -34,7 +34,7 @@ N1, N2, N3, R1 = Net(name="n1"), Net(name="n2"), Net(name="n3"), Rtr(name="r1")
 
 
 def cloud() -> Iterator[Json]:
-    """N1 and N2 on a router, N3 on none; the port of a VIP as Octavia makes it."""
+    """Yield N1 and N2 on a router, N3 without one, and the port of a VIP as Octavia creates it."""
     yield insert("NB_Global", {})
     for number, net in enumerate((N1, N2, N3), 1):
         yield from net.make()
@@ -48,7 +48,7 @@ def cloud() -> Iterator[Json]:
 
 
 def balancer() -> LoadBalancer:
-    """As Octavia gives it."""
+    """Return a load balancer as Octavia sends it."""
     text = "network n1 10.1.0.0/24\nweb vip=10.1.0.200 on=n1 project=a tcp:80=a/10.1.0.11:80,b/10.2.0.11:80"
     documents, _ = parse_model(text, {})
     (found,) = (document for document in documents.values() if isinstance(document, LoadBalancer))
@@ -62,7 +62,7 @@ def balancer() -> LoadBalancer:
 
 
 class Slow:
-    """A model that takes in no router of others before it is let."""
+    """Model that delays its updates about unmanaged routers until released."""
 
     def __init__(self, model: Model) -> None:
         self._observe = model.observe
@@ -77,7 +77,7 @@ class Slow:
 
 
 class Cloud:
-    """The database, and a server at it."""
+    """The database, and a server connected to it."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         remotes = parse_remotes(server.remote)
@@ -119,7 +119,7 @@ class Cloud:
         return rows
 
     async def carried(self) -> set[str]:
-        """The names of Neutron's switches and routers that have a group of load balancers."""
+        """Return the names of Neutron's switches and routers that have a load balancer group."""
         return {
             row["name"]
             for table in ("Logical_Switch", "Logical_Router")
@@ -131,7 +131,7 @@ class Cloud:
         await eventually_equal(self.carried, set(names))
 
     async def theirs(self) -> dict[str, list[Json]]:
-        """What Neutron wrote, without what is ours."""
+        """Return Neutron's rows, without references to Fairlead's rows."""
         found = {
             table: await self.select(table) for table in ("Logical_Switch", "Logical_Router", "Logical_Switch_Port")
         }
@@ -157,7 +157,8 @@ def _without(row: dict[str, Json], ours: set[str]) -> dict[str, Json]:
 
 
 async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
-    """A VIP on N1, members on N1 and N2; the router gains N3 and loses N2, and in the end N1 goes with all."""
+    """The VIP is on N1, members on N1 and N2; the router gains N3 and loses N2, and at last N1 is deleted with
+    everything."""
 
     world = Cloud(server, tmp_path)
     async with world.client:
@@ -168,7 +169,7 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
             await world.carries(N1.switch, N2.switch, R1.row)
             assert before == await world.theirs()
             assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
-            with pytest.raises(Unreachable, match="Southbound"):  # agents would be told that they have nothing
+            with pytest.raises(Unreachable, match="Southbound"):  # agents would otherwise receive an empty slice
                 control.check_told()
             await world.client.transact([*R1.join(N3, "10.3.0.1/24")], DEADLINE)
             await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
@@ -178,7 +179,7 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
             await world.carries(N1.switch, N3.switch, R1.row)
             assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
         after = await world.theirs()
-        async with world.serving() as control:  # which finds all as it should be
+        async with world.serving() as control:  # the resync finds no difference
             await world.carries(N1.switch, N3.switch, R1.row)
             assert control.central.reconciler.statistics.applied == 0
             assert after == await world.theirs()
@@ -189,8 +190,8 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
 async def test_a_slow_follower_takes_nothing_away(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first look at everything comes while only networks were told, as after a long wait. What rests on networks
-    of others stays as it is until all of them were told; what does not is looked at."""
+    """The first resync comes after a long wait, when only networks have been received. Rows that depend on unmanaged
+    networks stay as they are until all of those are received; all others are reconciled."""
     monkeypatch.setattr(topology, "SOME", 1)
 
     world = Cloud(server, tmp_path)

@@ -1,4 +1,4 @@
-"""When chassis are dead, by what they confirm in the Southbound database and when."""
+"""Liveness of chassis, from their nb_cfg confirmations in the Southbound database."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ PATIENCE = 45.0
 
 @dataclass
 class Scene:
-    """Chassis with the same clock as their reader."""
+    """Chassis that share a clock with their reader."""
 
     now: float = 1000.0
     nodes: Nodes = field(init=False)
@@ -18,13 +18,13 @@ class Scene:
         self.nodes = Nodes(lambda: self.now, PATIENCE)
 
     def begin(self, **counts: int) -> None:
-        """What the database has when it is read."""
+        """Set the initial contents of the database."""
         for name, count in counts.items():
             columns = {"name": name, "chassis": ["uuid", name], "nb_cfg": count, **self.at()}
             self.nodes.take(name, {"initial": columns})
 
     def confirm(self, count: int, *names: str) -> set[str]:
-        """Answers who is dead then."""
+        """Confirm a count by some chassis, and return the dead ones."""
         for name in names:
             self.nodes.take(name, {"modify": {"nb_cfg": count, **self.at()}})
         self.nodes.judge()
@@ -35,7 +35,7 @@ class Scene:
 
 
 def test_after_a_long_pause_who_confirms_last_is_not_dead():
-    """While no server was there nobody has counted: one of them is the first to confirm the next count."""
+    """While no server ran, nb_cfg did not change; one chassis is necessarily the first to confirm the next count."""
     scene = Scene()
     scene.begin(one=7, two=7)
     scene.now += 3600.0

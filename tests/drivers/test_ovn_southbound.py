@@ -1,4 +1,4 @@
-"""The reader of the Southbound database against the real ovsdb-server."""
+"""The reader of the Southbound database against a real ovsdb-server."""
 
 import asyncio
 import subprocess
@@ -31,7 +31,7 @@ OTHER = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
 
 @pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
 def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
-    """A cluster tells after a reconnect what has changed meanwhile, a single server tells everything."""
+    """Start a database: after a reconnect a cluster sends only changes, a standalone server all contents."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
     subprocess.run(
         ["ovsdb-tool", request.param, tmp_path / "db", SCHEMA.with_name("ovn-sb.ovsschema"), *here], check=True
@@ -42,7 +42,7 @@ def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureReq
 
 
 class Southbound:
-    """northd and ovn-controller, and a reader that keeps what it told."""
+    """Stand-in for northd and ovn-controller, and a reader that records its facts."""
 
     def __init__(self, server: Server) -> None:
         remotes = parse_remotes(server.remote)
@@ -77,7 +77,7 @@ class Southbound:
         await eventually_equal(self.nodes, wanted)
 
     async def begin_anew(self) -> None:
-        """As another server that starts: it has seen nobody confirm anything."""
+        """Restart the reader without memory, as a new server."""
         await self.reader.close()
         self.known.clear()
         self.snapshot = Snapshot()
@@ -123,7 +123,7 @@ NODES = ("node1", "node2", "node3")
 
 
 def node(name: str) -> Iterator[Json]:
-    """As ovn-controller registers itself."""
+    """Yield the rows of a chassis as ovn-controller registers it."""
     row = {"chassis_name": name, "ip": f"192.0.2.{name[-1]}", "type": "geneve"}
     yield {"op": "insert", "table": "Encap", "uuid-name": f"e{name}", "row": row}
     encaps = ["set", [["named-uuid", f"e{name}"]]]
@@ -181,7 +181,7 @@ async def test_each_status_is_told_once(south: Southbound) -> None:
     await south.write(say(FOUR, "offline"), say(SIX, "error"), say(OTHER, "online"))
     await south.hears(four=Health.ERROR, six=Health.ERROR, other=Health.ONLINE)
     count = len(south.told)
-    await south.write(say(FOUR, "error"))  # no news
+    await south.write(say(FOUR, "error"))  # no change
     await south.write(say(SIX, ""))
     await south.hears(six=None)
     assert south.told[count:] == [{SIX: None}]
@@ -208,7 +208,7 @@ async def test_a_port_that_no_chassis_has_is_down(south: Southbound) -> None:
 
 
 async def test_a_port_of_a_chassis_that_was_deleted_is_down(south: Southbound) -> None:
-    """OVN leaves `up` as it was."""
+    """OVN leaves the column `up` unchanged."""
 
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
     await south.hears(four=Health.ONLINE, other=Health.ONLINE)
@@ -221,7 +221,7 @@ async def test_a_chassis_that_confirms_nothing_any_more_is_dead_with_all_that_it
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
     await south.hears(four=Health.ONLINE, other=Health.ONLINE)
     await south.write(*(confirm(name, 2, 1000 + 46) for name in ("node2", "node3")))
-    assert south.reader.figures()["dead"] == 0  # it was seen a moment ago, when it came
+    assert south.reader.figures()["dead"] == 0  # the row has just appeared, so it counts as alive
     await south.begin_anew()
     await south.hears(four=Health.STRANDED)
     assert south.reader.figures() == {"alive": 2, "dead": 1, "unreadable": 0}
@@ -243,7 +243,8 @@ async def test_when_most_chassis_are_silent_nobody_is_dead(south: Southbound) ->
 
 
 async def test_a_row_that_is_made_offline_says_nothing_until_somebody_can_have_probed(south: Southbound) -> None:
-    """So make newer OVNs all of them: a pool that gets a monitor must not refuse everybody for a moment."""
+    """Newer OVN releases create every row as offline: a pool that gets a monitor must not reject all traffic
+    meanwhile."""
 
     await south.write(*BINDINGS, *(monitor(each, "offline", **probed_every(1000)) for each in (FOUR, OTHER)))
     await eventually_equal(lambda: len(south.reader._tables._statuses), 2)
@@ -295,7 +296,7 @@ async def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 
 def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
-    """OVN 26.03 probes with ICMP too; the database of this test knows no such word."""
+    """OVN 26.03 probes with ICMP too; the schema of this test has no such protocol."""
     tables, row = SouthboundTables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
     good = {"ip": "10.0.0.12", "logical_port": "vm2", "port": 80, "protocol": "tcp", "status": "online"}
     assert tables.change({"Service_Monitor": {"a": {"initial": row}, "b": {"initial": good}}}) == {OTHER}
@@ -304,7 +305,7 @@ def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
 
 
 def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
-    """Somebody wrote the same address in another form; both go."""
+    """Another client wrote the same address in another form; later both rows are deleted."""
     tables = SouthboundTables(0.0)
     ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
     theirs = {**ours, "ip": "fd00:0::11", "status": "offline"}
@@ -406,7 +407,7 @@ def cms_options(name: str, **config: str) -> Json:
 
 
 async def test_in_which_zones_a_chassis_is(south: Southbound) -> None:
-    """As ovn-controller passes it on: the whole text each time, and other options beside it."""
+    """ovn-controller passes the option on: the complete text each time, next to other options."""
 
     def zones() -> dict[str, frozenset[str]]:
         return {name: each.zones for name, each in south.snapshot.chassis.items() if name in ("n1", "n2")}
@@ -458,7 +459,7 @@ async def test_which_ports_a_chassis_has(south: Southbound) -> None:
 
 
 async def test_which_node_has_a_port(south: Southbound) -> None:
-    """By the host's name; a port that OVN does not call up is on none. What is told is what has changed."""
+    """The node is named by hostname; a port that is not up has none. Only changes are reported."""
 
     [*_, two] = BINDINGS
     gateway = {
@@ -503,7 +504,7 @@ async def test_what_was_seen_last_holds_while_the_database_is_away(southbound: S
 
 
 async def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
-    """A single server tells everything after a reconnect, and nothing of what is gone."""
+    """After a reconnect a standalone server sends all contents, without deletions."""
     known: list[PluggedNews] = []
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(PLUGGED, known.append))
 
@@ -513,7 +514,7 @@ async def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> 
 
 
 def hears(wanted: Fact[Any], hear: Callable[[Any], object]) -> Callable[[Fact[Any], Any], None]:
-    """An observer of one sort of fact."""
+    """Return an observer of one kind of fact."""
 
     def observe(fact: Fact[Any], news: Any) -> None:
         if fact is wanted:
@@ -523,13 +524,13 @@ def hears(wanted: Fact[Any], hear: Callable[[Any], object]) -> Callable[[Fact[An
 
 
 def see(reader: SouthboundReader, event: Event) -> None:
-    """Without a rest."""
+    """Process an event without yielding."""
     for _ in reader._see(event) or ():
         pass
 
 
 def thousands(count: int) -> dict[str, dict[str, dict[str, Json]]]:
-    """All rows of a Southbound database with this many ports on one node."""
+    """Return all rows of a Southbound database with this many ports on one node."""
     row = {"chassis": ["uuid", "c"], "up": True}
     ports = {f"u{number}": {"initial": {"logical_port": f"p{number}", **row}} for number in range(count)}
     return {"Chassis": {"c": {"initial": {"name": "n", "hostname": "host"}}}, "Port_Binding": ports}
@@ -537,16 +538,15 @@ def thousands(count: int) -> dict[str, dict[str, dict[str, Json]]]:
 
 @pytest.mark.max_steps(1_000_000)
 async def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
-    """The work is that of the ports that change, however many others there are. Here the contents of the database are
-    taken without a return to the loop.
-    """
+    """The work depends on the changed ports alone, not on the number of others. The contents are processed without a
+    return to the loop here."""
     few, many = steps_for_ports(2_000), steps_for_ports(20_000)
     assert few == many
     assert max(many) < 30_000
 
 
 def steps_for_ports(count: int) -> list[int]:
-    """Steps for one port and for a thousand that go down and come up again, among this many."""
+    """Return the steps for one port and for a thousand that go down and up again, among this many."""
     snapshot = Snapshot()
 
     def take(fact: Fact[Any], news: Any) -> None:
@@ -574,7 +574,8 @@ def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Pat
 
 
 def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
-    """Ten thousand are looked at in many turns of the loop; what is said meanwhile is newer than what they found."""
+    """Processing of ten thousand rows takes many turns of the loop; updates that arrive in between are newer than the
+    rows."""
     told: dict[Endpoint, Health | None] = {}
     seen = dict.fromkeys((Endpoint(name, parse_address("10.0.0.1"), 80, Transport.TCP) for name in "ab"), Health.ERROR)
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
@@ -594,7 +595,7 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
 
 
 async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
-    """The connection may end while many load balancers are looked at; the rest would stay as they were."""
+    """The connection may end while many load balancers are processed; the rest would stay stale."""
     row = {"ip": "10.0.0.11", "logical_port": "vm1", "port": 80, "protocol": "tcp"}
     contents = Contents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
     begun: list[HealthNews] = []
@@ -621,7 +622,7 @@ async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
 
 
 async def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
-    """A port that was unplugged during an outage, and a chassis that was deleted, would be there for ever."""
+    """A port unplugged and a chassis deleted during an outage would otherwise stay forever."""
     chassis = {"a": {"initial": {"name": "node1", "hostname": "host1"}}}
     port = {"b": {"initial": {"logical_port": "vm1", "chassis": ["uuid", "a"], "up": True, "type": ""}}}
     told: list[tuple[Fact[Any], Any]] = []

@@ -1,4 +1,4 @@
-"""The follower of networks that others wrote, against the real ovsdb-server."""
+"""The reader of unmanaged networks against a real ovsdb-server."""
 
 import json
 import random
@@ -44,7 +44,7 @@ KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 
 @pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
 def northbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
-    """A cluster tells after a reconnect what has changed meanwhile, a single server tells everything."""
+    """Start a database: after a reconnect a cluster sends only changes, a standalone server all contents."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
     subprocess.run(["ovsdb-tool", request.param, tmp_path / "db", SCHEMA, *here], check=True)
     servers.append(Server(tmp_path))
@@ -53,7 +53,7 @@ def northbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureReq
 
 
 class Neutron:
-    """Who writes, and a reader with the snapshot that it keeps."""
+    """A client that writes as Neutron does, and a reader with its snapshot."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -87,14 +87,14 @@ class Neutron:
         await self.heard()
 
     async def heard(self) -> None:
-        """All that was written until now: what is written after it has come."""
+        """Wait for all earlier writes: a marker row that is written last has arrived."""
         name = f"mark-{random.random()}"
         await self.client.transact([insert("Logical_Switch", {"name": name})], DEADLINE)
         await eventually(lambda: any(row.name == name for row in self.reader._tables._rows["Logical_Switch"].values()))
         await eventually(lambda: self.reader._client._link is not None and self.reader._client._link._work is None)
 
     def documents(self) -> dict[Owner, Foreign]:
-        """As they stand in the snapshot."""
+        """Return the unmanaged documents of the snapshot."""
         return {
             Owner(kind, identity): document
             for kind in KINDS
@@ -111,7 +111,7 @@ class Neutron:
 
 
 def basics() -> Iterator[Json]:
-    """N1 with IPv4 and IPv6, and a machine; a router with a gateway; a floating IP."""
+    """Yield N1 with IPv4 and IPv6, a machine, a router with a gateway, and a floating IP."""
     yield from N1.make()
     yield N1.subnet("10.1.0.0/24", router="10.1.0.1")
     yield from N1.port("vm", "10.1.0.11/24", "fd01::b/64", device=an_id("vm"), host="node1")
@@ -220,7 +220,7 @@ async def test_what_changes_is_told_and_nothing_else(northbound: Server) -> None
 
 
 async def test_a_routers_port_is_there_when_the_router_has_taken_it(northbound: Server) -> None:
-    """Neutron writes the port in one transaction, and the router's end of it in another."""
+    """Neutron writes the switch port and the router port in two transactions."""
 
     async with Neutron(northbound) as neutron:
         await neutron.write(N1.make(), R1.make(), R1.join(N1, "10.1.0.1/24", attached=False))
@@ -253,7 +253,7 @@ async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(nor
         await eventually(lambda: not neutron.reader.connected)
         assert neutron.documents() == known
         assert neutron.reader.silence > 0
-        await neutron.reader.close()  # so that it hears the other's write as the contents of a database
+        await neutron.reader.close()  # the other write is then part of the initial contents
         northbound.start()
         await neutron.client.wait_connected(DEADLINE)
         flat = [delete("Logical_Router", "name", R1.row), *N2.make()]
@@ -282,7 +282,8 @@ async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(nor
 async def test_whose_a_network_is(
     server: Server, *, metadata: bool, projects: list[str], owner: str, shared: bool
 ) -> None:
-    """Its port for metadata says it. Without one it is whose all ports are, and nobody's if there are several."""
+    """The metadata port has the network's project. Without one, it is the project of all ports, or none if they
+    differ."""
 
     async with Neutron(server) as neutron:
         await neutron.write(replace(N1, metadata=metadata).make())
@@ -318,7 +319,7 @@ async def test_a_subnet_has_an_id_of_its_own_until_a_row_says_one(server: Server
 
 
 async def test_subnets_of_one_router_port_are_told_apart_by_the_order_of_its_addresses(server: Server) -> None:
-    """IPv6 subnets of a network share one port, and nothing but the order says whose id is whose."""
+    """IPv6 subnets of a network share one router port, and only the order of addresses relates them to ids."""
 
     async with Neutron(server) as neutron:
         await neutron.write(N1.make(), R1.make(), R1.join(N1, "fd05::1/64", "fd01::1/64", "fd03::1/64"))
@@ -350,7 +351,7 @@ async def test_ports_without_port_security_and_with_a_host_and_a_vlan(server: Se
 
 
 async def test_what_a_real_neutron_wrote_is_understood(server: Server) -> None:
-    """Recorded from a Neutron 29; `neutron_lab/rows.py` says what there is."""
+    """Recorded from a Neutron 29; `neutron_lab/rows.py` lists the contents."""
 
     async with Neutron(server) as neutron:
         await neutron.write(*json.loads(RECORDED.read_text())[1:])
@@ -369,7 +370,7 @@ async def test_what_a_real_neutron_wrote_is_understood(server: Server) -> None:
             (str(subnet.cidr), str(subnet.gateway)) for subnet in networks["n2"].subnets
         ]
         named = [subnet for network in networks.values() for subnet in network.subnets]
-        assert {UUID(subnet.id).version for subnet in named} == {4}  # Neutron's own: none had to be derived
+        assert {UUID(subnet.id).version for subnet in named} == {4}  # Neutron's own ids: none had to be derived
         (router,) = neutron.snapshot.routers.values()
         assert router.gateway is not None
         assert router.gateway.network_id == networks["public"].id
@@ -405,7 +406,8 @@ async def test_networks_of_lxd_and_incus_are_known(server: Server, brand: str) -
 
 @pytest.mark.parametrize("brand", ["lxd", "incus"])
 async def test_addresses_outside_that_others_gave_out_are_known(server: Server, brand: str) -> None:
-    """Of gateways, of load balancers and forwards of LXD and Incus, and of Neutron's floating IPs."""
+    """The addresses are those of gateways, of load balancers and forwards of LXD and Incus, and of Neutron's floating
+    IPs."""
     async with Neutron(server) as neutron:
         await neutron.write(lxd(brand=brand), basics())
         assert ip_address("192.0.2.33") in neutron.snapshot.given_elsewhere
@@ -456,11 +458,11 @@ async def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 
 async def test_whether_ovn_answers_for_ports_on_no_node_is_seen(server: Server) -> None:
-    """It does unless Neutron's maintenance worker has said otherwise."""
+    """OVN does unless Neutron's maintenance worker has disabled it."""
 
     async with Neutron(server) as neutron:
         await neutron.write(insert("NB_Global", {"options": encode_map({"mac_prefix": "0a:00:00"})}))
-        assert not neutron.reader.answers_for_unplugged  # there is no network of Neutron's
+        assert not neutron.reader.answers_for_unplugged  # there is no Neutron network
         await neutron.write(N1.make())
         assert neutron.reader.answers_for_unplugged
         for value, answers in (("false", False), ("true", True)):
@@ -517,7 +519,7 @@ async def test_news_come_in_parts_in_which_nothing_refers_to_what_was_not_told(s
 
 
 async def test_rows_may_come_in_any_order(server: Server) -> None:
-    """Also within what the database says at once: nothing is said of it."""
+    """The order within one update of the database is undefined as well."""
 
     async with Neutron(server) as neutron:
         await neutron.write(basics(), lxd())
@@ -527,7 +529,7 @@ async def test_rows_may_come_in_any_order(server: Server) -> None:
             for uuid, change in changes.items()
         ]
         for seed in range(50):
-            await turns(1)  # these tables are the test's own
+            await turns(1)  # yield to the loop, because these tables run outside a reader
             random.Random(seed).shuffle(rows)
             tables = ForeignTables()
             for table, uuid, change in rows:
@@ -547,7 +549,7 @@ async def test_rows_may_come_in_any_order(server: Server) -> None:
 
 
 def test_no_step_is_long_however_many_ports_a_network_has() -> None:
-    """The network comes with its ports, its subnet gets its id, and all of it goes."""
+    """The network arrives with its ports, its subnet gets its id, and all of it is deleted."""
     ports = [next(N1.port(f"vm{each}", f"10.{each >> 8}.{each & 255}.9/8"))["row"] for each in range(2000)]
     rows = {an_id(f"row{each}"): {"initial": row} for each, row in enumerate(ports)}
     held = {"name": N1.switch, "ports": ["set", [["uuid", uuid] for uuid in rows]]}
@@ -565,7 +567,7 @@ def test_no_step_is_long_however_many_ports_a_network_has() -> None:
 
 
 async def whole(neutron: Neutron) -> dict[str, dict[str, Json]]:
-    """What a reader is told when it begins."""
+    """Return the initial contents that a reader receives."""
     operations = [{"op": "select", "table": name, "where": []} for name in TABLES]
     found = await neutron.client.transact(operations, DEADLINE)
     return {
@@ -575,7 +577,7 @@ async def whole(neutron: Neutron) -> dict[str, dict[str, Json]]:
 
 
 class Chaos:
-    """Writes what Neutron writes, and what nobody should, as chance has it."""
+    """Random writer of valid Neutron rows and of invalid ones."""
 
     def __init__(self, seed: int, neutron: Neutron) -> None:
         self.chance = random.Random(seed)
@@ -590,7 +592,7 @@ class Chaos:
         return rows[0]["_uuid"][1] if rows else None
 
     async def step(self) -> None:
-        """One transaction; what it asks for may be impossible just now, then nothing happens."""
+        """Run one transaction; one that is impossible in the current state has no effect."""
         kinds = [
             self.network,
             self.router,
@@ -740,7 +742,8 @@ async def test_any_order_of_changes_ends_where_a_fresh_read_ends(server: Server,
 
 
 def test_who_is_on_a_network_counts_though_their_port_cannot_be_read() -> None:
-    """A network on which a stranger is as well is not one project's, whatever that port says of itself."""
+    """A network with a second project's port is not owned by one project, whatever that port's project column
+    contains."""
     wrong = SwitchPort(name="port", project_id="b", cidrs="10.1.0.300/24")
     assert traces_of_port(wrong, None) == (Used("b"),)
     end = End(router="r", port=RouterPort(networks=frozenset({"nonsense"})))

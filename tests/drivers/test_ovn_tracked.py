@@ -1,4 +1,4 @@
-"""What is asked of Open vSwitch about connections, and how its answers are read: these are its own words, of 3.1."""
+"""Requests to Open vSwitch about connections, and parsing of its replies, in the format of 3.1."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ ZONES = [["ct-zone-p1", "7"], ["ct-zone-6ad7_dnat", "9"], ["ovn-nb-cfg", "4"]]
 
 
 class Told(Tools):
-    """It answers as the tools have."""
+    """Tools with recorded output."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -108,7 +108,7 @@ def test_a_cut_is_told_by_both_ends():
 async def with_switch(
     folder: Path, answers: Mapping[str, Any], story: Callable[[Tracked], Awaitable[None]]
 ) -> list[dict[str, Any]]:
-    """Beside a daemon that answers each method so, in two parts; what it was asked."""
+    """Run the story next to a daemon that sends each reply in two parts; return the daemon's requests."""
     asked: list[dict[str, Any]] = []
     answering = set[asyncio.Task[Any] | None]()
 

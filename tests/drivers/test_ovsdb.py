@@ -1,4 +1,4 @@
-"""The OVSDB client against the real ovsdb-server: what these tests say of the server is what we rely on."""
+"""The OVSDB client against a real ovsdb-server; the client relies on the server's behaviour tested here."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ UUID = "11111111-1111-4111-8111-111111111111"
 
 
 class Replica:
-    """Keeps all events, and the rows they make."""
+    """Records all events, and the rows that result from them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -100,7 +100,7 @@ def insert(name: str, uuid: str | None = None, **columns: Json) -> Json:
 
 
 def never(seconds: float) -> Json:
-    """An operation that waits for what does not come."""
+    """Return an operation that waits for a row that never appears."""
     where = {"where": [["name", "==", "never"]], "columns": ["name"], "until": "==", "rows": [{"name": "never"}]}
     return {"op": "wait", "table": "Load_Balancer", "timeout": int(seconds * 1000), **where}
 
@@ -112,14 +112,14 @@ async def _no_task_is_left() -> AsyncIterator[None]:
 
 
 async def refusal(client: Client) -> str:
-    """Why the client is not connected."""
+    """Return the reason of the client's disconnection."""
     with pytest.raises(NotConnected) as caught:
         await client.transact([])
     return str(caught.value)
 
 
 def write(server: Server, *operations: Json) -> None:
-    """Another client's write."""
+    """Write as another client."""
     text = msgspec.json.encode([DATABASE, *operations]).decode()
     done = subprocess.run(["ovsdb-client", "transact", server.remote, text], check=True, capture_output=True, text=True)
     assert "error" not in done.stdout
@@ -181,7 +181,7 @@ async def test_my_write_is_in_the_replica_when_transact_returns(kind: str, reque
 @pytest.mark.parametrize("kind", ["server", "clustered"])
 @pytest.mark.parametrize("lag", [0.0, 0.5], ids=["reader at once", "reader behind"])
 def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, request: pytest.FixtureRequest) -> None:
-    """Looked at on the wire: a reply never precedes the update3 of its transaction, not even with a full backlog."""
+    """Observed on the wire: a reply never precedes the update3 of its transaction, not even with a full backlog."""
     server: Server = request.getfixturevalue(kind)
     columns = {"Load_Balancer": [{"columns": ["name", "external_ids"]}]}
     filler = encode_map({"filler": "x" * 1000})
@@ -196,7 +196,7 @@ def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, req
         stream.settimeout(DEADLINE)
         stream.connect(str(server.folder / "db.sock"))
         wait_until(lambda: kind == "server" or _has_joined(server), "the server is a member of its cluster")
-        # In a thread of its own: a server with a backlog reads no more, so a client must never write before it reads.
+        # A thread sends, because a server with a backlog stops reading, so a client must never write before it reads.
         requests = b"".join(map(msgspec.json.encode, [watch, *writes]))
         sender = threading.Thread(target=stream.sendall, args=(requests,))
         sender.start()
@@ -230,7 +230,7 @@ async def test_a_failed_operation_undoes_all(server: Server) -> None:
 
 
 async def test_a_transaction_may_take_too_long(server: Server) -> None:
-    """The timeout ends the waiting, not the transaction; the connection goes on."""
+    """The timeout ends the wait, not the transaction; the connection stays usable."""
 
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
@@ -267,7 +267,7 @@ async def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
 
 
 async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
-    """By a name that lives as long as the transaction, or by the uuid that the client chose."""
+    """References are a name valid within the transaction, or a uuid chosen by the client."""
 
     async with Client(settings(server.remote), Replica()) as client:
         await client.wait_connected(DEADLINE)
@@ -287,7 +287,7 @@ async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> No
         assert found == {"rows": [{"load_balancer": wanted}]}
 
 
-# Connections that end
+# Ends of connections
 
 
 async def test_a_restarted_server_is_read_afresh(server: Server) -> None:
@@ -339,7 +339,8 @@ async def test_close_while_connecting(tmp_path: Path) -> None:
 
 
 async def test_a_stopped_server_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the second interval without a word from it. Then the kernel takes connections, and nothing answers there."""
+    """The client detects it after the second silent interval. The kernel then accepts connections, without any
+    reply."""
     probes, connections = list[Link](), list[Link]()
     probe, connected = Link._probe, Link.connection_made
 
@@ -408,11 +409,11 @@ async def test_a_callback_that_raises_is_loud_and_begins_afresh(
     assert "a bug of the receiver" in caplog.text
 
 
-# What is between us and the server
+# Failures between client and server
 
 
 class Proxy:
-    """Stands between client and server; can cut, refuse, and put words into the client's mouth."""
+    """Proxy between client and server, which can cut, refuse, and alter the client's requests."""
 
     def __init__(self, server: Server, said: bytes = b"", heard: bytes = b"") -> None:
         self.server = server
@@ -501,7 +502,7 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
         await client.transact([insert("a")])
         await proxy.cut()
         await eventually(lambda: not client.connected)
-        for number in range(120):  # the server remembers a hundred transactions
+        for number in range(120):  # the history has a hundred transactions
             await other.transact([insert(f"b{number}")])
         await proxy.listen()
         await client.wait_connected(DEADLINE)
@@ -516,7 +517,7 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
     ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
 )
 async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
-    """A proxy garbles the request, so that the answer is the server's own to what it does not know."""
+    """A proxy changes the method's name, so the reply is the server's own to an unknown method."""
 
     proxy, replica = Proxy(server, said, heard), Replica()
     await proxy.listen()
@@ -556,10 +557,10 @@ async def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
     one, two = Replica(), Replica()
     async with Client(settings(server.remote), two) as second:
         async with Client(settings(server.remote), one) as first:
-            first.lock("l")  # before the connection is there
+            first.lock("l")  # before the connection exists
             await eventually(lambda: first.has_lock)
             await second.wait_connected(DEADLINE)
-            second.lock("l")  # and after
+            second.lock("l")  # after it exists
             second.lock("l")
             await first.transact([assert_lock("l"), insert("by the owner")])
             with pytest.raises(TransactionError) as caught:
@@ -643,7 +644,7 @@ def make_certificate(folder: Path, name: str, *signer: str) -> None:
 
 
 async def test_tls(server: Server) -> None:
-    """Both ends are checked against the CA; a client of another CA does not get in."""
+    """Both ends verify certificates with the CA; a client of another CA is rejected."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl to make certificates")
     folder = server.folder
@@ -698,7 +699,7 @@ def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
 
 
 def _has_joined(server: Server) -> bool:
-    """It may listen for clients before it can be asked that."""
+    """Return whether the server has joined its cluster; it may accept clients before this command works."""
     try:
         return "Status: cluster member" in server.control("cluster/status", DATABASE)
     except subprocess.CalledProcessError:

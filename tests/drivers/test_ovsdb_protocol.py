@@ -1,4 +1,4 @@
-"""OVSDB without I/O: framing, values, which remote when, and when silence is death."""
+"""OVSDB without I/O: framing, values, order of remotes, and inactivity timeouts."""
 
 import itertools
 import json
@@ -76,7 +76,7 @@ JSON = st.recursive(
     st.sampled_from(["", " ", "\n"]),
 )
 def test_what_was_framed_comes_out(results: list[object], sizes: list[int], ascii_only: bool, gap: str) -> None:
-    """Whatever the strings hold, and wherever the network cuts."""
+    """The result is independent of the strings' contents and of the network's cuts."""
     texts = [json.dumps({"id": 1, "result": result, "error": None}, ensure_ascii=ascii_only) for result in results]
     stream = gap.join(texts).encode()
     cuts = [*itertools.accumulate(sizes, initial=0), len(stream)]
@@ -85,7 +85,7 @@ def test_what_was_framed_comes_out(results: list[object], sizes: list[int], asci
 
 
 def test_no_byte_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large a message is, of which the network brings 1 KB at a time."""
+    """A message of any size arrives in pieces of 1 KB."""
     looked, hide_strings = list[int](), Framer._hide_strings
 
     def count(framer: Framer, data: bytes) -> bytes:
@@ -260,5 +260,5 @@ def test_an_answer_is_life() -> None:
 def test_our_own_standstill_is_not_the_server_s_death() -> None:
     liveness = Liveness(5.0, now=100.0)
     assert liveness.tick(105.0) == Verdict.PROBE
-    assert liveness.tick(130.0) == Verdict.PROBE  # due at 110: we slept
+    assert liveness.tick(130.0) == Verdict.PROBE  # due at 110: the process slept
     assert liveness.tick(135.0) == Verdict.DEAD

@@ -1,6 +1,6 @@
-"""Where a proxy stands: a real namespace with its device, beside a real database of Open vSwitch, and clients of it.
+"""Network namespaces of proxies: a real namespace with its device, a real Open vSwitch database, and clients.
 
-The switch is another namespace. Its end of the device has the addresses of all others on the network.
+The switch is another namespace. Its end of the device has the addresses of all other machines on the network.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ IN_PLACE = {
     "smaller packets": {"mtu": 1300},
     "larger packets": {"mtu": 8900},
 }
-"""What changes of a place while its device stays."""
+"""Attributes that change while the device stays."""
 ANEW = {"another MAC": {"mac": "02:00:00:00:00:62"}, "another port": {"port": "port2"}}
 
 
@@ -71,7 +71,7 @@ class Switch:
         return ProxyPlaces(BRIDGE, PREFIX, Tools(self.folder))
 
     def inside(self, *command: str) -> Any:
-        """Of the proxy's namespace."""
+        """Run `ip` in the proxy's namespace."""
         [name] = [each.name for each in Path("/run/netns").glob(f"{PREFIX}-*")]
         said = self.apart.run("nsenter", f"--net=/run/netns/{name}", "ip", "-json", *command)
         return json.loads(said or "[]")
@@ -83,7 +83,7 @@ class Switch:
 
     @property
     def found(self) -> tuple[object, ...]:
-        """What is there, as a row would have it."""
+        """Return the namespace's state, in the form of a row."""
         device, ways = self.device, set[tuple[str, str]]()
         addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
         for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
@@ -94,12 +94,12 @@ class Switch:
 
     @property
     def mtu(self) -> int:
-        """Of the switch's end."""
+        """MTU of the switch's end."""
         [found] = json.loads(self.apart.run("ip", "-json", "link", "show", DEVICE))
         return int(found["mtu"])
 
     def join(self) -> None:
-        """The others are on the network."""
+        """Add the other machines' addresses to the network."""
         self.apart.ip(*(f"address replace {each} dev {DEVICE}{' nodad' * (':' in each)}" for each in OTHERS))
 
 
@@ -110,7 +110,7 @@ def wanted(process: Process) -> tuple[object, ...]:
 
 @pytest.fixture
 async def switch() -> AsyncIterator[Switch]:
-    """This thread is inside its namespace."""
+    """Yield a switch; the thread enters its namespace."""
     require_root(SERVER, SCHEMA)
     with apart() as made, TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,7 +134,7 @@ async def switch() -> AsyncIterator[Switch]:
 
 @pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
 async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Switch, change: dict[str, Any]) -> None:
-    """There and back, and made by an agent that knows nothing of it."""
+    """Each change is made and reverted, also by an agent without memory."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
     for process in (PROCESS, replace(PROCESS, **change), PROCESS):
@@ -153,7 +153,7 @@ async def test_another_port_is_another_device(switch: Switch, change: dict[str, 
 
 
 async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
-    """All of what is below an address goes with it in the kernel, and here all addresses of a version do."""
+    """With an address the kernel removes everything that depends on it; here all addresses of one IP version go."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
     switch.inside("address", "flush", "dev", DEVICE)
@@ -162,7 +162,7 @@ async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
     assert (switch.found, switch.device["ifindex"]) == (wanted(PROCESS), first)
 
 
-# With the process that stands there
+# With the proxy process
 
 
 @dataclass
@@ -187,7 +187,7 @@ class Stand:
 
 
 def at(addresses: tuple[str, ...], *members: Any) -> Rows:
-    """The rows of a load balancer whose proxy has these addresses."""
+    """Return the rows of a load balancer whose proxy has these addresses."""
     binds = [("bind", f"{each.partition('/')[0]}:{PORT}") for each in addresses if ":" not in each]
     found: Rows = rows(PORT, *members)
     return {
@@ -215,7 +215,7 @@ async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> Non
 
 
 async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: Switch) -> None:
-    """No other process, nobody is led past it, and a connection stays."""
+    """The process stays the same, no client bypasses it, and a connection survives."""
 
     async def change(it: Stand) -> None:
         await switch.places.make(PROCESS)

@@ -1,4 +1,4 @@
-"""What Octavia's stock provider has of a load balancer goes in the transaction that brings ours, and nothing else."""
+"""Takeover from Octavia's stock provider: its rows are deleted in the transaction that creates Fairlead's rows."""
 
 import asyncio
 import csv
@@ -32,7 +32,8 @@ lr-add neutron-r1
 lb-add web 10.0.0.10:80 10.0.0.11:8080 tcp
 lb-add web-of-others 10.0.0.20:80 10.0.0.11:8080 tcp
 """
-"""`web` has a row for each protocol, a health check, a floating IP and a second VIP, as ovn_octavia_provider has it."""
+"""`web` has a row for each protocol, a health check, a floating IP and a second VIP, as ovn_octavia_provider writes
+it."""
 THEIRS = ("name=web", "external_ids:neutron\\:vip=10.0.0.10", "external_ids:neutron\\:vip_port_id=p1")
 MORE = (
     (*THEIRS, "protocol=udp", 'vips={"10.0.0.10:53"="10.0.0.11:53", "172.24.4.9:53"="10.0.0.11:53"}'),
@@ -45,7 +46,7 @@ OTHERS = (
 
 
 class Northbound:
-    """As anybody sees and writes it."""
+    """Northbound database as other clients see and write it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -74,7 +75,7 @@ class Northbound:
             self.control("add", table, name, "load_balancer", first, *made, other)
 
     def dump(self) -> dict[str, object]:
-        """Everything that is not ours."""
+        """Return all rows without Fairlead's mark."""
         command = ["ovsdb-client", "dump", "--format=json", self._server.remote, "OVN_Northbound"]
         told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
         tables = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
@@ -97,7 +98,7 @@ async def put(driver: OvnDriver, snapshot: Snapshot) -> None:
 
 @pytest.fixture
 def northbound(server: Server) -> Northbound:
-    """With what the stock provider has written."""
+    """Return a database with the stock provider's rows."""
     made = Northbound(server)
     made.write_stock()
     return made
@@ -133,7 +134,7 @@ async def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_
 
 
 async def test_it_is_one_transaction(server: Server, northbound: Northbound, driver: OvnDriver):
-    """Somebody who watches never sees both, nor neither."""
+    """An observer never sees both sets of rows, nor none."""
 
     await put(driver, snapshot_of(PREPARED))
     command = ["ovsdb-client", "monitor", "--format=csv", server.remote, "OVN_Northbound", "Load_Balancer", "name"]
@@ -174,7 +175,7 @@ async def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_th
 async def test_a_row_of_the_name_that_is_not_of_the_stock_provider_is_not_touched(
     northbound: Northbound, driver: OvnDriver, vip: str | None
 ):
-    """Nor are those that are, then: two rows would have the VIP."""
+    """The stock provider's rows stay as well: otherwise two rows would have the VIP."""
     northbound.control("create", "Load_Balancer", "name=web", *([f"external_ids:neutron\\:vip={vip}"] if vip else []))
     before = northbound.dump()
 
