@@ -1,4 +1,4 @@
-"""Every story, walked in every way, with and without restarts, with and without 30 % of applies failing."""
+"""Every case in every walk: with and without restarts, with and without 30 % of applies failing."""
 
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,8 @@ STORIES = [read_story(path) for path in sorted(Path(__file__).parent.glob("*.txt
 
 
 def way(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
-    """Seed of the faults, None for a dataplane without, and whether it is restarted at each step."""
+    """Return a parameter set: the seed of the faults (None: no faults), and whether the dataplane is restarted at each
+    step."""
     words = ("calm" if seed is None else f"faults{seed}", "restarted" if restarting else "running")
     return pytest.param(seed, restarting, marks=marks, id="-".join(words))
 
@@ -24,7 +25,7 @@ WAYS = [
     way(1, True, pytest.mark.thorough),
     *(way(*each, pytest.mark.extended) for each in MORE),
 ]
-"""The first two find nearly all defects: nothing fails and nothing restarts, or everything does."""
+"""Parameter sets; the first two find nearly all defects: no faults and no restarts, or both."""
 
 pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 

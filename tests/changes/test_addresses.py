@@ -1,4 +1,4 @@
-"""One allocator: what a port gets, what a service gets, and what neither may have."""
+"""The address allocator: addresses for ports and for services, and addresses that neither may have."""
 
 from ipaddress import ip_address, ip_network
 

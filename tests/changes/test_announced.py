@@ -1,4 +1,4 @@
-"""Announced networks: an operator declares which addresses hosts announce for whom, and they are VIPs only."""
+"""Announced networks: an operator declares the addresses that hosts announce and for whom; only VIPs use them."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -46,7 +46,7 @@ HOST = Host(
     addresses=(parse_address("192.0.2.21"),),
     prefixes=(HostPrefix(cidr=parse_network("10.0.0.0/24")),),
 )
-"""Behind which the members are."""
+"""Hosts that route the members."""
 
 
 def test_an_operator_declares_one_for_a_project():
@@ -71,7 +71,7 @@ def test_it_is_on_no_wire_and_nobodys_way_out(network: Network, asked: AskedSegm
 
 
 def test_no_tenant_says_which_addresses_are_announced():
-    """Not the project either that it is for: it would announce whatever it likes."""
+    """The restriction includes the project that the network is for: it could announce arbitrary addresses."""
     there, more = having(POOL), subnet("more", "198.51.100.0/24")
     said = {"verb": Verb.CREATE, "what": Subnet}
     assert refusal(create_subnet, there, OWNER, "pool", more) == NotAllowed(**said)
@@ -118,7 +118,7 @@ def test_a_vip_is_announced_or_it_is_not(where: dict[str, Any]):
 
 
 def test_a_tenant_has_addresses_of_networks_for_it():
-    """Of one that all projects share which address it is, is not for a guest to say."""
+    """On a shared network, only its project and administrators may choose the address."""
     why = NotFound(what=Network, id="pool")
     assert refusal(lambda: at_once(balancer(having(POOL), STRANGER, "hosts"))) == why
     shared, address = having(replace(POOL, shared=True)), parse_address("203.0.113.9")
@@ -128,7 +128,7 @@ def test_a_tenant_has_addresses_of_networks_for_it():
 
 
 def test_a_change_of_members_remembers_whose_the_slots_were():
-    """Tables are as large as they come; and of no other provider is anything remembered."""
+    """Tables have the maximum size, and only providers of announced VIPs record previous owners."""
     there, asker = having(POOL, NETWORK, HOST), replace(ASKER, providers=NAMES)
     there = replace(there, parting_seconds=60)
     parts = {

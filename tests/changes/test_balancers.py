@@ -1,4 +1,4 @@
-"""A load balancer as any door builds it: with ids that are given, whole, and again instead of the stored one."""
+"""Load balancers as every API front end creates them: with given ids, complete, and as replacements of stored ones."""
 
 from dataclasses import replace
 

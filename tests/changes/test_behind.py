@@ -1,4 +1,4 @@
-"""Behind which host an address is, and who has members there: IPv4 and IPv6, prefixes of many lengths."""
+"""Lookup of the host that routes an address, and of the load balancers with members there, in IPv4 and IPv6."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -98,7 +98,7 @@ def test_most_addresses_are_behind_none(address: str):
     ],
 )
 def test_who_has_members_behind_a_prefix(cidr: str, behind: list[str]):
-    """Of those whose VIPs hosts announce: others' members are on networks where the same address is another machine."""
+    """Only load balancers with announced VIPs count: on tenant networks the same address is another machine."""
     assert list(balancers_behind(having(*ALL), [ip_network(cidr)])) == behind
 
 
@@ -133,7 +133,7 @@ def _meets(block: Block, cidr: IPNetwork) -> bool:
 
 
 class Counted(dict[Block, Any]):
-    """What is asked of it: how often all were gone through, and how often one was looked for."""
+    """Dictionary that counts passes over all of its items, and lookups of single keys."""
 
     def __init__(self, known: Mapping[Block, Any]) -> None:
         super().__init__(known)
@@ -150,7 +150,7 @@ class Counted(dict[Block, Any]):
 
 @pytest.mark.parametrize("length", [48, 62, 64, 128])
 def test_a_thousand_hosts_that_are_lost_together_take_no_longer_than_one(length: int):
-    """Where each has a prefix of more blocks than there are, too."""
+    """The bound also holds where each prefix covers more blocks than are stored."""
     blocks = {block_of(IPv6Address((number % 1000) << 80 | (number // 1000) << 64)): {"web"} for number in range(5_000)}
     counted = Counted(blocks)
     known = replace(having(*ALL), member_blocks=counted)
@@ -187,7 +187,8 @@ def test_what_a_change_of_a_host_concerns():
 
 
 def test_who_remembers_slots_of_a_host_hears_that_it_is_gone():
-    """Though no member is behind it any more: rows name the host by its number, which another one may get."""
+    """Rows name a previous owner by its host number, which may be reused, so they are recompiled although it has no
+    members."""
     moved = MovedSlots(listener_id="front", before=ip_address("10.100.3.9"), slots=(7,), until=datetime.max)
     others = (POOL, replace(WEB, moved=(moved,)))
     assert changed((ONE, TWO, *others), (ONE, *others)) == {"host/two", "loadbalancer/web"}

@@ -1,4 +1,4 @@
-"""The operator's catalog: what is in use stays as it is, and a name is given once."""
+"""The operator's catalog: objects in use cannot change, and names are unique."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Load balancers that are described as a whole: what becomes of a description, and what is refused."""
+"""Load balancers with a declarative spec: the resulting objects, and refusals."""
 
 from dataclasses import replace
 from ipaddress import ip_address

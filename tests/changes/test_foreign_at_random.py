@@ -1,7 +1,7 @@
-"""Others change their networks at random while load balancers come and go there, of three projects.
+"""Random changes of unmanaged networks while load balancers of three projects are created and deleted there.
 
-What is compiled is what a change concerns, as a server does it: that must be what a fresh start finds. Nothing is
-raised but what a compiler or a rule refuses. No load balancer is where an address is that its port does not have.
+Only affected owners are compiled, as on a server; the result must equal that of a fresh start. Nothing but refusals of
+compilers and rules may be raised. No load balancer may have an address that its port does not have.
 """
 
 import random
@@ -56,7 +56,7 @@ def random_cloud(dice: random.Random) -> list[Foreign]:
 
 
 class Site:
-    """A server: what the model is, and the rows that it has written."""
+    """A server: its model, and the rows that it has written."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
@@ -79,12 +79,12 @@ class Site:
             try:
                 self.rows[owner] = OVN.compile(self.snapshot, owner)
             except Unsupported:
-                continue  # it keeps what it has
+                continue  # the owner keeps its rows
             if not self.rows[owner]:
                 del self.rows[owner]
 
     def check(self) -> None:
-        """What a fresh look would find differs nowhere; and every address is its port's."""
+        """Check that a resync would find no difference, and that every address belongs to its port."""
         for owner in {*owners_with_rows(self.snapshot), *self.rows}:
             try:
                 found = OVN.compile(self.snapshot, owner)
@@ -104,7 +104,7 @@ class Site:
 
 
 def changed(dice: random.Random, document: Foreign) -> Foreign | None:
-    """Gone, as it was first, or otherwise: its project, its addresses, what its subnets are called."""
+    """Return the document deleted (None), unchanged, or with another project, address or subnet id."""
     match dice.randrange(6), document:
         case 0 | 1, _:
             return None

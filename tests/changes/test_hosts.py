@@ -1,4 +1,4 @@
-"""Plain hosts: an operator declares them, one address is behind one of them, and members are behind one."""
+"""Plain hosts: an operator declares them, prefixes are disjoint, and each member is routed by one host."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -55,7 +55,7 @@ HOUR = timedelta(hours=1)
 
 
 def prefixes(*texts: str) -> tuple[HostPrefix, ...]:
-    """`10.1.0.0/24=city` is the project city's."""
+    """Parse prefixes: `10.1.0.0/24=city` belongs to project city."""
     words = (text.partition("=") for text in texts)
     return tuple(HostPrefix(cidr=ip_network(cidr), project_id=project or None) for cidr, _, project in words)
 
@@ -91,7 +91,7 @@ def declared(snapshot: Snapshot, wanted: AskedHost) -> Host:
     return host
 
 
-# Declared, changed, drained, removed
+# Declare, change, drain, remove
 
 
 def test_a_host_is_declared_with_a_free_number_and_its_parts_in_order():
@@ -173,7 +173,7 @@ def test_there_are_so_many_at_most():
     assert refusal(put, having(), asked(has=(*found, "10.9.0.0/24"))) == TooManyPrefixes(most=MOST_PREFIXES)
 
 
-# Whose an address is
+# Owners of addresses
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_is_behind_a_host_is_nothing_else(has: tuple[str, ...], why: object
 
 
 def test_what_is_beside_is_free_and_a_hosts_own_address_may_be_behind_itself():
-    """A member may run on the host."""
+    """A member may run on the host itself."""
     near = asked(has=("10.1.2.0/24", "10.3.0.0/16", "fd00:1:0:1::/64", "203.0.114.0/24", "10.20.0.99/32"))
     assert len(declared(having(ONE, TWO, POOL), near).prefixes) == 5
     changed = AskedHost(name="one", prefixes=prefixes("10.1.0.0/23", "fd00:1::/65"))
@@ -268,7 +268,7 @@ def test_no_announced_network_has_addresses_of_hosts_or_behind_them(cidr: str):
     assert create_subnet(having(apart, POOL), ADMIN, "pool", wanted).puts
 
 
-# Members behind hosts
+# Members routed by hosts
 
 
 def with_members(*found: str, project: Any = OWNER, extra: Any = (ONE, TWO)) -> Changes:
@@ -316,7 +316,8 @@ def test_members_come_and_move_behind_hosts_only():
 
 
 def test_where_a_member_is_probed_is_behind_a_host_too():
-    """Of its own project: else a host's agent would ask somebody else's machine, and say what it found."""
+    """The monitor address must be in the same project: otherwise a host's agent would probe another project's
+    machine."""
     there, asker = serving("10.1.0.7"), replace(ASKER, providers=NAMES)
     (first,) = there.load_balancers["lb"].pools[0].members
 
@@ -335,7 +336,7 @@ def test_where_a_member_is_probed_is_behind_a_host_too():
 
 
 def test_a_member_behind_a_host_is_on_no_subnet_of_another_network():
-    """Its probes would go to the machine that has the address there, and flows to the one behind the host."""
+    """Probes would go to the machine with this address on the subnet, but connections to the one routed by the host."""
     asker, own = replace(ASKER, providers=NAMES), replace(NETWORK, id="own", subnets=(subnet("away", "10.1.0.0/24"),))
     there = apply_changes(serving("10.1.0.7"), Changes(puts=(own,)), 2)
     (first,) = there.load_balancers["lb"].pools[0].members

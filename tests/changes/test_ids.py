@@ -1,4 +1,4 @@
-"""Ids that a door gives: what is new takes the place of nothing, whoever owns that."""
+"""Ids given by an API front end: a new object never replaces an existing one, of any project."""
 
 from dataclasses import replace
 

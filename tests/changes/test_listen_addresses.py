@@ -1,4 +1,4 @@
-"""Where a described load balancer may listen."""
+"""Listen addresses of load balancers with a declarative spec."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -41,7 +41,7 @@ def with_(*documents: Aggregate) -> Snapshot:
 
 
 def other_network(snat: bool) -> Snapshot:
-    """Behind another router on the uplink."""
+    """Return a snapshot with a network on another router of the uplink."""
     net = Network(id="their", name="their", mtu=1442, subnets=(subnet("t", "192.0.2.96/28"),), **ADMINS)
     gateway = ExternalGateway(network_id="uplink", port_id="gateway", enable_snat=snat)
     joined = Port(
@@ -95,7 +95,8 @@ def test_an_address_that_is_not_for_the_taking(listen: str, why: Refusal):
 @pytest.mark.parametrize("listen", ["192.0.2.10", "2001:db8:1::a"])
 @pytest.mark.parametrize("use", list(Use))
 def test_the_address_of_the_networks_own_router(listen: str, use: Use):
-    """LXD's `volatile.network.ipv4.address`. The gateway's port keeps it, and one of both sorts listens there."""
+    """The address is LXD's `volatile.network.ipv4.address`. The gateway's port keeps it, and one load balancer or
+    forward listens on it."""
     address, gateway = (
         ip_address(listen),
         replace(GATEWAY, fixed_ips=(*GATEWAY.fixed_ips, fixed("route6", "2001:db8:1::a"))),
@@ -166,7 +167,7 @@ def test_when_all_addresses_of_the_routes_are_taken():
 
 @pytest.mark.parametrize(("cidr", "told"), [("2001:db8:1::/48", True), ("2001:db8:1::/65", False)])
 def test_what_is_routed_is_not_looked_through_for_a_free_address(cidr: str, told: bool):
-    """It has more addresses than anybody could look at: to try them one by one would never end."""
+    """The prefix has too many addresses to try them one by one."""
     there = with_prefix(other_network(snat=False), cidr)
     six = AnyAddress(version=6)
     if told:
@@ -178,7 +179,7 @@ def test_what_is_routed_is_not_looked_through_for_a_free_address(cidr: str, told
 
 
 def with_prefix(snapshot: Snapshot, cidr: str) -> Snapshot:
-    """The other network has this subnet."""
+    """Replace the subnet of the other network."""
     net = replace(snapshot.networks["their"], subnets=(subnet("t", cidr),))
     joined = replace(snapshot.ports["joined"], fixed_ips=(fixed("t", str(ip_network(cidr)[1])),))
     return apply_changes(snapshot, Changes(puts=(net, joined)), 3)

@@ -1,4 +1,4 @@
-"""Local IPs: which port has the address, which are replicas, whose they may be, and what becomes of them."""
+"""Local IPs: ports with the address, replicas, access of projects, and updates."""
 
 from dataclasses import replace
 from ipaddress import ip_address
@@ -67,7 +67,7 @@ from harness.api import NOON
 from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, PORT, STRANGER, fixed, having, refusal, subnet
 
 BOTH = replace(NETWORK, subnets=(*NETWORK.subnets, subnet("six", "fd00::/64")))
-"""The owner's, on which guests are."""
+"""The owner's network, on which guests have ports."""
 REPLICA = replace(PORT, id="replica", mac_address="fa:16:3e:00:00:02", fixed_ips=(fixed("four", "10.0.0.8"),))
 SIX = replace(
     *(PORT,), id="six", mac_address="fa:16:3e:00:00:03", fixed_ips=(fixed("four", "10.0.0.9"), fixed("six", "fd00::9"))
@@ -97,7 +97,7 @@ def made(snapshot: Snapshot, asker: Any, asked: NewLocalIP) -> LocalIP:
     return found
 
 
-# Made
+# Create
 
 
 def test_it_is_an_address_of_a_port():
@@ -134,7 +134,7 @@ def test_a_guest_may_not_say_which_address_it_is():
     why = NotAllowed(verb=Verb.CREATE, what=LocalIP, fields=frozenset({"address"}))
     assert refusal(create_local_ip, world(), GUEST, named) == why
     assert made(world(), ADMIN, named).project_id == "guest"
-    own = new(port_id="port", address=ip_address("10.0.0.7"))  # what the port has already is no choice
+    own = new(port_id="port", address=ip_address("10.0.0.7"))  # the port's only address needs no choice
     assert made(world(), GUEST, own).address == ip_address("10.0.0.7")
 
 
@@ -215,10 +215,11 @@ def test_an_address_is_one_local_ip():
     assert refusal(create_local_ip, world(LOCAL), GUEST, new(id="local", port_id="port")) == IdTaken(id="local")
     four = made(world(), GUEST, new(port_id="six", address=ip_address("10.0.0.9")))
     six = new(id="other", port_id="six", address=ip_address("fd00::9"))
-    assert made(world(four), GUEST, six).address == ip_address("fd00::9")  # both families of a port are two
+    # two addresses of different families count as two
+    assert made(world(four), GUEST, six).address == ip_address("fd00::9")
 
 
-# Changed and deleted
+# Update and delete
 
 
 def test_it_changes_in_what_is_said_of_it():
@@ -262,7 +263,7 @@ def test_replicas_are_in_the_order_of_their_age():
     second = associate(world(LED), GUEST, LED, AskedReplica(port_id="six"), NOON).puts[0]
     assert isinstance(second, LocalIP)
     assert list(second.replicas) == ["replica", "six"]
-    assert second.associations[1].address == ip_address("10.0.0.9")  # the one of its version
+    assert second.associations[1].address == ip_address("10.0.0.9")  # the address of the Local IP's version
     assert dissociate(world(LED), GUEST, LED, "replica").puts == (LOCAL,)
 
 
@@ -371,7 +372,7 @@ def test_the_port_that_has_the_address_stays():
 
 @pytest.mark.parametrize("field", ["device_id", "device_owner"])
 def test_a_port_that_was_made_for_it_stays_known_as_such(field: str):
-    """By these the port is found and deleted with it."""
+    """The fields identify the port, which is deleted with the Local IP."""
     there = apply_changes(world(), create_local_ip(world(), GUEST, new(network_id="net")), 2)
     port = there.ports["made"]
     change = PortChange(port=replace(port, **{field: "other"}))

@@ -1,4 +1,4 @@
-"""Where slots of announced VIPs lead, and led before: shares, what a change moves, and how long it is remembered."""
+"""Slots of announced VIPs: current and previous owners, slots moved by a change, and retention of the record."""
 
 from collections import Counter
 from dataclasses import replace
@@ -132,7 +132,7 @@ def test_it_ends_by_time():
 
 
 def test_who_is_dead_had_nothing():
-    """And is asked for nothing: a host that is gone is nobody's owner before."""
+    """A dead host is never recorded as a previous owner, and receives no packets as one."""
     old = balancer(*many(1, 2))
     gone = frozenset({"m2-4", "m2-6"})
     assert later(old, balancer(*many(1), old=old), down=gone).moved == ()
@@ -168,7 +168,8 @@ def test_members_have_ports_of_their_own_and_what_is_off_leads_nowhere():
 
 
 def test_what_moved_first_is_forgotten_of_more_than_can_be_stored():
-    """A hundred listeners of a pool whose hundred members are others by and by."""
+    """The oldest records of a hundred listeners are dropped, while a pool of a hundred members is gradually
+    replaced."""
     listeners = tuple(replace(balancer().listeners[0], id=f"l{number}") for number in range(100))
     found = replace(balancer(*many(*range(1, 41))), listeners=listeners)
     for number in range(3):

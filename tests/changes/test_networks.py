@@ -1,4 +1,4 @@
-"""Networks and subnets: what is only an administrator's to say, what fits together, and what keeps one from going."""
+"""Networks and subnets: administrator-only attributes, consistency rules, and references that block deletion."""
 
 from dataclasses import replace
 from ipaddress import ip_address

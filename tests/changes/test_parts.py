@@ -1,4 +1,4 @@
-"""Changes of parts: what becomes of the rest, and what is refused."""
+"""Changes of single parts: effects on other parts, and refusals."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a listener asks for decides whether its connections meet a proxy."""
+"""The attributes of a listener decide whether its connections pass through a proxy."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ports: what a guest on somebody's network may say, and what becomes of a port that serves something."""
+"""Ports: attributes that a guest on a shared network may set, and ports in use by a service."""
 
 from dataclasses import replace
 from ipaddress import ip_address

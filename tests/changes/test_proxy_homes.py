@@ -1,4 +1,4 @@
-"""Where proxies are whose VIPs are not on a network of the project's own: guests' there, those of a gateway within."""
+"""Placement of proxies whose VIPs are outside the project's networks: on shared networks there, on gateways inside."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Where proxies are: on the chassis whose machines reach the network, so many and no more, and they stay there."""
+"""Placement of proxies: a bounded number of chassis whose machines reach the network, stable across changes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Ports of proxies: each listener that leads to proxies has one of its own on the VIP's network, and keeps it."""
+"""Proxy ports: each listener with proxies has one port on the VIP's network and keeps it."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def world() -> Snapshot:
 
 
 def stored(snapshot: Snapshot, identity: str, *listeners: Any, **fields: Any) -> LoadBalancer:
-    """As it would be written; its compiler refuses an HTTP listener while no provider has proxies."""
+    """Return the load balancer as stored; its compiler refuses an HTTP listener while no provider has proxies."""
     made = after(snapshot, built(snapshot, identity, **fields)).load_balancers[identity]
     return with_proxy_ports(snapshot, None, replace(made, listeners=listeners))
 
@@ -73,7 +73,7 @@ def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.Monkey
 
 
 def test_on_plain_hosts_the_operator_says_where_daemons_are_not():
-    """Whoever may give ids chooses where the search begins."""
+    """The caller-given id determines the start of the port search, so operators can reserve a range for daemons."""
     snapshot = replace(having(replace(NETWORK, announced=True)), proxied_providers=frozenset({"fairlead"}))
     bare = stored(having(NETWORK), "lb")
 

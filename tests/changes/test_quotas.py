@@ -1,4 +1,4 @@
-"""Limits: who says how much a project may have."""
+"""Quotas: access to the limits of a project."""
 
 from fairlead.api.octavia.policy import GRANTS, Permit, Rule
 from fairlead.changes.identity import NotAnAdministrator

@@ -1,4 +1,4 @@
-"""Routers, their gateways and floating IPs: what joins what, for whom, and what keeps it so."""
+"""Routers, gateways and floating IPs: valid connections per project, and references that block their removal."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network

@@ -1,4 +1,4 @@
-"""What is kept of silent nodes: the newest, no more than is asked for, and within bounds."""
+"""Stored counters of unresponsive nodes: the newest, at the requested times, within bounds."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Of a proxy whose agent is silent nobody knows whether it serves: clients there are led to others if there are any."""
+"""Proxies of nodes with an unresponsive agent: their state is unknown, so traffic goes to other proxies, if any."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_it_comes_after_those_of_which_something_is_known(
 def test_at_the_start_those_are_waited_for_of_which_nothing_was_told_on_nodes_that_live():
     documents, _ = parse_model(MODEL, {})
     bare = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
-    assert [*untold_proxies(bare)] == []  # nobody has said which nodes there are
+    assert [*untold_proxies(bare)] == []  # no node has been reported yet
     known = replace(bare, chassis=Map({"one": Chassis(name="one"), "two": Chassis(name="two", alive=False)}))
     assert [*untold_proxies(known)] == [proxy_port_id("net1", "one")]
     told = replace(known, proxies=Map({proxy_port_id("net1", "one"): Proxy()}))
@@ -59,7 +59,7 @@ def test_at_the_start_those_are_waited_for_of_which_nothing_was_told_on_nodes_th
 
 
 def test_chassis_that_have_the_same_near_have_one_value():
-    """A thousand of them in a zone are one table."""
+    """A thousand chassis in one zone share one table."""
     documents, _ = parse_model(MODEL, {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     names = ["one", *(f"other{number}" for number in range(10))]
@@ -68,5 +68,5 @@ def test_chassis_that_have_the_same_near_have_one_value():
     balancer = led_by_proxies(snapshot, snapshot.load_balancers["web"])
     found = {chassis: tiers for chassis, _, tiers in proxies_near(snapshot, balancer)}
     assert found.keys() == set(names)
-    assert [len(tiers) for tiers in found.values()].count(2) == 1  # its own one before that of the zone
+    assert [len(tiers) for tiers in found.values()].count(2) == 1  # its own proxy precedes those of the zone
     assert len({id(tiers) for name, tiers in found.items() if name != "one"}) == 1

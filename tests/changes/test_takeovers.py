@@ -1,4 +1,4 @@
-"""Whoever is served by another provider is not left without anybody saying so."""
+"""Takeover from another provider: no load balancer loses its service without an explicit request."""
 
 import pytest
 

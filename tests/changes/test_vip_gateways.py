@@ -1,4 +1,4 @@
-"""VIPs on an external network: who may have one, which address, and on which router's gateway."""
+"""VIPs on an external network: access, choice of address, and the router gateway that serves them."""
 
 from dataclasses import replace
 from typing import Any
@@ -67,7 +67,7 @@ def test_a_tenant_gets_a_free_address_on_the_gateway_of_his_router(where: dict[s
 
 @pytest.mark.parametrize("who", [ASKER.identity, PROVIDER])
 def test_which_address_is_not_for_tenants_to_say(who: Identity):
-    """Nor for those of the network's own project, as with a floating IP."""
+    """The restriction includes projects that own the network, as for floating IPs."""
     address = parse_address("203.0.113.99")
     assert refusal(lambda: at_once(made(WORLD, who, address=address))) == AddressNotTheirs()
     theirs = having(PUBLIC, router(project_id="admin"), gateway_port())

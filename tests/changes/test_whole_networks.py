@@ -1,4 +1,4 @@
-"""Networks that are described as a whole: made, changed and taken away with all that they consist of, or not at all."""
+"""Networks with a declarative spec: created, updated and deleted with all of their parts, or not at all."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,7 +87,7 @@ PLAIN = AskedNetwork(name="ovn0", mtu=1442, uplink_id="up", families=(FOUR, SIX)
 
 
 def with_uplink(asked: AskedUplink = UPLINK) -> Snapshot:
-    """Of whose routes every project here may have what it likes."""
+    """Return a snapshot with an uplink whose routes are granted to every project."""
     snapshot = after(Snapshot(), create_uplink(Snapshot(), OPERATOR, "up", ids("u"), asked))
     prefixes = tuple(GrantedPrefix(uplink=asked.name, cidr=route) for route in asked.routes)
     return put(snapshot, *(Project(name=name, prefixes=prefixes) for name in ("owner", "other")))
@@ -121,7 +121,7 @@ def machine(address: str, subnet_id: str, network_id: str = "net") -> Port:
 
 
 def balancer(snapshot: Snapshot, listen: str, backend: str, network_id: str = "net") -> tuple[LoadBalancer, Port]:
-    """A described one that listens on an address of the uplink."""
+    """Return a load balancer with a declarative spec that listens on an address of the uplink."""
     address = ip_address(listen)
     subnet = next(each for each in snapshot.networks["up"].subnets if address in each.cidr)
     port = Port(
@@ -145,7 +145,7 @@ def balancer(snapshot: Snapshot, listen: str, backend: str, network_id: str = "n
     ), port
 
 
-# A network
+# Networks
 
 
 def test_a_network_is_several_documents_of_one_write():
@@ -241,7 +241,8 @@ def test_a_network_without_translation_is_in_the_uplinks_routes_and_nobody_elses
 
 
 def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside():
-    """Whichever door joins it: what a tenant may not have as a network of their own they may not join to one either."""
+    """The restriction holds for every API front end: a tenant cannot attach a network that could not be created
+    directly."""
     bare = made(replace(PLAIN, families=(family("198.51.100.1/26", nat=False),)))
     router = bare.routers[bare.networks["net"].router_id or ""]
 
@@ -259,7 +260,7 @@ def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside()
 
 
 def test_a_tenant_has_of_an_uplinks_routes_what_an_administrator_granted():
-    """Or one of them could take all that leads there."""
+    """Otherwise one project could take all addresses routed to the uplink."""
     snapshot = put(with_uplink(), Project(name="owner", prefixes=()))
     wanted = replace(PLAIN, families=(family("198.51.100.1/26", nat=False),))
     cidr = at("198.51.100.1/26").cidr
@@ -271,7 +272,7 @@ def test_a_tenant_has_of_an_uplinks_routes_what_an_administrator_granted():
 
 
 def test_who_joins_a_subnet_first_and_sets_the_gateway_later_shows_no_more_outside():
-    """Of IPv6, which a router translates only where it is told so."""
+    """The case is IPv6, which a router translates only on request."""
     snapshot = put(made(replace(PLAIN, uplink_id=None)), Project(name="owner"))
     router = snapshot.routers[snapshot.networks["net"].router_id or ""]
     cidr = next(route for route in UPLINK.routes if route.version == 6)
@@ -287,7 +288,7 @@ def test_who_joins_a_subnet_first_and_sets_the_gateway_later_shows_no_more_outsi
 
 
 def test_what_a_network_has_not_of_ipv4_is_translated():
-    """Another door may give its router some."""
+    """Another API front end may add an IPv4 subnet to its router."""
     for families in ((), (SIX,)):
         (router,) = made(replace(PLAIN, families=families)).routers.values()
         assert router.gateway is not None
@@ -381,7 +382,7 @@ def test_a_router_that_joins_another_network_too_stays():
     target = InterfaceTarget(subnet_id="s2")
     joined = apply_changes(snapshot, add_interface(snapshot, OWNER, router, target, "p2", NOON).changes, 9)
     assert refused(delete_whole(joined, ASKER, "net")) == RouterInUse(router_id=router.id)
-    # and the other one is described by it, but does not change with it
+    # the other network shows the uplink, but does not change with it
     assert describe(joined, joined.networks["net2"]).uplink_id == "up"
     asked = replace(describe(joined, joined.networks["net2"]), description="mine", config=(("user.x", "y"),))
     assert changed(joined, asked, "net2").networks["net2"].description == "mine"
@@ -412,7 +413,7 @@ def test_nobody_changes_what_is_anothers():
     assert isinstance(refused(update_whole(snapshot, OTHER, "net", ids("n"), other)), NotAllowed)
 
 
-# An uplink
+# Uplinks
 
 
 @pytest.mark.parametrize(
@@ -577,7 +578,7 @@ def test_who_deletes_a_routes_subnet_in_another_door_takes_the_route_away():
     assert left.routes == ROUTES[1:]
 
 
-# One write
+# Atomic writes
 
 
 def test_a_draft_writes_what_is_different_in_the_end_and_nothing_else():

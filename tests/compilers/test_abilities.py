@@ -1,4 +1,4 @@
-"""What OVN's provider says that it can do is what its compiler does: there is no second list."""
+"""The features of OVN's provider follow from its compiler: there is no second list."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
@@ -55,7 +55,7 @@ COMMON: Any = {"project_id": "demo", "created_at": BEGINNING}
 
 
 def refusal(listener: dict[str, Any], pool: dict[str, Any], empty: Snapshot = EMPTY) -> Feature | str | None:
-    """What the compiler refuses in a load balancer with a listener and a pool of this kind."""
+    """Return the feature that the compiler refuses in a load balancer with these attributes, or None."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     changed = replace(
@@ -121,11 +121,11 @@ SAID: dict[str, Any] = {
     "insert_headers": (("X-Forwarded-For", "true"),),
     "hsts_max_age": 1,
 }
-"""What is said of an attribute for which neither text nor flag will do."""
+"""Values of attributes for which neither a text nor a flag is valid."""
 
 
 def _saying(kind: type[Any]) -> dict[str, Any]:
-    """Each attribute -> a value in which it alone is said."""
+    """Return each attribute -> a value in which only this attribute is set."""
     nothing = kind()
     return {each.name: replace(nothing, **{each.name: _said(nothing, each.name)}) for each in fields(kind)}
 
@@ -198,7 +198,7 @@ ADVICE = " (agents of nodes do more: probes.by = 'agents' in the configuration)"
 
 @pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])
 def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice: str):
-    """Of the name that leads to the switch alone nothing is promised."""
+    """The provider name that allows only the switch gets no such advice."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     listener = replace(balancer.listeners[0], connection_limit=5)
@@ -213,7 +213,7 @@ def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice
 @pytest.mark.parametrize("asked", [{"protocol": PoolProtocol.PROXY}, {"tls": PoolTls(enabled=True)}], ids=str)
 @pytest.mark.parametrize("provider", ["fairlead", "ovn"])
 def test_ovns_own_probes_never_meet_a_pool_whose_protocol_they_do_not_speak(provider: str, asked: dict[str, Any]):
-    """Without agents the pool is refused with its monitor, whether a listener leads to it or not."""
+    """Without agents the pool and its monitor are refused, with or without a listener on the pool."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     pool = replace(balancer.pools[0], health_monitor=monitor(MonitorType.TCP), **asked)

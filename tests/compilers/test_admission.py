@@ -1,4 +1,4 @@
-"""Who may connect: rows whose flows grow with what a tenant says, and never with its product."""
+"""Access rules: the number of flows grows with the tenant's rules, never with their product."""
 
 import re
 from pathlib import Path
@@ -20,14 +20,14 @@ NEGATED_SET = re.compile(r"!= *[{$]|! *\(?ip[46]")
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_no_rule_is_about_who_is_not_in_a_set(path: Path):
-    """ovn-controller 23.03 makes 32 flows to the power of the members (IPv6: 128) of a set that is negated."""
+    """ovn-controller 23.03 makes 32 (IPv6: 128) to the power of the number of members flows for a negated set."""
     read_story(path)
     lines = [line for line in path.read_text().splitlines() if line.startswith(("ACL ", "Logical_Router_Policy "))]
     assert [line for line in lines if NEGATED_SET.search(line)] == []
 
 
 def test_what_is_dropped_beside_rules_of_others_is_bounded():
-    """Who allows many prefixes far apart leaves too many to be dropped one by one."""
+    """Many distant allowed prefixes leave too many complementary prefixes to drop."""
     prefixes = "+".join(f"{number}.0.0.1/32" for number in range(11, 111))
     model = "network net1 by=neutron 10.0.0.0/24 fd00::/64\nweb vip={vip} on=net1 tcp:80{{allow={allow}}}=-\n"
     few = compiled(model.format(vip="10.0.0.10", allow=prefixes))
@@ -38,7 +38,7 @@ def test_what_is_dropped_beside_rules_of_others_is_bounded():
 
 
 def compiled(model: str) -> list[str]:
-    """The rules about who may connect."""
+    """Return the compiled access rules."""
     documents, _ = parse_model(model, {})
     snapshot = with_foreign(EMPTY, {owner: each for owner, each in documents.items() if is_foreign(each)})
     ours = tuple(each for each in documents.values() if not is_foreign(each))

@@ -1,4 +1,4 @@
-"""What a change may ask of proxies is said before any node has one; and how long a compile takes at a stretch."""
+"""Refusals of proxy features before a node has a proxy, and the longest uninterrupted compile step."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ from harness.step_counter import longest_between_yields
 
 
 def nowhere(snapshot: Snapshot) -> Snapshot:
-    """The whole model, in which no chassis is known."""
+    """Return the whole model without any chassis."""
     return replace(snapshot, chassis=Map())
 
 
@@ -53,7 +53,7 @@ def test_refusals_are_the_abilities() -> None:
 
 
 def test_zones_are_not_looked_for() -> None:
-    """A node knows its own alone."""
+    """A node knows only its own zone."""
     its = pool("p", locality=Locality.ZONE)
     with pytest.raises(Unsupported) as refused:
         rows_of(view([listener("l", 2000, its)], [its]))
@@ -127,7 +127,7 @@ def backends_of(snapshot: Snapshot) -> list[str]:
 
 
 def test_listeners_share_the_servers_of_a_pool() -> None:
-    """A configuration has as many servers as the pool has members, however many listeners lead to it."""
+    """A configuration has one server per member of the pool, for any number of listeners."""
     its = pool("p", *(member(f"m{number}", 80) for number in range(10)))
     rows = rows_of(view([listener(f"l{number}", 2000 + number, its) for number in range(30)], [its])).values()
     assert (10, 1, 30) == tuple(sum(isinstance(row, kind) for row in rows) for kind in (Server, Backend, Frontend))
@@ -152,7 +152,7 @@ def test_listeners_have_backends_of_their_own_where_these_would_differ() -> None
 
 @pytest.mark.parametrize("known", [{"protocol": PoolProtocol.PROXYV2}, {"tls": PoolTls(enabled=True)}])
 def test_members_that_learn_of_the_clients_tls_have_a_backend_of_their_own(known: dict[str, object]) -> None:
-    """The PROXY header has the client's certificate, and the name that the client asked for goes to the member."""
+    """The PROXY header carries the client's certificate and the SNI name to the member."""
     its = pool("p", member("m1", 90), **known)
     listeners = [listener("http", 2000, its), listener("terminated", 2001, its, **HTTPS)]
     assert ["p:http:5000:50000", "p:https:5000:50000"] == backends_of(view(listeners, [its]))
@@ -165,7 +165,7 @@ def test_members_without_a_port_have_a_backend_for_each_port_of_listeners() -> N
 
 
 def test_a_backend_of_a_disabled_listener_is_checked_and_left_out() -> None:
-    """A disabled listener comes before an enabled one by its place, and shares its backend."""
+    """The disabled listener sorts before the enabled one and shares its backend."""
     its = pool("p", member("m1", 90))
     off, on = listener("a", 2000, its, admin_state_up=False), listener("b", 2001, its)
     assert ["p:http:5000:50000"] == backends_of(view([off, on], [its]))

@@ -1,4 +1,4 @@
-"""What OVN cannot have of a Local IP is refused, and what is at most asked of it is compiled in one step."""
+"""Local IPs that OVN cannot implement are refused; the largest one is compiled in one step."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def snapshot_of(model: str) -> Snapshot:
 
 
 def many(replicas: int) -> Snapshot:
-    """Two on each chassis."""
+    """Return a model with two replicas on each chassis."""
     lines = ["network net1 10.0.0.0/16", "port owner net1 10.0.255.1"]
     lines += [f"port vm{number} net1 10.0.{number >> 7}.{10 + (number & 127)}" for number in range(replicas)]
     lines.append(f"local-ip lip net1 10.0.255.1 port=owner {' '.join(f'+vm{number}' for number in range(replicas))}")

@@ -1,4 +1,4 @@
-"""What the provider of plain hosts can do, with proxies and where agents run none."""
+"""Features of the provider of plain hosts, with proxies and without."""
 
 import pytest
 
@@ -25,7 +25,7 @@ ALONE = without_proxies(NAMES)
 
 
 def check(listener: str, names: Names = NAMES) -> None:
-    """Raises Unsupported."""
+    """Check a listener; raises Unsupported."""
     text = (
         f"network pool announced 203.0.113.0/24\nweb vip=203.0.113.5 on=pool provider=native {listener}=a/10.1.0.11:80"
     )

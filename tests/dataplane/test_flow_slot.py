@@ -1,4 +1,4 @@
-"""Slots as the kernel gave them: `tests/drivers/test_native_slots.py` asks it, where somebody is root."""
+"""Slots computed by the kernel; `tests/drivers/test_native_slots.py` compares them with a live kernel, as root."""
 
 from ipaddress import ip_address
 

@@ -1,4 +1,4 @@
-"""What a process is told in place of a reload, and what only a reload does."""
+"""Runtime API commands that replace a reload, and changes that need a reload."""
 
 from dataclasses import replace
 from ipaddress import ip_address

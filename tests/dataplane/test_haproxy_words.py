@@ -1,4 +1,4 @@
-"""What a tenant has typed stands in a configuration as one word, or does not come in."""
+"""Tenant input is quoted as one word in a configuration, or refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What ovn-trace says, read; its texts are those of OVN 23.03, shortened, and of the stages that newer ones have."""
+"""Parsing of ovn-trace output; texts are those of OVN 23.03, shortened, with stages of newer releases."""
 
 from ipaddress import ip_address, ip_interface
 
@@ -158,7 +158,7 @@ SWITCH = (
         ("10.0.0.250", "10.0.0.250", "vip-router"),  # a Local IP
         ("fd00::11", "fd00::11", "vm"),
         ("2001:db8::1", "fd00::1", "gateway"),
-        ("10.0.0.200", "10.0.0.200", "gateway"),  # a VIP that a tenant's router answers for
+        ("10.0.0.200", "10.0.0.200", "gateway"),  # a VIP answered by a tenant's router
     ],
 )
 def test_whose_mac_a_packet_has(destination: str, next_hop: str, mac: str):

@@ -1,4 +1,4 @@
-"""Addresses and networks, without any model around them."""
+"""Addresses and networks, without a model."""
 
 import random
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network

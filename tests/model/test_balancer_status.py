@@ -1,4 +1,4 @@
-"""What a change touches, and how parts stand by what was applied: the cases that no request can bring about."""
+"""Affected parts of a change and their status: cases that no single request can produce."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,7 +113,7 @@ def test_a_member_on_its_way_says_nothing_about_its_pool():
     ],
 )
 def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int, down: int, expected: OperatingStatus):
-    """Members that nobody has probed take connections, so the pool works, whatever the others are."""
+    """Unprobed members receive connections, so the pool is working, whatever the states of other members."""
     kinds = [("new", 1)] * unprobed + [("old", 0)] * drains + [("dead", 1)] * down
     members = tuple(replace(MEMBER, id=name, weight=weight) for name, weight in kinds)
     monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
@@ -123,7 +123,7 @@ def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int,
     assert (standing.of_pool(pool), standing.of_balancer()) == (expected, expected)
 
 
-# Of load balancers whose VIPs hosts announce
+# Load balancers with announced VIPs
 
 
 VIPS = Subnet(id="s", cidr=ip_network("10.0.0.0/28"), gateway=None, allocation_pools=(), **COMMON)
@@ -136,8 +136,8 @@ def host(name: str, number: int) -> Host:
 
 
 def announced(*heard: tuple[str, bool], monitor: bool = False, unapplied: str = "") -> tuple[BalancerStatus, Pool]:
-    """One with a member behind each of two hosts; whose agents were heard, and which are heard still. The first of them
-    could not apply an owner."""
+    """Return a load balancer with one member on each of two hosts, whose agents are responsive or stale. The first
+    agent may have failed to apply an owner."""
     members = tuple(replace(MEMBER, id=f"m{n}", ordinal=n, address=parse_address(f"10.{n}.0.7")) for n in (1, 2))
     asks = PlainMonitor(id="mon", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
     pool = replace(POOL, members=members, health_monitor=asks if monitor else None)
@@ -174,7 +174,7 @@ def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
     whole: OperatingStatus,
     monitor: bool,
 ):
-    """A silent agent has left its rows in the kernel: its members serve, and somebody should look at it."""
+    """A stale agent has left its rows in the kernel: its members are served, and the status asks for attention."""
     where, pool = announced(*heard, monitor=monitor)
     usual = OperatingStatus.OFFLINE if monitor else OperatingStatus.NO_MONITOR
     assert {where.of_member(pool, each) for each in pool.members} == {each or usual for each in of_members}

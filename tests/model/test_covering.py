@@ -1,4 +1,4 @@
-"""Which node probes what: its own, and in the place of a silent one; and what is known of an endpoint then."""
+"""Assignment of probes to nodes: their own members, and delegated probing for unresponsive nodes."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -155,11 +155,11 @@ def test_what_was_seen_last_holds_until_somebody_has_seen_something_else():
 
 
 def test_a_server_that_begins_waits_for_what_nodes_see_and_not_for_their_first_word():
-    """Of an agent that is heard before it is known what its node has, nothing is believed yet."""
+    """An agent's probe results are incomplete until its node's endpoints are known, so none of them count yet."""
     begun = with_facts(SITE, AGENTS_PROBE, True)
     assert set(untold_nodes(begun)) == {"one", "two"}
     told = with_facts(begun, SIGHTINGS, {FIRST: seen(Health.ERROR, "one"), SECOND: seen(Health.ONLINE, "two")})
-    assert set(untold_nodes(told)) == {"one", "two"}  # there may be more that they see
+    assert set(untold_nodes(told)) == {"one", "two"}  # further results may follow
     told = with_facts(told, AGENTS, {"one": replace(agent("one"), told=True)})
     assert list(untold_nodes(told)) == ["two"]
     assert list(untold_nodes(with_facts(told, AGENTS, {"two": replace(agent("two"), told=True)}))) == []

@@ -1,4 +1,4 @@
-"""Which connections are to be cut: by both ends, of members that are down and of pools that reset them."""
+"""Connections to cut, by both endpoints: of members that are down, and of pools that reset connections."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def cuts_of(snapshot: Snapshot, balancer_id: str) -> set[Cut]:
 
 
 def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> set[Cut]:
-    """What is not served all the same."""
+    """Return connections whose member no longer serves them."""
     found = {cut for flows in cutting.left_of(before, after, balancer_id) for cut in cuts_left(flows)}
     now = after.load_balancers.get(balancer_id)
     detached = {FLOATING} if not after.port_floating_ips else set[str]()
@@ -126,7 +126,7 @@ FEWER = BOTH.replace("f/10.0.0.12:5300,", "")
     [
         (BOTH, set()),
         (BOTH.replace("12:5300", "12:5300*0"), set()),
-        (BOTH.replace("12:5300", "12:5300!"), set()),  # the slice says it
+        (BOTH.replace("12:5300", "12:5300!"), set()),  # from the slice
         (FEWER, F),
         (BOTH.replace("12:5300", "12:5301"), F),
         (BOTH.replace("udp:53", "udp:54"), E | F | G),
@@ -184,8 +184,8 @@ def test_one_that_waits_to_be_taken_over_is_left_alone():
     ("listeners", "down", "version", "wanted"),
     [
         (TWO, ("a", "b"), 4, ("net1", "10.0.0.2")),
-        (TWO, ("c",), 4, None),  # who is down has another family
-        (TWO, ("c",), 6, None),  # there is no address in IPv6
+        (TWO, ("c",), 4, None),  # the down member has the other IP version
+        (TWO, ("c",), 6, None),  # there is no IPv6 address
         (TWO.replace(",reset", ""), ("a", "b"), 4, None),
         (TWO.replace("monitor=TCP,reset", "monitor=TCP+off,reset"), ("a", "b"), 4, None),
         ("udp:53{monitor=UDP-CONNECT,reset}=a/10.0.0.11:53", ("a",), 4, None),

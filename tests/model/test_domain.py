@@ -1,4 +1,4 @@
-"""No tenant's request changes what another tenant's packets meet: random topologies of several projects."""
+"""Tenant isolation: no request changes the packets of another tenant, in random topologies of several projects."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def seeds(count: int) -> list[Any]:
 
 
 def random_lines(dice: random.Random) -> list[str]:
-    """Few prefixes, so that many subnets are equal."""
+    """Generate a model with few distinct prefixes, so many subnets are equal."""
     lines = ["network public external shared wire=physnet 203.0.113.0/24"]
     subnets: dict[str, list[int]] = {}
     for name in NETWORKS:
@@ -70,7 +70,7 @@ def random_lines(dice: random.Random) -> list[str]:
 
 
 def random_local_ip(dice: random.Random, number: int, subnets: dict[str, list[int]]) -> Iterator[str]:
-    """With the ports of which it has the address, and those that serve."""
+    """Generate a Local IP with the ports that have its address, and its replicas."""
     name, project = dice.choice(NETWORKS), dice.choice(PROJECTS)
     base, words = dice.choice(subnets[name]), list[str]()
     if dice.random() < 0.7:
@@ -104,7 +104,7 @@ Balanced: TypeAlias = lb.LoadBalancer | LocalIP
 
 
 class Rules:
-    """Who may have what, said once more and in another way than the compiler does."""
+    """Access rules, implemented independently of the compiler."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -121,7 +121,7 @@ class Rules:
         return (self.snapshot.local_ips if owner.kind is Kind.LOCAL_IP else self.snapshot.load_balancers)[owner.id]
 
     def addresses(self, balanced: "Balanced", row: LoadBalancer) -> list[str]:
-        if isinstance(balanced, LocalIP):  # the row has variables
+        if isinstance(balanced, LocalIP):  # the row contains variables
             serving = [each.address for each in balanced.associations if self.serves(balanced, each.port_id)]
             return [str(address) for address in (balanced.address, *serving)]
         texts = [text for service in row.services for text in (service.vip, *service.backends)]
@@ -205,7 +205,7 @@ def test_what_is_anothers_gets_nothing(seed: int) -> None:
 
 
 def altered(dice: random.Random, lines: list[str]) -> list[str]:
-    """Networks are shared or not any more, and grow; routers, their interfaces and VIPs come and go."""
+    """Return a changed model: sharing toggles, networks grow, and routers, their interfaces and VIPs come and go."""
     after = []
     for number, line in enumerate(lines):
         words, chance = line.split(), dice.random()
@@ -227,7 +227,7 @@ def altered(dice: random.Random, lines: list[str]) -> list[str]:
 
 
 def stands(line: str, lines: list[str]) -> bool:
-    """Whether the ports of a Local IP are there."""
+    """Return whether the ports of a Local IP exist."""
     ports = {each.split()[1] for each in lines if each.startswith("port ")}
     return {
         word.removeprefix("port=").lstrip("+") for word in line.split() if word[0] == "+" or "port=" in word

@@ -1,4 +1,4 @@
-"""Facts: each sort is declared once, changed in one way, and says which owners it concerns."""
+"""Facts: each kind is declared once, has one way to change, and lists the owners that it affects."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Networks of others in the snapshot: they never stand there by halves, whatever is told in whatever order."""
+"""Unmanaged networks in the snapshot: complete or absent, for any updates in any order."""
 
 import random
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_they_are_there_and_are_nobodys():
 
 
 def test_nothing_refers_to_what_is_not_there():
-    """Whatever is told, in whatever order, all of it or some; and told whole once more it is whole."""
+    """Updates arrive in random order and subsets; after a complete update the snapshot is complete."""
     dice = random.Random(7)
     snapshot = Snapshot()
     for _ in range(300):
@@ -76,7 +76,7 @@ def test_nothing_refers_to_what_is_not_there():
 
 
 def test_an_address_that_others_gave_twice_stays_while_one_port_has_it():
-    """Whoever was told first: a server that started later counts with the same port."""
+    """The winner is independent of the order of updates, so a server that started later has the same port."""
     vm1 = DOCUMENTS[Owner(Kind.PORT, "vm1")]
     twice = {**NEWS, Owner(Kind.PORT, "vm2"): replace(vm1, id="vm2", row="vm2@2")}
     place = "net1", parse_address("10.0.0.11")
@@ -107,7 +107,7 @@ def test_a_gateway_goes_with_its_port():
 
 
 def test_a_load_balancer_without_its_network_keeps_its_rows():
-    """Nobody knows better, and the network may be told of again: what it has is not taken away."""
+    """The network may be temporarily unknown, and it may be reported again."""
     snapshot = apply_changes(told(Snapshot(), NEWS), Changes(puts=(BALANCER,)), 1)
     balancer, shared = owner_of(BALANCER), Owner(Kind.VIP_NETWORK, "net1")
     assert OVN.compile(snapshot, balancer)
@@ -130,7 +130,7 @@ def test_what_is_concerned_is_what_is_stored():
     assert Owner(Kind.VIP_NETWORK, "net1") in FOREIGN.concerns(snapshot, told(snapshot, interface), interface)
 
 
-# Addresses are theirs to give, and to give to somebody else
+# Unmanaged addresses, allocated and reassigned by the network's owner
 
 PORT = Owner(Kind.PORT, "web-vip")
 ADDRESS = "10.0.0.10"
@@ -155,8 +155,8 @@ def of_another(port: ForeignPort) -> ForeignPort:
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_load_balancer_has_no_address_that_its_port_has_not(moved: bool):
-    """Who deletes the port in Neutron, or gives it another address, has given this one back: it may be another
-    project's machine's next, whose packets are not the load balancer's."""
+    """A port deleted in Neutron, or with another address, has released the VIP, which may belong to another project's
+    machine next."""
     snapshot, port = balanced(), NEWS[PORT]
     assert isinstance(port, ForeignPort)
     before = {owner: OVN.compile(snapshot, owner) for owner in owners_with_rows(snapshot)}
@@ -178,7 +178,7 @@ def test_a_load_balancer_has_no_address_that_its_port_has_not(moved: bool):
 
 
 def test_a_subnet_may_be_called_otherwise_later():
-    """OVN knows a subnet without DHCP by the ids that a router's port has, while there is one."""
+    """OVN knows a subnet without DHCP by the ids in a router port, which may be removed."""
     snapshot, network, port = balanced(), NEWS[Owner(Kind.NETWORK, "net1")], NEWS[PORT]
     assert isinstance(network, ForeignNetwork)
     assert isinstance(port, ForeignPort)
@@ -193,7 +193,8 @@ def test_a_subnet_may_be_called_otherwise_later():
 
 
 def test_a_port_that_calls_itself_where_probes_come_from_wakes_nobody():
-    """Any tenant of Neutron may write that, on all of their ports: each would be a look at all of its network."""
+    """Any Neutron tenant may set this on all of their ports; each would otherwise cause a pass over the whole
+    network."""
     watching, _ = parse_model(f"{MODEL}api vip=10.0.0.9 on=net1 tcp:80{{monitor=TCP}}=a/10.0.0.11:80", {})
     snapshot = told(Snapshot(), {owner: each for owner, each in watching.items() if is_foreign(each)})
     stored = tuple(each for each in watching.values() if not is_foreign(each))
@@ -209,7 +210,7 @@ def test_a_port_that_calls_itself_where_probes_come_from_wakes_nobody():
 
 
 def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPatch):
-    """Thousands of tenants may have routers on one shared network; a part of the news has a hundred of them."""
+    """A shared network may have routers of thousands of tenants; one part of an update has a hundred of them."""
     joins = "\n".join(
         f"network own{number} by=neutron 10.2.{number}.0/24 project=p{number}\n"
         f"router many{number} by=neutron net1=10.0.0.{number} own{number}=10.2.{number}.1 project=p{number}"
@@ -226,4 +227,4 @@ def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPat
         Topology, "projects_through", lambda self, router: [looked.append(router), look(self, router)][1]
     )
     assert Owner(Kind.VIP_NETWORK, "net1") in FOREIGN.concerns(old, told(old, ports), ports)
-    assert len(looked) < 1000  # of each once on each of its networks, and once for each port
+    assert len(looked) < 1000  # one look per router and network, and one per port

@@ -1,4 +1,4 @@
-"""From where machines on networks of others are probed: whose port is believed, and who hears of another one."""
+"""Probe sources on unmanaged networks: only the prober's own port is accepted, and other ports affect no owner."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def told(snapshot: Snapshot, *foreign: Foreign, gone: tuple[Owner, ...] = ()) ->
 
 
 def town(*, agents: bool = False) -> Snapshot:
-    """Whose load balancers Octavia has too."""
+    """Return a model whose load balancers Octavia also has."""
     snapshot = told(Snapshot(), *(each for each in DOCUMENTS.values() if is_foreign(each)))
     balancers = (each for each in DOCUMENTS.values() if isinstance(each, LoadBalancer))
     kept = [replace(elsewhere(each), kept=Kept(made_port=True)) for each in balancers]
@@ -50,7 +50,7 @@ def town(*, agents: bool = False) -> Snapshot:
 
 
 def elsewhere(balancer: LoadBalancer) -> LoadBalancer:
-    """With the subnets of members that are not on the VIP's network."""
+    """Set the subnets of members outside the VIP's network."""
     if balancer.id != "far":
         return balancer
     pool = balancer.pools[0]
@@ -83,7 +83,7 @@ def test_a_port_of_the_networks_owner_is_what_members_are_probed_from():
     ids=str,
 )
 def test_what_anybody_else_calls_so_is_not_believed(changes: dict[str, str]):
-    """A network may be shared, and Neutron lets everybody choose the device of their own ports."""
+    """Networks may be shared, and Neutron lets tenants choose the device_id of their own ports."""
     snapshot = town()
     strange = replace(PROBES, id="00000000-0000-4000-8000-000000000000", **changes)
     alone = told(told(snapshot, gone=(owner_of(PROBES),)), strange)

@@ -1,4 +1,4 @@
-"""Proxies on networks that Neutron wrote: which ports are theirs, who needs them, and what is said of those refused."""
+"""Proxies on Neutron's networks: their ports, the nodes that need them, and refused ports."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_a_port_of_neutrons_says_on_which_chassis_it_is():
         {"device_id": "fairlead-proxy-net2-one"},
         {"device_id": "fairlead-proxy-net1-"},
         {"device_id": "a fairlead-proxy-net1-one"},
-        {"host": ""},  # only who administers all binds a port
+        {"host": ""},  # only an administrator can bind a port
         {"writer": Writer.LXD},
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""The table of who is probed, and how it reads."""
+"""The table of probe results, and its text."""
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -57,7 +57,7 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
 
 
 def site(**more: Any) -> Snapshot:
-    """Two nodes with a member each, and a third one, all with agents."""
+    """Return two nodes with a member each, and a third node, all with agents."""
     documents, _ = parse_model(MODEL.strip(), {})
     nodes = {
         name: Chassis(name=name, host=name, ports=Map(dict.fromkeys(ports, True)))
@@ -86,7 +86,7 @@ def test_a_covered_member_is_shown_on_its_own_chassis_and_by_whom_it_is_probed()
         "web-a": ("n1", "n3"),
         "web-b": ("n2", "n2"),
     }
-    before = {row.id: row for row in at_once(health_table(snapshot))}  # nobody has probed it yet
+    before = {row.id: row for row in at_once(health_table(snapshot))}  # not yet probed
     assert (before["web-a"].chassis, before["web-a"].prober) == ("n1", "n3")
     text = render([{**asdict(row), "since": None} for row in rows.values()], NOW)
     by, where = text[0].index("BY"), text[0].index("CHASSIS")
@@ -114,7 +114,7 @@ def test_those_that_are_down_come_first_and_then_those_that_nobody_knows():
     snapshot = replace(snapshot, sightings=Map({**seen, second: seen_by("n2", Health.ONLINE)}))
     rows = at_once(health_table(replace(snapshot, agents=snapshot.agents.set("n1", stale))))
     assert [(row.id, row.status, bool(row.error)) for row in rows][2:] == [
-        ("web-a", "ONLINE", True),  # as it was seen last: nobody can know
+        ("web-a", "ONLINE", True),  # the last result: a newer one is not available
         ("web-b", "ONLINE", False),
     ]
 

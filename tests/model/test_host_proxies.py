@@ -1,4 +1,4 @@
-"""Whose the slots are of listeners that hosts' proxies take, who may know what began earlier, and how they stand."""
+"""Proxies of plain hosts: owners of a listener's slots, owners of older connections, and status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Kinds: each is declared once, and the indexes follow from the documents whatever happened before."""
+"""Kinds: each is declared once, and the indexes follow from the current documents alone."""
 
 import random
 from dataclasses import fields, replace
@@ -21,7 +21,7 @@ STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]
 FACT_FIELDS = {fact.field for fact in FACTS if fact.take is None} | DERIVED
 WRITTEN = {"part_histories", "generations"}
-"""Maps that say when what was written."""
+"""Indexes that depend on the time of writes."""
 STEPS = 150
 
 
@@ -40,14 +40,14 @@ def test_every_document_has_the_owner_of_its_kind():
 
 
 def own(document: Aggregate) -> set[object]:
-    """What the store or the randomness of ids lets no second document have."""
+    """Return the keys that the store, or the randomness of ids, makes unique per document."""
     indexes = (index for index in KINDS[owner_of(document).kind].indexes if isinstance(index, Unique))
     return {(index.name, key) for index in indexes for key in index.take(document)} | claims(document)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
-    """Documents of all stories come, change and go in any order and company; what two may not have, only one has."""
+    """Documents of all cases are added, changed and removed in random order; a unique key has one holder at a time."""
     chance = random.Random(seed)
     snapshot, there = Snapshot(), dict[Owner, Aggregate]()
     for revision in range(1, STEPS):

@@ -1,4 +1,4 @@
-"""Who is dead: a chassis that lags behind the others, and nobody when most of them do."""
+"""Liveness: a chassis that lags behind the others is dead, but none is when most of them lag."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which places a node has flows of."""
+"""Datapaths for which a node has flows."""
 
 import pytest
 

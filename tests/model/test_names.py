@@ -1,4 +1,4 @@
-"""What people call things, where it is shown: cut to a length, on one line."""
+"""Display names: cut to a length, on one line."""
 
 import pytest
 

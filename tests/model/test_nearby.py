@@ -1,4 +1,4 @@
-"""Members near the client: each place keeps the promises of the whole table; news wake just those whom they concern."""
+"""Locality: each table near a client has the guarantees of the whole table, and updates affect only its owners."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
@@ -33,7 +33,8 @@ WEB, API = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")
 
 
 def near_keys(pool: Pool, near: Sequence[frozenset[int]], down: frozenset[int]) -> tuple[int, ...]:
-    """Whom each hash value leads to, where these members are near, the nearest first, and those are down."""
+    """Return the member of each hash value, given the near members by tier, nearest first, and the members that are
+    down."""
     gone = frozenset(member.id for member in pool.members if member.ordinal in down)
     tiers = [[member for member in pool.members if member.ordinal in some] for some in near]
     return keys(slots_near(pool, 4, tiers, gone, slots_of(pool, 4, gone)))
@@ -41,7 +42,7 @@ def near_keys(pool: Pool, near: Sequence[frozenset[int]], down: frozenset[int]) 
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
 def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_gets(weights: list[int], random: Random):
-    """In one place; as long as the place has a living member before and after, or neither time."""
+    """The guarantee is per place, and holds while the place has a living member before and after, or neither time."""
     pool = make_pool(*(make_member(number, weight) for number, weight in enumerate(weights)))
     ordinals = [member.ordinal for member in pool.members]
     near, down = frozenset[int](), frozenset[int]()
@@ -59,8 +60,8 @@ def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_get
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
 def test_the_tiers_serve_in_their_order_and_an_ordinary_member_before_any_backup(weights: list[int], random: Random):
-    """On the chassis, in the zone, anywhere; and then the backups likewise. In each tier deaths and returns move only
-    what they must."""
+    """The order is chassis, zone, everywhere; then the backups likewise. In each tier a failure or recovery moves only
+    the necessary slots."""
     pool = make_pool(*(make_member(number, weight, backup=number % 3 == 0) for number, weight in enumerate(weights)))
     everybody = frozenset(member.ordinal for member in pool.members)
     backups = frozenset(member.ordinal for member in pool.members if member.backup)
@@ -68,7 +69,7 @@ def test_the_tiers_serve_in_their_order_and_an_ordinary_member_before_any_backup
     order = [tier & sort for sort in (everybody - backups, backups) for tier in (here, here | zone, everybody)]
 
     def serving(down: frozenset[int]) -> tuple[int, frozenset[int]]:
-        """Which tier does, and who of it."""
+        """Return the serving tier and its living members."""
         found = (place for place, tier in enumerate(order) if tier - down)
         place = next(found, len(order))
         return place, (order[place] - down if place < len(order) else frozenset())
@@ -89,7 +90,7 @@ def test_two_of_twenty_are_even_as_chance_makes_it():
     pool = make_pool(*(make_member(number) for number in range(20)))
     pairs = ((one, two) for one in range(20) for two in range(one))
     shares = [near_keys(pool, [frozenset(pair)], frozenset()).count(pair[0]) for pair in pairs]
-    assert max(abs(share - LARGEST / 2) for share in shares) < 32  # four times the deviation of chance
+    assert max(abs(share - LARGEST / 2) for share in shares) < 32  # four standard deviations
 
 
 MODEL = """\
@@ -125,7 +126,7 @@ def test_who_is_concerned_by_ports_and_chassis():
 
 
 def test_a_member_is_on_the_chassis_that_has_its_port():
-    """Of two chassis that say the same host name, on the one that has it. A port of another project is nowhere."""
+    """If two chassis report one hostname, the one with the port counts. Ports of other projects are on no chassis."""
     snapshot = with_facts(snapshot_of(MODEL), CHASSIS, {name: node(name, host="node") for name in ("c1", "c2")})
     snapshot = with_facts(snapshot, CHASSIS, {"c2": node("c2", "vm1", "theirs", host="node")})
     snapshot = with_facts(snapshot, PLUGGED, {"vm1": "node", "theirs": "node"})
@@ -142,7 +143,7 @@ def told(near: Near) -> dict[str, list[list[str]]]:
 
 @pytest.mark.parametrize(("option", "own"), [("near", [["web-a"]]), ("near=zone", [])])
 def test_chassis_share_what_they_have_in_their_zones(option: str, own: list[list[str]]):
-    """One that is in two zones has both near. Where none is said, nobody is."""
+    """A chassis in two zones has the members of both. A chassis without a zone has none."""
     model = MODEL.replace("{near}", f"{{{option}}}").replace("10.0.0.13:80", "10.0.0.12:80")
     zones = {"c1": "a", "c2": "b", "c3": "ab", "c4": "a", "c5": "", "c6": "c"}
     ports = {"c1": ["vm1"], "c2": ["vm2"]}
@@ -161,7 +162,7 @@ def test_chassis_share_what_they_have_in_their_zones(option: str, own: list[list
 
 
 def test_the_most_that_chassis_may_have():
-    """Just so many tables of the largest size; one port more is refused, whatever is observed."""
+    """The maximum number of tables of the largest size is accepted; one more port is refused, whatever is observed."""
 
     def compile_ports(number: int) -> list[ChassisVariable]:
         members = ",".join(f"m{each}/10.0.0.{each}" for each in range(11, 14))
@@ -177,7 +178,7 @@ def test_the_most_that_chassis_may_have():
 
 
 def test_chassis_are_compiled_one_after_the_other():
-    """A rest after each row, and none is made before it is asked for: the longest step is that of one table."""
+    """Compilation yields after each row and builds rows lazily: the longest step is that of one table."""
     hosts = {f"vm{number}": f"10.0.{number // 200}.{number % 200 + 10}" for number in range(LARGEST)}
     ports = "".join(f"port {port} net1 {address}\n" for port, address in hosts.items())
     members = ",".join(f"{port}/{address}:80" for port, address in hosts.items())

@@ -1,4 +1,4 @@
-"""Which MACs a node is told of, and whose."""
+"""Neighbours sent to a node: MAC addresses and their owners."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -33,7 +33,7 @@ def snapshot_of(more: str = "") -> Snapshot:
 
 
 def told(snapshot: Snapshot, ports: Collection[str], **remembered: list[str]) -> Any:
-    """By network: the ports, and of each address its MAC, whether it lasts, and who does not hear it."""
+    """Return, by network: the ports, and for each address its MAC, whether it is permanent, and the excluded ports."""
     asked = {network: [ip_address(each) for each in addresses] for network, addresses in remembered.items()}
     return {
         network: (
@@ -53,7 +53,7 @@ def test_a_node_is_told_of_local_ips_on_the_networks_of_its_own_machines():
 
 
 def test_whoever_has_the_address_does_not_hear_of_it():
-    """The owner; and a replica to which packets pass for the address itself."""
+    """The excluded ports are the address's owner, and replicas in passthrough mode."""
     snapshot = snapshot_of("local-ip lip net1 10.0.0.200 port=owner +vma passthrough\n")
     assert told(snapshot, ["vma", "vmb", "owner"]) == {
         "net1": (("owner", "vma", "vmb"), {"10.0.0.200": (VIRTUAL, True, ("owner", "vma"))})

@@ -1,4 +1,4 @@
-"""What follows from what a host says that it is itself: nobody is behind it there, whoever asks."""
+"""Addresses that a host itself has: no member at such an address is routed by it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -67,7 +67,7 @@ def test_a_host_speaks_of_what_is_behind_itself_alone(known: Snapshot):
 
 
 def test_what_an_operator_has_declared_stays_declared(known: Snapshot):
-    """So a member at such an address keeps no prefix from being divided."""
+    """A member at such an address therefore does not prevent a split of the prefix."""
     own, web = saying(known, h1=ITS), known.load_balancers["web"]
     assert declared_behind(own, web, BRIDGE) == own.hosts["h1"]
 

@@ -1,4 +1,4 @@
-"""Whom a load balancer remembers: removed members, each for its time, and not more than it may."""
+"""Draining: removed members are recorded for their drain timeout, within a bound."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

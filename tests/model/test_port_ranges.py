@@ -1,4 +1,4 @@
-"""Ports as ranges, and where members take what is sent to them."""
+"""Port ranges, and member ports behind them."""
 
 from fairlead.model.port_ranges import PortRange, count, expand, holds, one_port, render, targets
 

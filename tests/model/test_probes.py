@@ -1,4 +1,4 @@
-"""What probes say, as members that are up, down or unknown."""
+"""Probe results as members that are up, down or unknown."""
 
 from dataclasses import replace
 from uuid import UUID, uuid5

@@ -1,4 +1,4 @@
-"""How listeners stand that lead to proxies, by what agents say."""
+"""Status of listeners with proxies, from agents' reports."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,13 +28,13 @@ web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WELL, HERE, ELSEWHERE = "", frozenset({2000}), frozenset({2001})
 DEAD, SILENT, NONE = "dead", "silent", "none"
-"""A node without power, one whose agent says nothing, and one without an agent; any other word is a failing owner."""
+"""States of a node: dead, with a stale agent, without an agent; any other word is a failing owner."""
 
 
 def standing(
     nodes: Mapping[str, str], serving: Mapping[str, frozenset[int]], text: str = TEXT, *, plugged: bool = True
 ) -> tuple[OperatingStatus, OperatingStatus]:
-    """Of the listener and of the whole."""
+    """Return the statuses of the listener and of the load balancer."""
     agents = {
         name: Agent(name=name, since=NOON, heartbeat=5.0, heard=how != SILENT, unapplied=failing(how))
         for name, how in nodes.items()
@@ -68,7 +68,7 @@ WEB, NET = "loadbalancer/web", "network/net1"
         (SILENT, SILENT, {"one": HERE}, ONLINE),
         (WELL, WEB, {"one": HERE, "two": HERE}, DEGRADED),
         (WELL, NET, {"one": HERE}, DEGRADED),
-        (WELL, NET, {"one": HERE, "two": HERE}, ONLINE),  # it is another tenant's proxy on the network that cannot
+        (WELL, NET, {"one": HERE, "two": HERE}, ONLINE),  # another tenant's proxy on the network is the failing one
         (WELL, "loadbalancer/other", {"one": HERE}, ONLINE),
         (WELL, WELL, {}, OFFLINE),
         (WELL, WELL, {"one": ELSEWHERE, "two": ELSEWHERE}, OFFLINE),
@@ -96,7 +96,7 @@ def test_who_has_no_proxy_yet_waits_for_a_node_that_can_have_one(node: str, want
 @pytest.mark.parametrize(("node", "wanted"), [(WELL, ONLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
 @pytest.mark.parametrize("guest", ["", "port vm2 net1 10.0.0.12 of=another-project"])
 def test_where_the_project_has_no_machine_nobody_is_to_serve(node: str, wanted: OperatingStatus, guest: str):
-    """A port that a stranger makes on a shared network changes no status of others."""
+    """A port that another tenant creates on a shared network changes no status of this one."""
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("proxy", "port")))
     first, rest = text.strip().split("\n", 1)
     assert standing({"one": node}, {}, "\n".join(filter(None, (first, guest, rest))))[0] is wanted

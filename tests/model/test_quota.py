@@ -1,4 +1,4 @@
-"""What a project has: the index is what a count over all documents would give, after any changes."""
+"""Quota usage: after any changes, the index equals a count over all documents."""
 
 from collections import Counter
 from dataclasses import replace
@@ -36,7 +36,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def some_document(dice: Random) -> Aggregate:
-    """Of any kind that is counted, new or in the place of an old one of its project."""
+    """Return a random document of any counted kind, new or with an existing id of its project."""
     kind, project = dice.randrange(6), f"p{dice.randrange(2)}"
     common: dict[str, Any] = {"id": f"{kind}-{project}-{dice.randrange(3)}", "project_id": project, "created_at": NOON}
     match kind:
@@ -129,7 +129,7 @@ def with_project(network: Network) -> tuple[Subnet, ...]:
 
 @pytest.mark.parametrize("what", Counted)
 def test_every_resource_is_held_to_its_limit(what: Counted):
-    """Those too that no API makes yet."""
+    """The test includes resources that no API can create yet."""
     changes = Changes(puts=(one_of(what),))
     snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
     for defaults, there in ((NO_LIMITS, snapshot), (Limits(**{what.value: 0}), Snapshot())):
@@ -142,7 +142,8 @@ def test_every_resource_is_held_to_its_limit(what: Counted):
 
 
 def test_a_change_is_weighed_as_a_whole():
-    """Two at once count as two; what goes makes room for what comes; and each project has its own."""
+    """Two creations in one change count as two, deletions make room for creations, and each project has its own
+    usage."""
     one, two, other = (Router(id=name, project_id=name[0], created_at=NOON) for name in ("p1", "p2", "q1"))
     limits, there = Limits(router=1), apply_changes(Snapshot(), Changes(puts=(one,)), 1)
     with pytest.raises(Refused):

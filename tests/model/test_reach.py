@@ -1,4 +1,4 @@
-"""Whether there is a way from the VIP to a member: only what certainly is none makes it unreachable."""
+"""Reachability of a member from the VIP: only a certain lack of a path makes it unreachable."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ WEB = Owner(Kind.LOAD_BALANCER, "web")
 
 
 def snapshot_of(model: str) -> Snapshot:
-    """With the member on the subnet of its address."""
+    """Return a snapshot with the member on the subnet of its address."""
     documents, _ = parse_model(model.strip(), {})
     web = documents[WEB]
     subnet = documents[Owner(Kind.NETWORK, "net2")].subnets[0].id
@@ -90,7 +90,7 @@ def test_who_crosses_no_network_is_not_looked_at():
 
 
 def test_a_gateway_that_becomes_a_machine_is_a_way():
-    """Made, deleted, or named by the subnet: it says so of every load balancer that has to cross."""
+    """Creation, deletion and use as a subnet's gateway affect every load balancer whose path needs it."""
     apart = snapshot_of(NETWORKS)
     machine = snapshot_of(NETWORKS + "port appliance net1 10.0.0.1").ports["appliance"]
     made = apply_changes(apart, Changes(puts=(machine,)), 2)

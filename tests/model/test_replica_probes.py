@@ -1,4 +1,4 @@
-"""What probes say of a Local IP's replicas: who is down serves no chassis, and the next one there takes over."""
+"""Health of a Local IP's replicas: a chassis never uses a down replica, and the next local one takes over."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -194,14 +194,14 @@ def test_replicas_are_probed_no_more_often_than_is_allowed():
             return refused.why
 
     assert check(limits, watched(snapshot, "lip", 1)) == ProbesTooOften(type=MonitorType.TCP, delay=1, least=2)
-    assert check(limits, watched(snapshot, "plain", 5)) is True  # 0.8 a second are asked for, and 0.2 more
+    assert check(limits, watched(snapshot, "plain", 5)) is True  # 0.8 per second are used, and 0.2 are added
     assert check(limits, watched(snapshot, "plain", 4)) == TooManyProbes(per_second=1)
     many = replace(limits, per_second=9)
     assert check(many, watched(snapshot, "plain", 2)) is True  # 0.9 at vma
     assert check(replace(many, least_delay=1), watched(snapshot, "plain", 1)) == TooManyProbes(
         per_second=1, port_id="vma"
     )
-    assert check(ProbeLimits(least_delay=9), lip(snapshot)) is False  # what was allowed before may stay
+    assert check(ProbeLimits(least_delay=9), lip(snapshot)) is False  # existing probes stay allowed
 
 
 HEARD = st.dictionaries(st.sampled_from([VMA, VMB, VMC, OVER_SIX]), st.sampled_from([*Health, None]), max_size=4)
@@ -209,7 +209,7 @@ HEARD = st.dictionaries(st.sampled_from([VMA, VMB, VMC, OVER_SIX]), st.sampled_f
 
 @given(st.lists(st.one_of(HEARD, st.sampled_from(["watch", "unwatch", "vma", "vmb"])), max_size=12))
 def test_whatever_is_heard_and_written_in_any_order_who_serves_follows_from_the_last_of_it(steps: list[object]):
-    """A port that is named goes, or comes again. News are sound: what `differing` leaves out has the same rows."""
+    """Ports go and return. Updates are sound: an owner that `differing` omits has unchanged rows."""
     first = snapshot_of(MODEL)
     snapshot, revision = first, 1
     for step in steps:

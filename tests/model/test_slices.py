@@ -1,4 +1,4 @@
-"""What one chassis is given: the places that it reaches, and nothing else."""
+"""The slice of one chassis: the datapaths that it reaches, and nothing else."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Slot tables hold their promises for any sequence of changes, deaths and returns."""
+"""Slot tables keep their guarantees for any sequence of changes, failures and recoveries."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -21,7 +21,7 @@ from harness.slots import keys, make_member, make_pool
 weights = st.dictionaries(st.integers(0, 40), st.integers(1, 256), min_size=1, max_size=40)
 EMPTY = SlotTable(version=4)
 CHOICES: Sequence[Sequence[int]] = ([1], [1, 2, 3, 5, 10], range(1, 257))
-"""Of weights, one for each sequence in turn: equal members, the weights people use, any."""
+"""Weights of each sequence in turn: equal, commonly used values, any value."""
 SEQUENCES, CHANGES = 150, 12
 
 
@@ -67,7 +67,8 @@ def test_the_slots_of_one_that_dies_or_goes_are_even_and_the_same(count: int):
 
 
 def test_the_numbers_of_ten_members_of_which_three_die():
-    """Once the second one to die moved 157 of 1,766 clients of the living, the third 332, the first to return 282."""
+    """Earlier code moved 157 of 1,766 clients of living members at the second failure, 332 at the third, and 282 at the
+    first recovery."""
     members, dead = equal(10), set[int]()
     table = deal(EMPTY, {}, members)
     before = slots(table)
@@ -81,7 +82,7 @@ def test_the_numbers_of_ten_members_of_which_three_die():
 
 
 def test_who_drains_and_comes_back_has_its_clients_again():
-    """Once it had others: 351 of 2,000."""
+    """Earlier code gave it other clients: 351 of 2,000."""
     members = equal(10)
     table = deal(EMPTY, {}, members)
     drained = deal(table, members, without(members, 4), {4})
@@ -125,7 +126,7 @@ def test_a_grown_table_repeats_itself():
 
 @settings(deadline=None)
 @given(weights)
-@example({0: 255, 1: 65})  # of 32 slots they are due 25.5 and 6.5
+@example({0: 255, 1: 65})  # their exact shares of 32 slots are 25.5 and 6.5
 def test_a_fresh_table_is_the_optimal_apportionment(members: dict[int, int]):
     table = slots(deal(EMPTY, {}, members))
     assert Counter(table) == Counter(apportion(members, len(table)))
@@ -184,7 +185,7 @@ def test_members_that_come_one_by_one_are_as_even_as_those_that_come_at_once():
 
 
 def change_one(random: Random, members: tuple[Member, ...], choices: Sequence[int]) -> tuple[tuple[Member, ...], int]:
-    """All members after one of them has come, gone, drained, come back or been weighed anew, and which one."""
+    """Return all members after one was added, removed, drained, restored or reweighted, and that member's ordinal."""
     who = random.choice(members)
     changed = who
     match random.choice(["add", "remove", "drain", "back", "weigh"]):
@@ -205,7 +206,8 @@ def change_one(random: Random, members: tuple[Member, ...], choices: Sequence[in
 
 @pytest.mark.parametrize("down_at_most", [0, 1])
 def test_random_sequences_of_changes_deaths_and_returns_in_two_families(down_at_most: int):
-    """Each step moves only what it must, in the family of the member that changes, and shares stay near what is due."""
+    """Each step moves only the necessary slots, in the member's own family, and the distribution stays near the
+    weights."""
     off = Counter[int]()
     for number in range(SEQUENCES):
         random, choices = Random(number), CHOICES[number % len(CHOICES)]
@@ -235,12 +237,12 @@ def check_step(old: Pool, was_down: frozenset[str], new: Pool, down: frozenset[s
             {member.ordinal for member in pool.members if not member.backup and member.ordinal in shown}
             for pool, shown in ((old, set(before)), (new, set(after)))
         ]
-        if before and after and bool(ordinary[0]) == bool(ordinary[1]):  # else backups take over, or give back
+        if before and after and bool(ordinary[0]) == bool(ordinary[1]):  # otherwise backups take over, or give back
             assert [pair for pair in moved(before, after) if who not in pair] == []
 
 
 def distances(pool: Pool) -> list[int]:
-    """How many whole slots each member is off its due, where everybody is due one at least."""
+    """Return the whole slots by which each member deviates, if every member is due at least one."""
     found = []
     for table in pool.tables:
         counts = Counter(slots(table))
@@ -252,7 +254,7 @@ def distances(pool: Pool) -> list[int]:
 
 
 def test_one_family_sees_nothing_of_the_other():
-    """Once draining one IPv6 member moved 846 of 2,000 IPv4 clients."""
+    """Earlier code moved 846 of 2,000 IPv4 clients when one IPv6 member was drained."""
     members = tuple(make_member(number, version=4 if number < 6 else 6) for number in range(10))
     pool = make_pool(*members)
     drained = with_members(pool, tuple(replace(m, weight=0) if m.ordinal == 8 else m for m in members))
@@ -301,7 +303,7 @@ def test_who_drains_while_another_comes_has_its_home_when_it_is_back():
 
 @given(members=weights, data=st.data())
 def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[int, int], data: st.DataObject):
-    """The comers weigh what those that go have weighed: the dues are what they were, but for who is rounded up."""
+    """New members have the weights of the removed ones, so the shares are the same, except for rounding."""
     gone = data.draw(st.sets(st.sampled_from(sorted(members)), max_size=len(members) - 1))
     table = deal(EMPTY, {}, members)
     after = {(member + 100 if member in gone else member): weight for member, weight in members.items()}
@@ -310,7 +312,7 @@ def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[i
 
 
 def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_were():
-    """As written and read by the version before each family had its own table; also once it is written anew."""
+    """The document is in the format of a release with one table for both families; it is also written back."""
     shared = (4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 0, 4, 1, 4)
     shared += (4, 1, 0, 2, 2, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4)
     four = [make_member(number, weight) for number, weight in enumerate((1, 2, 1))]
@@ -337,14 +339,14 @@ def test_large_pools_change_in_bounded_work(count: int):
 
 
 def test_more_members_than_slots_are_not_dealt_at_all():
-    """No compiler takes them: a request that will be refused keeps nobody else waiting."""
+    """Compilers refuse such pools, and a request that will be refused must not delay other requests."""
     full = deal(EMPTY, {}, equal(LARGEST))
     assert deal(full, equal(LARGEST), equal(1000)).ranks == ()
     assert len(deal(full, equal(LARGEST), equal(LARGEST - 1)).ranks[0]) == LARGEST
 
 
 def test_half_of_the_members_of_a_full_table_are_others():
-    """Each member has one slot: who stays keeps it, who comes gets that of one who went."""
+    """Each member has one slot: a member that stays keeps it, and a new one gets that of a removed one."""
     before, after = equal(LARGEST), dict.fromkeys(range(LARGEST // 2, 3 * LARGEST // 2), 1)
     table = deal(EMPTY, {}, before)
     turned = slots(deal(table, before, after))
@@ -354,7 +356,7 @@ def test_half_of_the_members_of_a_full_table_are_others():
 
 
 def test_a_pool_that_has_grown_too_large_begins_anew_when_it_is_smaller_again():
-    """In between no compiler has taken it, so nobody had connections by it."""
+    """No compiler accepted the pool in between, so it had no connections to preserve."""
     large = deal(deal(EMPTY, {}, equal(LARGEST)), equal(LARGEST), equal(1000))
     small = deal(large, equal(1000), equal(LARGEST))
     assert small == deal(EMPTY, {}, equal(LARGEST))

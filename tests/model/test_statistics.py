@@ -1,4 +1,4 @@
-"""Whose it is that a node has counted for an address and a port."""
+"""Assignment of a node's counters for an address and port to a listener."""
 
 import pytest
 

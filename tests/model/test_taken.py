@@ -1,4 +1,4 @@
-"""Free addresses: the one that a walk would find, at a price that does not depend on what is taken."""
+"""Free addresses: the result of a linear search, at a cost that is independent of the number of allocations."""
 
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from random import Random
@@ -16,7 +16,7 @@ def pool(first: str, last: str) -> AllocationPool:
 
 
 def walked(gone: set[IPAddress], pools: list[AllocationPool], seed: str) -> IPAddress | None:
-    """The first free one from where the seed says, address by address."""
+    """Return the first free address from the position given by the seed, by linear search."""
     for each in pools:
         size = int(each.end) - int(each.start) + 1
         for step in range(size):
@@ -28,7 +28,7 @@ def walked(gone: set[IPAddress], pools: list[AllocationPool], seed: str) -> IPAd
 
 @pytest.mark.parametrize("cidr", [ip_network("10.0.0.0/21"), ip_network("fd00::/117"), ip_network("0.0.0.0/23")])
 def test_it_is_the_address_that_a_walk_would_find(cidr: IPNetwork):
-    """Through a subnet that fills up and empties again, with pools that have holes."""
+    """The subnet fills up and empties again; its pools have gaps."""
     random, taken, gone = Random(1), Map(), set[IPAddress]()
     first = cidr.network_address
     pools = [
@@ -56,14 +56,14 @@ def test_addresses_that_are_not_wanted_are_left_out():
 
 
 def test_families_are_apart():
-    """`::a00:1` and `10.0.0.1` are the same number."""
+    """`::a00:1` and `10.0.0.1` are the same integer."""
     taken = with_addresses(Map(), "n", [ip_address("::a00:1")])
     assert free_address(taken, "n", [pool("10.0.0.1", "10.0.0.1")], "a") == ip_address("10.0.0.1")
     assert free_address(taken, "n", [pool("::a00:1", "::a00:1")], "a") is None
 
 
 class Counting:
-    """A map that counts what is read of it."""
+    """Map that counts its reads."""
 
     def __init__(self, found: Taken) -> None:
         self.found, self.reads = found, 0
@@ -75,7 +75,7 @@ class Counting:
 
 @pytest.mark.parametrize("cidr", [IPv4Network("10.0.0.0/8"), IPv6Network("fd00::/64")])
 def test_a_search_costs_as_little_in_a_crowd(cidr: IPNetwork):
-    """70,000 addresses in a row are taken; the next free one is found in some twenty looks."""
+    """70,000 consecutive addresses are allocated; the next free one is found in about twenty reads."""
     first = cidr.network_address
     crowd = with_addresses(Map(), "n", (first + step for step in range(70_000)))
     counted = Counting(crowd)

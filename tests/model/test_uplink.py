@@ -1,4 +1,4 @@
-"""Which router's gateway has VIPs on an external network, and what becomes of them without it."""
+"""Router gateways that serve VIPs on an external network, and VIPs whose gateway is gone."""
 
 from fairlead.compilers.ovn import compile_owner
 from fairlead.model.affected import affected
@@ -61,7 +61,7 @@ def test_nobody_elses():
 
 
 def test_without_the_gateway_there_are_no_rows_and_members_do_not_answer():
-    """Rules refuse to take it away; whatever has done so is seen in the status, and nothing is left behind."""
+    """Rules refuse to remove the gateway; if it is gone anyway, the status shows it and no rows remain."""
     web = WEB.format("at=r1", "a/10.0.0.11:80")
     before, after = made(WORLD, web), made(WORLD.replace(" gateway:public=203.0.113.10", ""), web)
     owner = Owner(Kind.LOAD_BALANCER, "web")
@@ -91,8 +91,8 @@ def operating(snapshot: Snapshot) -> OperatingStatus:
 
 
 def test_each_place_counts_for_the_listener():
-    """A switch of a client inside, the router for those outside, and the network that the address is of; another router
-    on the uplink counts for nobody."""
+    """Traffic counts on the client's switch, on the router for outside clients, and on the VIP's network; another
+    router on the uplink counts for no listener."""
     snapshot = made(WORLD, WEB.format("at=r1", "a/10.0.0.11:80"))
     address = snapshot.load_balancers["web"].vip.address
     service = CountedService(place=Datapath(1), transport=Transport.TCP, address=address, port=80)

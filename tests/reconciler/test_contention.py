@@ -1,4 +1,4 @@
-"""A row that somebody else changes back: at once a few times, then more and more seldom, and forgotten when quiet."""
+"""Write conflicts on a row: immediate repairs at first, then growing delays, which reset after a quiet period."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")
 
 
 def fight(contention: Contention, rounds: int, now: float = 0.0) -> list[float]:
-    """Somebody changes it, it is put right after the pause, somebody changes it at once."""
+    """Run rounds in which another writer immediately changes the row after each repair; return the delays."""
     pauses = []
     for _ in range(rounds):
         pauses.append(contention.notice(A, now))
@@ -77,7 +77,7 @@ def test_who_looks_on_counts_what_another_server_puts_right_but_not_what_it_appl
 
 
 def test_health_that_flaps_is_no_fight_for_a_server_that_looks_on():
-    """It changes no generation: this server wants other rows first, and then the other one has written them."""
+    """Flapping changes no generation: this server computes other rows first, and then the other server writes them."""
     contention = Contention()
     for _ in range(50):
         contention.differs(A, 1)

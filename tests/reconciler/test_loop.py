@@ -1,4 +1,4 @@
-"""The loop, where a story cannot reach it: news in the middle of an apply, the brake, what a standby does."""
+"""The reconciler loop beyond cases: updates during an apply, the mass-deletion guard, and standby servers."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ NET = Owner(Kind.NETWORK, "net1")
 
 
 class MeddledDriver(FakeDriver):
-    """Somebody removes the row in the moment in which it is written, and the driver says so."""
+    """Driver in which another client removes the row during its write, and which reports that."""
 
     def __init__(self) -> None:
         super().__init__(references)
@@ -58,7 +58,7 @@ async def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
 
 
 async def test_others_are_served_while_an_owner_is_compiled():
-    """A change that comes meanwhile is not lost: the owner is compiled once more, from what is true then."""
+    """A change during compilation is not lost: the owner is compiled again from the newer model."""
 
     async def run() -> None:
         driver, models = FakeDriver(references), [STATE.snapshot()]
@@ -115,7 +115,7 @@ async def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
     assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
     del driver.rows[asked]
     reconciler.read_again(asked)
-    for _ in range(2 * (MANY + 1)):  # as many as may be left over
+    for _ in range(2 * (MANY + 1)):  # the maximum number of repeated owners
         await reconciler.step()
     assert asked in driver.rows
 
@@ -125,7 +125,7 @@ def _renamed(document, identity):
 
 
 async def test_the_brake_holds_back_deletions_only():
-    """After a restart everything that is right is known to be right, and what is missing is made."""
+    """After a restart, correct rows are recognised and missing rows are created."""
 
     nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
     driver = FakeDriver(references)
@@ -177,7 +177,7 @@ async def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
 
 
 class PacedDriver(FakeDriver):
-    """Its rows of load balancers have their time."""
+    """Driver that delays rows of load balancers."""
 
     wait = 3.0
 
@@ -213,7 +213,7 @@ async def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_
 
 
 class KeepingDriver(FakeDriver):
-    """What it has no time for comes by itself, if nobody says before that it is not wanted."""
+    """Driver that applies postponed rows by itself, unless they are withdrawn before."""
 
     def __init__(self, *known: Any) -> None:
         super().__init__(*known)
@@ -242,7 +242,7 @@ async def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more(
 
 
 async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
-    """A typing mistake in the path of the store must not be the end of everybody's traffic."""
+    """A typing error in the store's path must not delete every tenant's rows."""
 
     driver = FakeDriver(references)
     before = make(driver, STATE.snapshot())
@@ -259,7 +259,7 @@ async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
 
 
 class Ticking:
-    """A clock on which every look at the time takes three milliseconds."""
+    """Clock that advances by three milliseconds at each read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -289,7 +289,7 @@ async def test_a_change_is_applied_while_a_resync_looks_at_many():
     assert not looking.done()
     assert gone not in driver.rows
     assert Owner(Kind.NETWORK, "new") in driver.rows
-    assert await looking == 1  # the lost one: what was changed meanwhile is no finding
+    assert await looking == 1  # the lost row; rows changed during the resync do not count
     assert reconciler.statistics.resync_changes == 1
     while await reconciler.step():
         pass
@@ -338,7 +338,7 @@ async def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
 
 
 async def test_the_brake_knows_what_was_deleted_on_purpose():
-    """Rows of what a store deleted before it was killed go; those of what it never had stay."""
+    """Rows of objects that the store deleted before a crash are removed; rows of unknown objects stay."""
 
     async def run() -> None:
         nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
@@ -387,7 +387,7 @@ async def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails
 
 
 async def test_who_stops_waiting_for_an_owner_leaves_nothing():
-    """A deleted owner has no more news, and a request may have begun to wait for it a moment later."""
+    """A deleted owner has no further outcome; a request may have started to wait for it after the deletion."""
     reconciler = make(FakeDriver(references), STATE.snapshot())
     for number in range(100):
         waiting = [asyncio.create_task(reconciler.news(Owner(Kind.NETWORK, f"gone{number}"), 1)) for _ in range(2)]
@@ -416,7 +416,7 @@ async def test_an_owner_that_nothing_comes_of_is_stalled():
 
 
 async def test_what_happens_between_two_resyncs_is_not_kept():
-    """With much coming and going, an hour of it would be a hundred megabytes."""
+    """An hour of many creations and deletions would otherwise take a hundred megabytes."""
 
     many = apply_changes(
         Snapshot(),
@@ -433,7 +433,7 @@ async def test_what_happens_between_two_resyncs_is_not_kept():
 
 @pytest.mark.virtual_clock
 async def test_a_reconciler_that_rests_is_woken_by_a_dirty_owner():
-    """In the moment in which it is marked: nothing is left to a timer."""
+    """The wakeup is immediate and does not depend on a timer."""
     driver = FakeDriver(references)
     reconciler = make(driver, STATE.snapshot())
     running = asyncio.create_task(reconciler.run())

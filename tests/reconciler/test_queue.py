@@ -1,4 +1,4 @@
-"""The queue: once each, first come first served, and a failure keeps nobody else waiting."""
+"""The work queue: each owner once, first come first served, and failures do not delay other owners."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def test_one_of_few_does_not_wait_for_many_nor_many_for_one_after_the_other():
     queue.add(many, 0.0)
     few = [Owner(Kind.LOAD_BALANCER, f"x{number}") for number in range(4)]
     for each in few:
-        queue.add([each, many[-1]], 1.0)  # who waits already keeps its place
+        queue.add([each, many[-1]], 1.0)  # a queued owner keeps its place
     assert (len(queue), queue.oldest(), queue.unsettled()) == (10 * MANY + 4, 0.0, 0.0)
     found = [queue.pop(1.0) for _ in range(8)]
     assert found == [few[0], many[0], few[1], many[1], few[2], many[2], few[3], many[3]]
@@ -76,7 +76,7 @@ def test_the_dataplane_that_comes_back_ends_every_back_off():
 
 
 def test_what_fails_for_hours_is_still_tried_again():
-    """Doubled without an end, the wait would be too large a number after 1,024 failures: an hour and a half."""
+    """Unbounded doubling would overflow after 1,024 failures, which is an hour and a half."""
     queue, now = Queue(), 0.0
     queue.add([A], now)
     for _ in range(3000):
@@ -122,7 +122,7 @@ def test_what_came_to_nothing_together_is_next_and_waits_since_then():
 
 
 def test_tenants_take_turns() -> None:
-    """A tenant that comes while another one has a thousand owners waits for one of these at most."""
+    """A new tenant waits for at most one owner of a tenant that has a thousand queued."""
     queue = Queue(tenant_of)
     queue.add([Owner(Kind.LOAD_BALANCER, f"large/{number}") for number in range(1000)], 0.0)
     for number in range(15):

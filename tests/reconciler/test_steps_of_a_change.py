@@ -1,6 +1,6 @@
-"""One change of one load balancer costs the same, however many other load balancers there are.
+"""Cost of one change of one load balancer: independent of the number of other load balancers.
 
-Counted in steps of the product (harness.step_counter): what is affected, compilation, comparison, write.
+The unit is steps of product code (harness.step_counter): affected owners, compilation, diff, write.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ CHANGED = Owner(Kind.LOAD_BALANCER, "web0")
 
 
 class RowsOfOwners:
-    """A dataplane that looks at nothing but the owner: the strict fake checks references among all rows."""
+    """Dataplane that reads only the owner's rows; the strict fake checks references among all rows."""
 
     def __init__(self) -> None:
         self.rows: dict[Owner, Rows] = {}
@@ -56,7 +56,7 @@ def on_one_network(count: int, port: int) -> Iterator[str]:
 
 
 async def steps_of_a_change(layout: Callable[[int, int], Iterator[str]], count: int) -> int:
-    """Another port of a member of the first load balancer, twice: indexes are made at the first change."""
+    """Change the port of a member of the first load balancer twice, because the first change builds indexes."""
     before, after = (read_state("1", "\n".join(layout(count, port)), {}, {}) for port in (8080, 9090))
     current = before.snapshot()
     driver = RowsOfOwners()
@@ -76,7 +76,7 @@ async def steps_of_a_change(layout: Callable[[int, int], Iterator[str]], count: 
     return taken
 
 
-@pytest.mark.max_steps(10_000_000)  # the test itself makes the load balancers
+@pytest.mark.max_steps(10_000_000)  # the test itself creates the load balancers
 @pytest.mark.parametrize("layout", [on_own_networks, on_one_network])
 async def test_one_change(layout: Callable[[int, int], Iterator[str]]):
     few, many = await steps_of_a_change(layout, FEW), await steps_of_a_change(layout, MANY)

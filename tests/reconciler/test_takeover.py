@@ -1,4 +1,4 @@
-"""Who stands by takes over from one that does not write, and from nobody who does."""
+"""Failover: a standby takes over from a leader that does not write, and never from one that does."""
 
 import asyncio
 from itertools import pairwise
@@ -35,7 +35,7 @@ def test_patience_grows_with_each_takeover_and_is_small_again_after_long_peace()
 
 
 class SecondDriver(FakeDriver):
-    """Another server has the lock until it is taken."""
+    """Driver whose lock another server holds until it is stolen."""
 
     def __init__(self) -> None:
         super().__init__(references)
@@ -58,7 +58,7 @@ class SecondDriver(FakeDriver):
 
 
 class Services:
-    """A server on a clock of its own."""
+    """A server with its own clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -71,7 +71,7 @@ class Services:
         return self.knows
 
     async def look(self, now: float) -> None:
-        """What the two tasks of a server do at this moment."""
+        """Run the two tasks of a server at this time."""
         self.now = now
         self.reconciler.retry_now()
         while await self.reconciler.step():
@@ -109,7 +109,7 @@ async def test_a_writer_that_writes_anything_is_left_alone(services: Services):
 
 
 async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
-    """Its clock has moved, and what was written for it meanwhile is still in its socket."""
+    """The server's clock has moved, and older updates are still in its socket."""
 
     services.reconciler.mark([NET])
     await services.look(0.0)
@@ -119,7 +119,7 @@ async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(service
 
 
 async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
-    """Both would take it from each other for as long as the row cannot be written."""
+    """Otherwise both servers would steal the lock from each other while the row cannot be written."""
 
     services.driver.has_lock = services.driver.failing = True
     services.reconciler.mark([NET])
@@ -131,14 +131,14 @@ async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(s
 
 
 async def test_what_others_change_back_is_no_reason_either(services: Services):
-    """The server that writes waits before it puts it right again: that is not a frozen one."""
+    """The leader delays the repair of a contested row, so it is not frozen."""
 
     services.driver.rows = {
         owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
     }
     await services.reconciler.resync()
     right = dict(compile_owner(STATE.snapshot(), NET))
-    for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
+    for second in range(FREE_REPAIRS):  # drift, repaired by the other server
         services.driver.rows.pop(NET, None)
         services.reconciler.note_foreign_change(NET)
         await services.look(second + 0.1)
@@ -153,7 +153,7 @@ async def test_what_others_change_back_is_no_reason_either(services: Services):
 
 
 async def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
-    """Cut off from the store, or from what probes say, it would put back what was right yesterday."""
+    """A server without the store's or the probes' current state would restore stale rows."""
 
     services.knows = False
     services.reconciler.mark([NET])

@@ -1,4 +1,4 @@
-"""Where projects are apart they take turns: what one asks for delays another by one owner, however much it is."""
+"""Fairness between projects: one project's work delays another's by at most one owner."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from harness.balancer import some_balancer
 
 LARGE, SMALL = 300, Owner(Kind.LOAD_BALANCER, "small")
 MOST_BETWEEN = 2
-"""Owners that are worked on between another project's change and its turn: the one at work, and the next."""
+"""Maximum number of owners processed between another project's change and its turn: the current one and the next."""
 
 
 def owner(number: int) -> Owner:

@@ -1,4 +1,4 @@
-"""Owners that a dataplane takes together: one transaction of many, and the same promises as one by one."""
+"""Batches: one transaction of many owners, with the same guarantees as single applies."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ MADE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Driver(FakeBulkDriver):
-    """Remembers of which owners each transaction was, and refuses those of some."""
+    """Driver that records the owners of each transaction, and rejects some owners."""
 
     def __init__(self) -> None:
         super().__init__(references)
@@ -87,7 +87,7 @@ class World:
         await self.rest()
 
 
-@pytest.mark.max_steps(10_000_000)  # the strict fake looks through all rows for each owner of a transaction
+@pytest.mark.max_steps(10_000_000)  # the strict fake scans all rows for each owner of a transaction
 async def test_many_are_read_and_applied_together() -> None:
     world = World(MOST_TOGETHER + 30)
     await world.fill()
@@ -183,7 +183,7 @@ async def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_t
 
 
 async def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_what_was_before() -> None:
-    """Nothing would be found to do for them, and nobody would look at them again."""
+    """With the old model no difference would be found, and no later pass would visit the owner."""
 
     async def run() -> None:
         world = World(30)
@@ -247,7 +247,7 @@ async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> No
 
 
 async def test_doors_are_served_while_many_are_compiled() -> None:
-    """Each compiles quickly, and all together take long."""
+    """One compilation is quick; all of them together take long."""
 
     async def run() -> None:
         world, served = World(100), asyncio.Event()
@@ -325,7 +325,7 @@ async def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_what_a_look_at_everything_found_is_applied_in_the_order_in_which_it_refers() -> None:
-    """Who is left over at its end does not come first."""
+    """Owners left over from the resync do not jump the queue."""
 
     world = World(110)
     assert await world.reconciler.resync() == 110
