@@ -36,11 +36,11 @@ LONGEST_FIRST = (
     "test_image",
     "test_three_hosts",
 )
-"""Files that take a minute or more: started last, one of them would keep the other workers waiting."""
+"""Files that take a minute or more: started last, one of them would delay the end of the run."""
 
 
 PURE = ("cases", "changes", "compilers", "dataplane", "model", "native", "reconciler", "toy", "haproxy/test_stories.py")
-"""Folders of tests, and a module; those directly in this folder are pure as well."""
+"""Folders of pure tests, and a module; modules directly in tests/ are pure as well."""
 END_TO_END = ("lab", "keystone", "barbican")
 ALONE = ("conformance", "fuzz", "ha", "neutron_lab", "package", "siege")
 """Folders of end-to-end tests, and of those that only a part of `make test-all` runs; the marks of both are below."""
@@ -50,7 +50,7 @@ LONG_MARKS = {"lab", "client", "slow"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What the Makefile selects by: `pure`, `end_to_end` and `alone`."""
+    """Add the marks by which the Makefile selects: `pure`, `end_to_end` and `alone`."""
     path = item.path.relative_to(Path(__file__).parent)
     folder = path.parts[0]
     marks = {mark.name for mark in item.iter_markers()}
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tests and what they import live to the end: garbage collection of them took a fifth of the time."""
+    """Freeze imported modules and tests, which live to the end: collecting them took a fifth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -88,7 +88,8 @@ def _virtual_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(autouse=True)
 def _steps_are_bounded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test makes the product hold its event loop: `max_steps(N)` gives a test another bound, with the reason."""
+    """Check that no test blocks the product's event loop: `max_steps(N)` sets another bound for a test, with the
+    reason."""
     bound = max_steps_of(request.path)
     if (marker := request.node.get_closest_marker("max_steps")) is not None:
         bound = marker.args[0]

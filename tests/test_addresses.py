@@ -1,4 +1,4 @@
-"""Addresses are found in what programs print."""
+"""Addresses in the output of programs."""
 
 import pytest
 

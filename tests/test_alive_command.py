@@ -1,4 +1,4 @@
-"""`fairlead alive` asks the server of this machine's configuration, wherever that listens."""
+"""`fairlead alive` queries the server of this machine's configuration, at any listen address."""
 
 import ssl
 import threading
@@ -16,7 +16,7 @@ from harness.ports import free_port
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Alive, and not ready."""
+    """Server that is alive, but not ready."""
 
     def do_GET(self) -> None:
         status, said = {"/healthz": (200, b"well\n")}.get(self.path, (503, b"not ready: OVN is away\n"))
@@ -26,7 +26,7 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(said)
 
     def log_message(self, *_: object) -> None:
-        """Not into the tests' output."""
+        """Drop the log."""
 
 
 class OnSocket(UnixStreamServer):
@@ -59,7 +59,7 @@ def test_it_asks_where_the_configuration_says(
     monkeypatch.setenv("FAIRLEAD_SERVER_LISTEN", listen)
     server = OnSocket(f"{tmp_path}/it.socket", Answers) if kind == "unix" else HTTPServer(("127.0.0.1", port), Answers)
     if kind in ("https", "everywhere"):
-        issued = Authority().issue("elsewhere.example")  # it is for the name that callers use
+        issued = Authority().issue("elsewhere.example")  # valid for the name that callers use
         (tmp_path / "it.pem").write_text(issued.whole)
         (tmp_path / "users").write_text("")
         for name, path in (("TLS_CERTIFICATE", "it.pem"), ("TLS_KEY", "it.pem"), ("PASSWORD_FILE", "users")):

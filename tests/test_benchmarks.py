@@ -1,4 +1,4 @@
-"""The benchmarks go on to fit what they measure: nobody runs them for weeks."""
+"""The benchmarks stay in step with the measured code, because they run rarely."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`fairlead chassis`, and how a node becomes one that is known by its own command."""
+"""`fairlead chassis`, and enrolment by the node's own command."""
 
 import asyncio
 import json
@@ -123,10 +123,10 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def ran(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The exit code, and what was printed."""
+    """Return the exit code and the output."""
     try:
         code = cli.main(["chassis", *words, "--url", url])
-    except SystemExit as error:  # of argparse
+    except SystemExit as error:  # raised by argparse
         code = int(error.code or 0)
     told = capsys.readouterr()
     return code, told.out, told.err

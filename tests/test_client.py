@@ -1,4 +1,4 @@
-"""How our own programs speak to a server: what they send, and what they say when it goes wrong."""
+"""The HTTP client of Fairlead's own programs: requests, and errors."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from fairlead.client import MAX_RETRY_AFTER, Server, ServerError, is_url
 
 @dataclass
 class There:
-    """A server that answers what it is told to, and keeps what came."""
+    """Server with prepared responses, which records requests."""
 
     url: str
     status: int = 200

@@ -1,4 +1,4 @@
-"""The contracts between rooms are more than words: an import that breaks one is found."""
+"""Import contracts between packages: an import that violates one is found."""
 
 import os
 import re
@@ -71,7 +71,7 @@ PLANTS = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """By contract: what is said of it, when all of them are planted in one copy of the source."""
+    """Return the report of each broken contract, after all violations are planted in one copy of the source."""
     folder = tmp_path_factory.mktemp("planted")
     copy = folder / "fairlead"
     shutil.copytree(Path(str(fairlead.__file__)).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -89,7 +89,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize(("file", "line", "contract"), PLANTS.values(), ids=list(PLANTS))
 def test_a_planted_import_breaks_a_contract(told: dict[str, str], file: str, line: str, contract: str) -> None:
-    """It is named, or the module that nobody has declared is."""
+    """The report names the import, or the undeclared module."""
     (said,) = (text for title, text in told.items() if contract in title)
     module = "fairlead." + file.removesuffix(".py").replace("/", ".")
     imported = line.removeprefix("import ")

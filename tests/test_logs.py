@@ -1,4 +1,4 @@
-"""A log line as a program reads it."""
+"""Log lines as a program reads them."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def test_an_exception_is_in_its_record():
 
 
 def test_what_callers_chose_is_one_line_and_not_too_long():
-    """Neither an end of the line nor what moves a cursor or turns text round, in either format."""
+    """Neither format lets a line end, a cursor movement or a text direction mark through."""
     chosen = "x\n2026-01-01 00:00:00 INFO all is well\x1b[2J\x9b2J\u202egnp\u2028\udcff" + "a" * 10_000
     try:
         raise ValueError(chosen)

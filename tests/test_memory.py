@@ -1,4 +1,4 @@
-"""Memory of a server: a load balancer that was made and deleted leaves nothing behind."""
+"""Memory of a server: a deleted load balancer leaves nothing behind."""
 
 import gc
 from dataclasses import replace
@@ -38,7 +38,7 @@ def named(number: int) -> LoadBalancer:
 
 
 def in_memory() -> list[str]:
-    """The load balancers of `named` that something still refers to."""
+    """Return the load balancers of `named` that are still referenced."""
     gc.collect()
     return [each.id for each in gc.get_objects() if isinstance(each, LoadBalancer) and each.id.startswith("fleeting")]
 
@@ -95,7 +95,7 @@ async def test_a_server_keeps_nothing_of_deleted_load_balancers_for_its_agents(t
     at_once(model.observe(CHASSIS, {"one": one}))
     agent = Listener(channel, Slice("one"))
     for number in range(STORED_CYCLES):
-        agent.slice.cursor = ""  # it is told everything
+        agent.slice.cursor = ""  # it receives everything
         agent.listen()
         web, owner = named(number), Owner(Kind.LOAD_BALANCER, f"fleeting{number}")
         await model.write(lambda _, web=web: Changes(puts=(web,)))
@@ -107,6 +107,6 @@ async def test_a_server_keeps_nothing_of_deleted_load_balancers_for_its_agents(t
             channel.end("one")
         await model.write(lambda _, owner=owner: Changes(deletes=(owner,)))
     await eventually(lambda: not channel.writing)
-    del web, agent  # they have documents of their own
+    del web, agent  # their own documents would be counted
     assert ([], 0) == (in_memory(), sum(each.kind is Kind.LOAD_BALANCER for each in channel._texts._texts))
     await store.close()

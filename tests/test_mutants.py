@@ -1,4 +1,4 @@
-"""A planted bug must have its place in the sources: those whose text has moved would be noticed late."""
+"""Planted bugs: each must match the sources, because a mismatch would be noticed late."""
 
 import importlib
 import sys
@@ -36,7 +36,7 @@ def test_every_text_is_found_once():
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Nobody imported it before."""
+    """Import a module that was never imported before."""
     (tmp_path / "planted_toy.py").write_text(TOY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "planted_toy", raising=False)

@@ -1,4 +1,4 @@
-"""The files that operators of plain hosts are given are those of the lab: what `./render` writes, its hosts read."""
+"""Example files for operators of plain hosts equal the lab's: the output of `./render` is what its hosts read."""
 
 import subprocess
 from pathlib import Path

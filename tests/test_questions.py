@@ -1,4 +1,4 @@
-"""A question to a server has an end, whatever the server does."""
+"""Requests to a server time out, whatever the server does."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], 
 
 
 async def answered(raw: bytes, *, ends: bool = True) -> Answer:
-    """What comes of these bytes."""
+    """Return the result of these bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -35,7 +35,7 @@ async def answered(raw: bytes, *, ends: bool = True) -> Answer:
             if not ends:
                 await reader.read()
         except ConnectionError:
-            pass  # who asked has heard enough
+            pass  # the client closed the connection
         finally:
             writer.transport.abort() if len(raw) > LARGEST_ANSWER else writer.close()
 

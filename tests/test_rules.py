@@ -1,4 +1,4 @@
-"""All tests keep the rules of tests/harness/rules.py, and these find what they name."""
+"""All tests follow the rules of tests/harness/rules.py, and each rule finds a violation."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""The scripts behind the Makefile: durations of targets, the parts of `make test-all`, tests that fail by chance."""
+"""Scripts behind the Makefile: durations of targets, parts of `make test-all`, and flaky tests."""
 
 import importlib
 import json
@@ -21,7 +21,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def timed(tmp_path: Path) -> Path:
-    """A copy of the script. Its rows stay apart from those of the run that executes this test."""
+    """Copy the script, so that its records stay apart from those of the run that executes this test."""
     (tmp_path / "scripts").mkdir()
     copy = tmp_path / "scripts" / "timed"
     copy.write_text((SCRIPTS / "timed").read_text())
@@ -59,7 +59,7 @@ if os.fork() == 0:
 
 
 def test_processor_time_of_a_daemon_counts(timed: Path, tmp_path: Path):
-    """Its parent ends before it does. The row has what the daemon used by its own account, or more."""
+    """The daemon outlives its parent. The record has at least the CPU time that the daemon measured itself."""
     done = tmp_path / "done"
     command = '"$1" -c "$2" "$3"; until [ -e "$3" ]; do sleep 0.1; done'
     assert run(timed, "daemon", "sh", "-c", command, "sh", sys.executable, DAEMON, str(done)).returncode == 0
@@ -117,7 +117,7 @@ def test_modules_that_wait_for_something(flaky: ModuleType):
 def test_rounds_go_on_where_they_were_ended(
     flaky: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The module b fails in its second run. A module that ran before the interruption does not run twice."""
+    """Module b fails in its second run. A module that ran before the interruption does not run twice."""
     ran: list[str] = []
 
     def run_module(module: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where the server listens."""
+"""Listeners and start of the server."""
 
 import asyncio
 import socket
@@ -60,7 +60,7 @@ def test_an_address_in_use_is_named():
 
 
 def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
-    """What it meant could only be guessed, and every row of theirs with it."""
+    """The meaning of a removed name, and all rows of its load balancers, could only be guessed."""
     whole = some_balancer("0", "p")
     balancers = [replace(whole, id=str(number), provider=name) for number, name in enumerate(("gold", "ovn", "gold"))]
     snapshot = Snapshot(load_balancers=Map({each.id: each for each in balancers}))
@@ -121,7 +121,7 @@ async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tm
 
 
 class UnreadableModel(Model):
-    """Its store cannot be read the first time."""
+    """Model whose store is unreadable at the first attempt."""
 
     reads = 0
 
@@ -133,7 +133,7 @@ class UnreadableModel(Model):
 
 
 async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Who takes over must know what the last one stored; the next look would be an hour later."""
+    """A new leader needs the latest stored state; the next resync would be an hour later."""
     monkeypatch.setattr("fairlead.server.central.STORE_PAUSE", 0.01)
 
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -146,7 +146,7 @@ async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: 
 
 
 class BrokenModel(Model):
-    """A mistake of Fairlead's own, the first time."""
+    """Model with an internal error at the first attempt."""
 
     reads = 0
 
@@ -158,7 +158,7 @@ class BrokenModel(Model):
 
 
 async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
-    """After the pause of a task that begins again, and without waiting once more for what is observed."""
+    """The resync is repeated after the task's restart delay, without a second wait for observed facts."""
     first_hears = 0
 
     async def first_hear() -> None:
@@ -178,7 +178,7 @@ async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_p
 
 
 def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    """The largest first, and of many the number of the rest."""
+    """The largest come first, and the rest is summarised by number."""
     servers = {ProxyPlace(f"net{number}", "demo"): 10 + number for number in range(MAX_LOGGED + 5)}
     snapshot = Snapshot(proxy_servers=Map(servers))
     log_large_proxies(snapshot, 12)
@@ -194,7 +194,7 @@ def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0"])
 async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen: str):
-    """Of several segments the last one would wait for the client's acknowledgement (TCP_NODELAY, tcp(7))."""
+    """With several segments the last one would wait for the client's ACK (TCP_NODELAY, tcp(7))."""
     with open_socket(listen) as listener:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()
@@ -216,11 +216,11 @@ async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen:
 
 
 async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application for connections on which no request is sent."""
+    """Application for connections on which no request is sent."""
 
 
 async def test_a_client_that_is_dropped_before_its_handshake_begins_is_forgotten() -> None:
-    """Else it counted among those that may be connected, for as long as the server runs."""
+    """Otherwise the client would count against the connection limit for as long as the server runs."""
     with open_socket("127.0.0.1:0") as listener, socket.socket() as client:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()

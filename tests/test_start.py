@@ -1,6 +1,6 @@
-"""A whole server and a whole agent, as processes, each from its file of options: they begin, serve, and end.
+"""A complete server and a complete agent as processes, each with its option file: start, service, stop.
 
-Whatever is tested in parts besides: a name that the start alone imports, or a part that it forgets, is seen here.
+The tests find an import that only the start needs, and a part that the start omits.
 """
 
 import sqlite3
@@ -28,7 +28,7 @@ def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
 
 
 async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
-    """OVN is away: the doors are open nevertheless."""
+    """The APIs are available although OVN is down."""
     where, for_nodes, for_lxd = (f"127.0.0.1:{free_port()}" for _ in range(3))
     options = write_options(
         tmp_path / "fairlead.toml",
@@ -58,7 +58,7 @@ async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: 
 
 
 async def come_in(token: str, folder: Path) -> None:
-    """By the ways that are not for tenants: each knows who calls, or that it does not."""
+    """Call the listeners that are not for tenants: each identifies or rejects its caller."""
     identity = await enrol(read_token(token), folder / "one.pem")
     assert identity.chassis == "one"
     for remote, path, key in (

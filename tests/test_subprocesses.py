@@ -1,4 +1,4 @@
-"""Children of an event loop end with all that they have."""
+"""Child processes of an event loop end with all of their pipes."""
 
 import asyncio
 import gc
@@ -11,7 +11,8 @@ from fairlead.subprocesses import kill
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_no_pipe_is_left_to_a_loop_that_has_ended(capfd: pytest.CaptureFixture[str], ended: bool) -> None:
-    """Its interpreter would print a traceback for each child. `ended`: by itself, before it is killed."""
+    """The interpreter would print a traceback for each child. `ended`: the child exits by itself, before it is
+    killed."""
 
     async def work() -> None:
         pipe = asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""What a supervisor hears, and that nobody is told anything where there is none."""
+"""Notifications to a supervisor, and none without one."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def test_for_whom_the_sign_of_life_is(monkeypatch: pytest.MonkeyPatch, asked: st
 
 @pytest.mark.virtual_clock
 async def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """At 0, 30, ... and 270 seconds."""
+    """The notifications come at 0, 30, ... and 270 seconds."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
         hears.bind(f"{tmp_path}/notify")
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
@@ -64,7 +64,7 @@ async def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.mark.parametrize("name", ["agent", "server"])
 def test_systemd_begins_it_again_at_once_however_often_it_ends(name: str):
-    """While none runs, no change reaches a host. By default systemd gives up after five starts in ten seconds."""
+    """Without an agent, no change reaches a host. By default systemd stops after five starts in ten seconds."""
     unit = ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(Path(__file__).parents[1] / "packaging" / "systemd" / f"fairlead-{name}.service")

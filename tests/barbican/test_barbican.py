@@ -1,4 +1,4 @@
-"""A real Barbican and a real Keystone: what a reference may name, who may name it, and what becomes of it."""
+"""Keys from a real Barbican with a real Keystone: valid references, access per user, and later changes."""
 
 import os
 import signal
@@ -48,22 +48,22 @@ class Place:
         return self.tokens["alice"]
 
     def whole(self, who: str = "alice") -> str:
-        """The bundle of PKCS#12 that is the usual way today."""
+        """Store a PKCS#12 bundle, the current format, and return its reference."""
         return self.barbican.binary(self.tokens[who], BUNDLE)
 
     def container(self, **more: str) -> str:
-        """The older way: each of them a secret."""
+        """Store a certificate container, the older format: each part is a secret of its own."""
         parts = {"certificate": WEB.pem, "private_key": key_pem(WEB.key), **more}
         return self.barbican.container(
             self.alice, **{name: self.barbican.text(self.alice, content) for name, content in parts.items()}
         )
 
     async def read(self, reference: str, who: str | None = "alice") -> Content:
-        """Read as a change of this user does; None: as the server reads it later, for nodes."""
+        """Read a key as this user's request does, or (None) as the server does later for nodes."""
         return await self.store().read(SHOP, reference, Asker(token=self.tokens[who]) if who else None)
 
     def store(self) -> keystore.Barbican:
-        """A new client of Barbican, with Fairlead's user."""
+        """Return a new Barbican client with Fairlead's service user."""
         user = ServiceUser(
             name="fairlead",
             password=password_of("fairlead"),
@@ -117,7 +117,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def web(place: Place) -> str:
-    """Alice's load balancer."""
+    """Create a load balancer as alice, and return its id."""
     network = place.good("alice", "POST", "/network/v2.0/networks", {"network": {}})["network"]["id"]
     subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
     place.good("alice", "POST", "/network/v2.0/subnets", {"subnet": subnet})
@@ -129,7 +129,8 @@ def web(place: Place) -> str:
 async def test_what_a_reference_may_name(place: Place):
     more = place.container(intermediates=CA.pem)
     locked = place.container(private_key=LOCKED, private_key_passphrase="secret")
-    pem, key, authority = (each.strip().encode() for each in (WEB.pem, key_pem(WEB.key), CA.pem))  # as Barbican does
+    # stripped, as by Barbican
+    pem, key, authority = (each.strip().encode() for each in (WEB.pem, key_pem(WEB.key), CA.pem))
     for reference, expected in {
         place.whole(): Content(material=BUNDLE),
         place.barbican.text(place.alice, WEB.whole): Content(material=WEB.whole.strip().encode()),
@@ -139,7 +140,7 @@ async def test_what_a_reference_may_name(place: Place):
         locked: Content(material=f"{WEB.pem}{LOCKED}".strip().encode(), phrase=b"secret"),
     }.items():
         assert expected == await place.read(reference)
-        assert expected == await place.read(reference, who=None)  # from now on without her
+        assert expected == await place.read(reference, who=None)  # later reads without her token
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ async def test_no_request_goes_where_a_reference_says(place: Place):
 
 
 async def test_of_others_nothing_is_read_whatever_our_user_may_read(place: Place):
-    """Our user may read what alice has named, and bob names it."""
+    """The service user may read alice's secret, but bob references it."""
     hers, container = place.whole(), place.container()
     for reference in (hers, container):
         await place.read(reference)
@@ -186,12 +187,12 @@ async def test_whoever_else_may_read_it_still_may(place: Place):
 
 
 async def test_who_may_read_and_not_let_read_is_told_what_to_do(place: Place):
-    """Bob may read it, by alice's word; that our user may is hers to say."""
+    """Alice's ACL lets bob read the secret; only she can also allow the service user."""
     reference = place.whole()
     acl = f"{reference.partition('/v1')[2]}/acl"
     users = [place.cloud.ids["bob"]]
     place.barbican.call(place.alice, "PUT", acl, {"read": {"users": users}})
-    assert NOTHING == await place.refused(reference, "bob")  # nobody but she sees who may
+    assert NOTHING == await place.refused(reference, "bob")  # only the owner sees the ACL
     place.barbican.call(place.alice, "PUT", acl, {"read": {"users": [*users, place.cloud.ids["fairlead"]]}})
     assert BUNDLE == (await place.read(reference, "bob")).material
 
@@ -202,7 +203,7 @@ async def test_what_is_gone_or_too_large_or_of_another_sort(place: Place):
     await place.read(gone)
     place.barbican.delete(place.alice, gone)
     assert NOTHING == await place.refused(gone) == await place.refused(gone, who=None)
-    large = "x" * 19_000  # of Barbican's 20,000
+    large = "x" * 19_000  # of Barbican's limit of 20,000
     parts = dict.fromkeys(("certificate", "intermediates", "private_key", "private_key_passphrase"), large)
     whole = await place.read(place.container(**parts))
     assert len(whole.material) < LARGEST
@@ -238,15 +239,14 @@ def test_a_listener_is_refused_in_octavias_words_or_made(place: Place, web: str)
         private_key=place.barbican.text(place.alice, key_pem(new_key())),
     )
     assert "does not fit" in place.listener("alice", 1002, web, default_tls_container_ref=broken).text
-    place.barbican.delete(place.alice, authority)  # what was named before may stay
+    place.barbican.delete(place.alice, authority)  # existing references may stay
     listener = made.json()["listener"]["id"]
     assert place.call("alice", "PUT", f"{LISTENERS}/{listener}", {"listener": {"name": "new"}}).status_code == 200
 
 
 def test_a_barbican_that_hangs_holds_up_nobody_else(place: Place, web: str):
-    """A request that names a key waits until Barbican's time is over. Meanwhile requests without keys are answered:
-    more than one, because the first may come before the request with the key.
-    """
+    """A request with a reference waits for Barbican's timeout. Requests without references are answered in that time:
+    at least two, because the first one may precede the request with the reference."""
     ours = place.whole()
     place.barbican.send(signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""A tenant's key in a real Barbican, curl and openssl on a lab's node: TLS ends at the node's own proxy."""
+"""A tenant's key in a real Barbican; curl and openssl on a lab node: TLS terminates at the node's own proxy."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ AGAIN = "for _ in $(seq 100); do curl -s -o /dev/null {words} -w '%{{http_code}}
 
 @dataclass
 class Tenant:
-    """Alice, with two machines that serve and one that asks."""
+    """Alice, with two server machines and one client machine."""
 
     place: Place
     authority: Path
     token: str
     subnets: dict[int, str] = field(default_factory=dict)
-    """Id of each IP version's."""
+    """IP version -> id of its subnet."""
 
     def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         return self.place.server.client.request(method, path, json=body, headers={"X-Auth-Token": self.token})
@@ -48,7 +48,7 @@ class Tenant:
         return answer.json() if answer.content else None
 
     def settle(self) -> None:
-        """Until what was asked for is there."""
+        """Wait until all pending changes are applied."""
         waiting = {"PENDING_CREATE", "PENDING_UPDATE"}
 
         def statuses() -> set[str]:
@@ -73,20 +73,20 @@ class Tenant:
         lab.wait_bound(*SERVERS, "asks")
 
     def stored(self, issued: Issued) -> str:
-        """As a container of parts, the usual way of the older clients."""
+        """Store the certificate as a container of parts, the format of older clients; return its reference."""
         secrets = self.place.barbican
         parts = {"certificate": issued.pem, "private_key": key_pem(issued.key), "intermediates": CA.pem}
         named = {name: secrets.text(self.token, text) for name, text in parts.items()}
         return secrets.container(self.token, **named)
 
     def words(self, vip: str, *more: str) -> list[str]:
-        """Of curl."""
+        """Return curl's arguments."""
         host = f"[{vip}]" if ":" in vip else vip
         where = ("--cacert", str(self.authority), "--connect-to", f"::{host}:", "https://web.example/")
         return ["-sS", "-m", CURL_SECONDS, *more, *where]
 
     def get(self, vip: str, *more: str) -> tuple[str, str, str]:
-        """The code, the version of HTTP before its dot, and who answered; all of it is empty if nobody does."""
+        """Return status code, major HTTP version and body of a response; empty strings without a response."""
         words = ["curl", "-w", "\n%{http_code} %{http_version}", *self.words(vip, *more)]
         try:
             *body, last = self.place.lab.exec("asks", words).strip().splitlines()
@@ -96,7 +96,7 @@ class Tenant:
         return code, version[0], "".join(body)
 
     def shown(self, vip: str, name: str) -> str:
-        """The certificate that a client is shown who asks for this name, as openssl says it."""
+        """Return subject and serial of the certificate for this server name, as openssl prints them."""
         host = f"[{vip}]" if ":" in vip else vip
         asked = f"openssl s_client -connect {host}:443 -servername {name} </dev/null 2>/dev/null"
         return self.place.lab.exec("asks", ["sh", "-c", f"{asked} | openssl x509 -noout -subject -serial"])
@@ -121,7 +121,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tenant: Tenant) -> Iterator[Served]:
-    """A listener of each IP version; by its Server Name Indication a client may ask for another certificate."""
+    """Yield a listener on both IP versions with an additional SNI certificate."""
     ports = {name: tenant.place.lab.workload(name).interfaces for name in SERVERS}
     members = [{"address": str(each.ip), "protocol_port": PORT} for each in (found[0] for found in ports.values())]
     listener = {
@@ -155,7 +155,7 @@ def test_both_versions_of_http_over_both_of_ip(tenant: Tenant, served: Served):
 
 
 def test_a_renewed_certificate_is_another_reference_and_no_failed_request(tenant: Tenant, served: Served):
-    """Barbican changes no secret: who renews stores another one and names it."""
+    """Barbican secrets are immutable: a renewal stores a new secret and changes the reference."""
     asked = " ".join(tenant.words(served.vips[1]))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(tenant.place.lab.exec, "asks", ["sh", "-c", AGAIN.format(words=asked)])

@@ -1,4 +1,4 @@
-"""A real Octavia with Fairlead in it, a real Barbican and a real Keystone: TLS as a tenant of OpenStack asks for it."""
+"""TLS through a real Octavia with Fairlead's provider driver, a real Barbican and a real Keystone."""
 
 import os
 from collections.abc import Iterator

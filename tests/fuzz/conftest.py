@@ -1,4 +1,4 @@
-"""One server for all of it. Where there is no ovsdb-server it is skipped; on CI that is a failure."""
+"""One server for all tests of the folder. Without ovsdb-server they are skipped, or fail on CI."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
 from harness.fuzz.world import World
 
 NAMES = "fairlead=fairlead,ovn=ovn,native=native"
-"""Of providers, and what each leads to."""
+"""Provider names, each with its implementation."""
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""Every operation of every door's own document, with what it allows and with what it does not, on a real server.
+"""Every operation of each API's OpenAPI document, with valid and invalid input, on a real server.
 
-make fuzz                          the calls that CI makes, the same in every run but for the ids
-FUZZ_CALLS=5000 make fuzz       so many calls of each door, and others in every run
+make fuzz                       the calls of CI, the same in every run except for ids
+FUZZ_CALLS=5000 make fuzz       this number of calls per API, different in every run
 """
 
 import contextlib
@@ -29,20 +29,20 @@ from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.fuzz
 CALLS = {"network": 1200, "load-balancer": 1200, "1.0": 600, "operator": 300, "agent": 120, "plugin": 300}
-"""Of each door."""
+"""Number of calls per API."""
 LONG = int(os.environ.get("FUZZ_CALLS", "0"))
 OFTEN = {"post": 12, "put": 9, "patch": 9, "get": 3, "delete": 5}
-"""How often an operation is chosen: more is made than is taken away."""
+"""Weight of each method: more objects are created than deleted."""
 DESCRIBED = 0.7
-"""How often a body for LXD's door is one that can be had."""
+"""Probability that a body for the LXD API is a valid specification."""
 ENDLESS = "/chassis/{chassis}/slice"
-"""The end of the path of what is answered as long as the caller listens."""
+"""Suffix of the path whose response is an endless stream."""
 FLOW = "/flow"
-"""The path of what says where a flow goes, which is asked with words that go together."""
+"""Path of the flow trace, whose parameters must match each other."""
 REFRESH = 10
-"""Calls after which it is looked again at what there is."""
+"""Calls between two refreshes of the known objects."""
 MOST_MEMORY = 400 * 2**20
-"""Bytes."""
+"""Limit in bytes."""
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 schemathesis.openapi.format("cidr", NETWORKS)
@@ -60,7 +60,7 @@ def _weight(operation: Any) -> int:
     if operation.path == FLOW:
         return OFTEN["put"]
     plain = operation.method == "get" and "{" not in operation.path and not list(operation.query)
-    return OFTEN[operation.method] // (3 if plain or "/tags" in operation.path else 1)  # there are many of these
+    return OFTEN[operation.method] // (3 if plain or "/tags" in operation.path else 1)  # tags have many operations
 
 
 def _can_be_had(operation: Any) -> bool:
@@ -87,7 +87,8 @@ def test_every_call_is_answered_as_the_document_says(server: Machine, world: Wor
         random = Random(seed)
         if calls % REFRESH == 0:
             world.refresh()
-            world.revive(Random(seed))  # of its own: what is drawn may not depend on what there is
+            # a generator of its own, so that the drawn values do not depend on existing objects
+            world.revive(Random(seed))
         case = draw(data, random.choice(often), random, world)
         answer = case.call(base_url=f"{server.url}/{door}", session=session, timeout=DEADLINE)
         assert answer.status_code < 500 or answer.status_code == 501, answer.text
@@ -104,7 +105,7 @@ def test_every_call_is_answered_as_the_document_says(server: Machine, world: Wor
 
 
 def _thinned(operation: Any, body: Any, random: Random) -> Any:
-    """With few of the attributes that need not be there: of all at once there is always one that cannot be had."""
+    """Drop most optional attributes: a body with all of them always has one that is refused."""
     ((root, value),) = body.items() if len(body) == 1 else [("", None)]
     if not isinstance(value, dict):
         return body
@@ -116,7 +117,7 @@ def _thinned(operation: Any, body: Any, random: Random) -> Any:
 
 
 def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> Case:
-    """Mostly what the document allows, and mostly about what there is."""
+    """Draw a call, mostly valid, and mostly about existing objects."""
     mode = GenerationMode.POSITIVE if random.random() < 0.8 else GenerationMode.NEGATIVE
     case: Case = data.draw(operation.as_strategy(generation_mode=mode))
     case.path_parameters = world.path(operation.path, case.path_parameters or {}, random)
@@ -125,7 +126,7 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
     if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
         leaves = operation.path.endswith("remove_router_interface")
         body = _thinned(operation, case.body, random)
-        if "id" in (body.get("loadbalancer") or ()):  # of the door for plug-ins
+        if "id" in (body.get("loadbalancer") or ()):  # body of the plug-in API
             case.body = world.given(operation.path, case.path_parameters, random)
             return case
         case.body = world.leaving(case.path_parameters["id"]) if leaves else world.body(body, random)
@@ -133,7 +134,7 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
             case.body = world.description(operation, case.path_parameters.get("network", ""), random) or case.body
     if operation.method == "delete" and operation.path.endswith("/loadbalancers/{id}"):
         case.query = {"cascade": random.random() < 0.7}
-    elif case.query and random.random() < 0.7:  # filters by chance find nothing, one after the other
+    elif case.query and random.random() < 0.7:  # random filters rarely match anything
         case.query = dict(random.sample(sorted(case.query.items()), 1))
     return case
 
@@ -174,7 +175,8 @@ def test_a_head_without_an_end_takes_no_memory(server: Machine, head: bytes):
 
 
 def test_afterwards_ovn_is_what_the_model_says(server: Machine, world: World):
-    """The last of this file: nothing waits, nothing is pending, no row is wrong, and the log knows of no mistake."""
+    """The last test of the file: no request waits, no owner is pending, no row differs, and the log has no internal
+    error."""
     server.rest()
     plan = server.get("/operator/plan")["plan"]
     assert plan == {}

@@ -1,4 +1,4 @@
-"""A real Keystone, a Fairlead server that trusts it, and the unmodified client, which finds both by the catalogue."""
+"""A real Keystone, a Fairlead server that uses it, and the unmodified client, which finds both by the catalogue."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.client
 
-BELOW_DEFAULT = 40  # seconds: less than the default of token_cache_seconds, so the option has an effect
+BELOW_DEFAULT = 40  # seconds; less than the default of token_cache_seconds, so the option has an effect
 AWAY = "callers whose tokens are not remembered get 503"
 LBS, NETWORKS = "/load-balancer/v2.0/lbaas/loadbalancers", "/network/v2.0/networks"
 POOLS = "/load-balancer/v2.0/lbaas/pools"
@@ -34,7 +34,7 @@ class Place:
     clouds: str
 
     def run(self, who: str, command: str, program: Path = OPENSTACK) -> "subprocess.CompletedProcess[str]":
-        """The stock client, or another one, as this person."""
+        """Run the stock client, or another program, as this user."""
         environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": self.clouds, "OS_CLOUD": who, "PYTHONWARNINGS": "ignore"}
         return subprocess.run(
             [program, *command.split()], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
@@ -57,7 +57,7 @@ class Place:
         return self.server.log.read_text()
 
     def questions(self, administrator: str) -> int:
-        """The server's own count of requests to Keystone about tokens."""
+        """Return the server's own count of requests to Keystone about tokens."""
         text = self.call(administrator, "GET", "/metrics").text
         return sum(map(int, re.findall(r"^fairlead_keystone_questions_total\S* (\d+)\.0$", text, re.MULTILINE)))
 
@@ -78,7 +78,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def web(place: Place) -> dict[str, Any]:
-    """Alice's load balancer, made with the client's own words."""
+    """Create a load balancer as alice with the client."""
     place.good("alice", "network create net")
     place.good("alice", "subnet create --network net --subnet-range 10.0.0.0/24 sub")
     made: dict[str, Any] = place.good("alice", "loadbalancer create --name web --vip-subnet-id sub --wait")
@@ -119,7 +119,7 @@ def test_who_may_write_is_who_has_the_role(place: Place, web: dict[str, Any]):
 
 
 def test_roles(place: Place, web: dict[str, Any]):
-    """Keystone's for both doors, and Octavia's older ones for its own."""
+    """Keystone's roles work in both APIs, and Octavia's older ones in its own."""
     lists = {
         "alice": (["web"], ["net"]),
         "rita": (["web"], ["net"]),
@@ -191,13 +191,13 @@ def test_application_credentials(place: Place, web: dict[str, Any]):
         return cloud.token_by({"methods": ["application_credential"], "application_credential": credential})
 
     assert place.call(by_credential(), "GET", LBS).json()["loadbalancers"][0]["name"] == "web"
-    # what such a credential may call is not looked at here, so it may call nothing
+    # access rules of credentials are not evaluated, so such a credential may call nothing
     rules = [{"path": "/v2.0/networks", "method": "GET", "service": "network"}]
     assert place.call(by_credential(access_rules=rules), "GET", NETWORKS).status_code == 401
 
 
 def wait_refused(place: Place, token: str) -> None:
-    """Wait until the cache entry of the token expires; tests/api/keystone prove its time on a clock of their own."""
+    """Wait until the cache entry of the token expires; tests/api/keystone test the time with a virtual clock."""
     wait_equal(lambda: place.call(token, "GET", LBS).status_code, 401, seconds=BELOW_DEFAULT)
 
 
@@ -235,9 +235,8 @@ def test_what_is_no_token(place: Place, token: str):
 
 
 def test_while_keystone_is_away(place: Place, web: dict[str, Any]):
-    """Known tokens stay valid; each unknown one is answered 503 after one question to Keystone, in the format of the
-    front end; all tokens are accepted again when Keystone is back.
-    """
+    """Known tokens stay valid; each unknown one is answered 503 after one request to Keystone, in the format of the
+    front end; all tokens are accepted again when Keystone is back."""
     cloud = place.cloud
     known, new, root = cloud.token("alice"), cloud.token("bob"), cloud.token("admin", SYSTEM)
     assert place.call(known, "GET", LBS).status_code == 200

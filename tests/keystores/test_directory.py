@@ -1,4 +1,4 @@
-"""The folder of keys: what a reference may name, and that it leads into no other project's folder."""
+"""The key directory: valid references, and no path into another project's directory."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is in a key-store, as a proxy reads it; and what nobody could serve, without a word of it."""
+"""Key material in the form that a proxy reads; errors about unusable material do not contain it."""
 
 import base64
 from collections.abc import Callable
@@ -60,14 +60,15 @@ def _of_version_5(pem: str) -> str:
 
 
 def _signed_with_sha1() -> str:
-    """The library signs with none: sha256WithRSAEncryption becomes sha1WithRSAEncryption (RFC 8017, A.2.4)."""
+    """Make a SHA-1 signature, which the library cannot: sha256WithRSAEncryption becomes sha1WithRSAEncryption (RFC
+    8017, A.2.4)."""
     rsa_signs = bytes.fromhex("2a864886f70d0101")
     web = Authority(key=rsa.generate_private_key(65537, 2048)).issue("web.example")
     return _pem_of(_der_of(web.pem).replace(rsa_signs + b"\x0b", rsa_signs + b"\x05")) + key_pem(web.key)
 
 
 def _with_wrong_exponent() -> str:
-    """Of the right size, and the factors are the right ones."""
+    """Make a key of valid size with valid factors, but a wrong exponent."""
     of = rsa.generate_private_key(65537, 2048).private_numbers()
     wrong = rsa.RSAPrivateNumbers(of.p, of.q, of.d, of.dmp1 ^ 2, of.dmq1, of.iqmp, of.public_numbers)
     return _plain(wrong.private_key(unsafe_skip_rsa_key_validation=True))
@@ -112,7 +113,7 @@ def test_authorities_and_lists_of_revoked_ones():
 @pytest.mark.parametrize("mark", ["PRIVATE KEY", "X509 CRL", "CERTIFICATE"])
 @pytest.mark.parametrize("role", Role)
 def test_what_only_begins_takes_no_longer_than_what_ends(role: Role, mark: str):
-    """The steps are as many as the marks; what one mark costs the regular expression is bounded."""
+    """The number of steps is linear in the number of marks; the regular expression's cost per mark is bounded."""
     line = f"-----BEGIN {mark}-----".encode()
     marks = LARGEST // len(line)
     before = step()
@@ -122,7 +123,7 @@ def test_what_only_begins_takes_no_longer_than_what_ends(role: Role, mark: str):
 
 
 def test_a_large_key_is_read_once_and_without_openssls_search_for_factors(monkeypatch: pytest.MonkeyPatch):
-    """It is looked at where everybody is served: that the primes are primes takes seconds to show."""
+    """The check runs in the event loop, and a primality test would take seconds."""
     whole = CA.issue("large.example", key=rsa.generate_private_key(65537, 4096)).whole
     read = list[object]()
 

@@ -1,4 +1,4 @@
-"""What the check of keys says of certificates, beside what the real HAProxy says."""
+"""The check of certificates, compared with a real HAProxy."""
 
 import subprocess
 from collections.abc import Callable
@@ -24,7 +24,7 @@ frontend f
 """
 NOW = datetime.now(UTC)
 LOADED = {"secp256k1"}
-"""HAProxy loads it, and no client can use it."""
+"""Certificates that HAProxy loads although no client can use them."""
 
 
 def is_loaded(folder: Path, pem: str) -> bool:
@@ -43,7 +43,7 @@ def test_what_is_served(tmp_path: Path, make: Callable[[Path], str]) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
-    """It can be read: what is in use already is served if HAProxy loads it."""
+    """The certificate is readable: if already in use, it is served when HAProxy loads it."""
     make, why = REFUSED[name]
     pem = checked(Role.CERTIFICATE, make(tmp_path).encode())
     assert weakness_of(Role.CERTIFICATE, pem, NOW) == why
@@ -51,7 +51,7 @@ def test_what_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
 
 
 def test_an_expired_list_of_revoked_certificates_is_refused() -> None:
-    """HAProxy takes it for an error of each client's certificate."""
+    """HAProxy treats it as an error of each client's certificate."""
     authority = Authority()
     pem = checked(Role.REVOCATIONS, authority.revoke(authority.issue("client")).encode())
     end = NOW + timedelta(days=2)

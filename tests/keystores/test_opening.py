@@ -1,4 +1,4 @@
-"""Bundles of PKCS#12 and keys with a pass phrase are opened in a process of their own, which has an end."""
+"""PKCS#12 bundles and keys with a pass phrase are opened in a separate process with a time limit."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ from harness.certificates import Authority, key_pem
 CA = Authority()
 WEB = CA.issue("web.example")
 ABSURD = 80_000_000
-"""Rounds: some 20 s of a processor."""
+"""Iterations, for about 20 s of CPU time."""
 
 
 def locked(phrase: bytes) -> bytes:
@@ -34,7 +34,7 @@ async def opener() -> AsyncIterator[Opener]:
 
 
 def made_by_openssl(folder: Path, *more: str) -> bytes:
-    """As operators make one, without a pass phrase."""
+    """Make a bundle as operators do, without a pass phrase."""
     (folder / "whole.pem").write_text(WEB.whole)
     words = ["openssl", "pkcs12", "-export", "-in", folder / "whole.pem", "-passout", "pass:", *more]
     return subprocess.run(words, check=True, capture_output=True).stdout
@@ -88,7 +88,8 @@ async def test_what_cannot_be_opened_is_refused_without_a_word_of_it(opener: Ope
 
 
 def with_rounds(bundle: bytes, known: int, rounds: int) -> bytes:
-    """The rounds of the MAC are the last number of the file (RFC 7292, 4); here they take a byte more than before."""
+    """Change the MAC's iteration count, the last number of the file (RFC 7292, 4), to a value that is one byte
+    longer."""
     old = known.to_bytes(3)
     assert bundle.endswith(b"\x02\x03" + old)
     size = len(bundle)

@@ -1,4 +1,4 @@
-"""Whom a server asks who calls: what cannot work is told before it starts, and SIGHUP reads secrets again."""
+"""Authentication settings: errors before the start, and SIGHUP, which re-reads secrets."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def users(folder: Path) -> str:
 
 @pytest.fixture
 async def keystone() -> AsyncIterator[tuple[Playing, int]]:
-    """A Keystone that knows one token, and its port."""
+    """Yield a Keystone that knows one token, and its port."""
     play = Playing()
     play.tokens["good"] = token("reader", **OF_SHOP)
     async with playing(play) as port:

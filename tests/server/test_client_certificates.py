@@ -1,6 +1,6 @@
-"""The adapter between OpenSSL and the event loops: what it takes from clients that do as they like.
+"""The adapter between OpenSSL and the event loops, with misbehaving clients.
 
-Python's `ssl` never asks for new keys. So the client here is the OpenSSL that Python has loaded.
+Python's `ssl` cannot request a key update, so the client is the OpenSSL library that Python has loaded.
 """
 
 import _ssl
@@ -20,9 +20,9 @@ LIBRARY = ctypes.CDLL(_ssl.__file__)
 for _name in ("TLS_client_method", "SSL_CTX_new", "SSL_new", "BIO_new", "BIO_s_mem"):
     getattr(LIBRARY, _name).restype = ctypes.c_void_p
 REQUESTED, NOT_REQUESTED = 1, 0
-"""Whether the other side is to have new keys too (RFC 8446, section 4.6.3)."""
+"""Values of request_update, which requests new keys of the peer too (RFC 8446, section 4.6.3)."""
 AT_ONCE = 2**18
-"""Bytes that the loops hand on at once."""
+"""Bytes that the event loops pass on at a time."""
 
 
 class Client:
@@ -53,7 +53,7 @@ class Client:
 
 
 class Server:
-    """As an event loop has it."""
+    """The server's end, as an event loop uses it."""
 
     def __init__(self, folder: Path) -> None:
         der, key = make_certificate()
@@ -63,7 +63,7 @@ class Server:
         self.session: Any = make_context(path, path).wrap_bio(self.into, self.out, server_side=True)
 
     def take(self, data: bytes) -> bytes:
-        """What was said in it."""
+        """Decrypt the data and return the plaintext."""
         self.into.write(data)
         found = b""
         with contextlib.suppress(ssl.SSLWantReadError):
@@ -73,7 +73,7 @@ class Server:
 
 
 def meet(server: Server, after: Callable[[Client], bytes] = lambda _: b"") -> Client:
-    """`after` is what comes with the end of the handshake."""
+    """Run the handshake; `after` makes the bytes that arrive together with its end."""
     client = Client()
     while not client.shake_hands(server.out.read()):
         server.into.write(client.said())

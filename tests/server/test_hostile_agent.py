@@ -1,4 +1,4 @@
-"""An agent that is somebody else's by now: whatever it tries, nothing changes that is not its own chassis's."""
+"""A compromised agent: no request of it affects other chassis."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ async def refused(connection: Connection, method: str, path: str, body: Any = No
 
 
 def attack(folder: Path, story: Callable[[Deployed, Connection], Any]) -> None:
-    """By who has the certificate of chassis `one`; `two` is somebody else's."""
+    """Run the story with the certificate of chassis `one`; `two` is another node."""
 
     async def told(stage: Deployed) -> None:
         connection = stage.connection(await stage.enrol("one"))
@@ -246,7 +246,7 @@ def test_who_has_no_certificate_of_ours_gets_nothing(tmp_path: Path):
         der, key = make_certificate("one")
         (tmp_path / "own.pem").write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
         anyone.load_cert_chain(tmp_path / "own.pem")
-        with pytest.raises(ServerError, match=r"does not answer|hung up"):  # TLS 1.3 says so with the first answer
+        with pytest.raises(ServerError, match=r"does not answer|hung up"):  # TLS 1.3 reports it with the first response
             await Connection(Remote(url=stage.url, tls=anyone), 5.0).ask("GET", "/agent/authority")
 
     attack(tmp_path, story)

@@ -1,6 +1,6 @@
-"""The listeners of LXD's clients: TLS that takes any client's certificate, and who is who behind it.
+"""Listeners for LXD clients: TLS that accepts any client certificate, and the identity behind it.
 
-A real listener in this process; the client is Python's own ssl, which shows the certificate that it is told to.
+The listener is a real one in this process; the client is Python's own ssl with a given certificate.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def test_nothing_older_than_tls_1_3(play: Callable[..., None]):
 
 
 def test_much_goes_both_ways(play: Callable[..., None], tmp_path: Path):
-    """More than a record, and more than the loop reads at once; and several requests of one connection."""
+    """Transfers are larger than a TLS record and than one read of the loop; a connection carries several requests."""
     own, _ = identity(tmp_path)
 
     async def story(place: Served) -> None:
@@ -125,7 +125,7 @@ def test_what_is_no_tls_ends_nothing(play: Callable[..., None]):
 
 
 class StandingPace(Pace):
-    """Its clock stands, so what it answers does not depend on how long handshakes take."""
+    """Pace whose clock stands still, so its result does not depend on the duration of handshakes."""
 
     def __init__(self, at_once: int, seconds: float) -> None:
         super().__init__(at_once, seconds, lambda: 0.0)
@@ -138,7 +138,7 @@ class StandingPace(Pace):
 
 @pytest.fixture
 def paces(monkeypatch: pytest.MonkeyPatch) -> list[StandingPace]:
-    """Those of listeners: three handshakes of one address at once."""
+    """Return the limits of listeners: three concurrent handshakes per address."""
     made = list[StandingPace]()
 
     def make(at_once: int, seconds: float) -> StandingPace:

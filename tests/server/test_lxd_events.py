@@ -1,4 +1,4 @@
-"""Events by a real websocket: who hears of what, and that nobody who listens can hold up the others."""
+"""Events over a real websocket: recipients, and isolation from slow listeners."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ async def test_what_happens_is_told(place: Served):
     ids=["a body", "chunks", "a long field", "many fields"],
 )
 async def test_what_is_no_request_for_a_websocket_ends_at_once(place: Served, field: str):
-    """It would be a connection of a stranger's without an end."""
+    """Otherwise an unauthenticated connection would stay open without limit."""
 
     reader, writer = await place.connect()
     asked = f"GET /1.0/events HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n{field}\r\n\r\n"
@@ -182,7 +182,7 @@ async def test_who_speaks_is_dropped(place: Served):
 
 
 async def open_raw(place: Served) -> socket.socket:
-    """A listener that takes nothing after it was let in."""
+    """Open an event stream that is not read after the upgrade."""
     loop = asyncio.get_running_loop()
     found = socket.socket(socket.AF_UNIX)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -197,7 +197,8 @@ async def open_raw(place: Served) -> socket.socket:
 
 async def test_who_takes_nothing_is_dropped(place: Served, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "LONGEST_QUEUE", 4)
-    monkeypatch.setattr(events, "requestor", lambda _: {"username": "x" * 2**18})  # so that few fill the way
+    # large events, so that few fill the buffers
+    monkeypatch.setattr(events, "requestor", lambda _: {"username": "x" * 2**18})
 
     silent, loop = await open_raw(place), asyncio.get_running_loop()
     async with listen(place) as other:
@@ -206,13 +207,13 @@ async def test_who_takes_nothing_is_dropped(place: Served, monkeypatch: pytest.M
             await other.recv()
     found = b"-"
     with contextlib.suppress(ConnectionError):
-        while found:  # what was sent before, and then the end
+        while found:  # earlier data, then the end
             found = await loop.sock_recv(silent, 2**20)
     silent.close()
 
 
 async def flood(to: socket.socket, data: bytes) -> None:
-    """Until the other side has had enough."""
+    """Send until the peer closes the connection."""
     while True:
         await asyncio.get_running_loop().sock_sendall(to, data)
 

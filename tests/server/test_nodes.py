@@ -1,4 +1,4 @@
-"""Nodes that are known: a token, a certificate, another one in time, and none any more."""
+"""Enrolment of nodes: token, certificate, renewal, and removal."""
 
 import asyncio
 import logging
@@ -100,7 +100,7 @@ def test_another_deployment_cannot_take_its_place(tmp_path: Path):
 
 
 def test_no_node_can_pass_for_a_server(tmp_path: Path):
-    """Its certificate is of the same authority, for another purpose."""
+    """The node's certificate has the same CA, but another purpose."""
 
     async def story(stage: Deployed) -> None:
         one, two = await stage.enrol("one"), await stage.enrol("two")
@@ -141,7 +141,7 @@ def test_a_certificate_is_renewed_before_its_time_is_over(tmp_path: Path):
 
 
 def expired(stage: Deployed, chassis: str) -> NodeIdentity:
-    """A node whose certificate was good until ten days ago, and was not renewed."""
+    """Return a node whose certificate expired ten days ago, without a renewal."""
     enrolment = stage.nodes.enrolment()
     assert enrolment is not None
     key, request = _request(chassis)
@@ -179,7 +179,7 @@ def test_an_agent_whose_certificate_has_expired_is_told_so_and_the_server_says_w
             for each in (one, two)
         ]
         assert all("fairlead chassis enroll" in each for each in logged)
-        connection = stage.connection(await stage.enrol("one"))  # by a token it comes in again
+        connection = stage.connection(await stage.enrol("one"))  # a new token enrols it again
         await connection.ask("POST", "/agent/chassis/one/report", REPORT)
         connection.close()
 
@@ -199,7 +199,7 @@ def test_an_agent_says_that_its_own_certificate_has_expired_and_takes_the_next(
             assert caplog.text.count(str(old.path)) == 1
             assert f"expired on {old.not_after:%Y-%m-%d %H:%M} UTC" in caplog.text
             assert "fairlead chassis enroll one" in caplog.text
-            await enrol(read_token(await stage.token("one")), old.path)  # the operator does what the log says
+            await enrol(read_token(await stage.token("one")), old.path)  # the remedy that the log names
             await eventually(lambda: bool(taken))
         assert taken[0].not_after > datetime.now(UTC)
 
@@ -207,7 +207,7 @@ def test_an_agent_says_that_its_own_certificate_has_expired_and_takes_the_next(
 
 
 def test_a_certificate_of_another_time_is_none(tmp_path: Path):
-    """The handshake leaves the time to the server, so that it can say whose certificate has expired."""
+    """The handshake leaves the validity period to the server, which can then log the expired certificate's name."""
 
     async def story(stage: Deployed) -> None:
         enrolment = stage.nodes.enrolment()

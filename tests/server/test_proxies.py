@@ -1,4 +1,4 @@
-"""A server gives networks the proxies that they need, though who reaches them is known later, and takes them again."""
+"""A server allocates proxies for networks that need them, also if their nodes appear later, and releases them."""
 
 import asyncio
 from dataclasses import replace
@@ -59,7 +59,7 @@ async def test_proxies_come_and_go(tmp_path: Path):
     async with running(lambda: keep_proxies(model, lambda _: near, Bounds(own=2))):
         await asyncio.sleep(AGAIN / 2)
         assert hosts(model.snapshot) == []
-        near += ["one", "two"]  # nothing of the model changes
+        near += ["one", "two"]  # the model itself is unchanged
         await asyncio.sleep(AGAIN)
         await eventually_equal(lambda: hosts(model.snapshot), ["one", "two"])
         await model.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))

@@ -1,4 +1,4 @@
-"""What agents have told a server outlives it: one that begins knows it before any agent is heard."""
+"""Agents' reports survive a server: a new one has them before any agent connects."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ def seen(health: Health) -> Sighting:
 
 @asynccontextmanager
 async def server(folder: Path) -> AsyncIterator[tuple[Model, Remembered]]:
-    """As one begins."""
+    """Yield the state of a starting server."""
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, lambda snapshot, owner: None, with_facts(Snapshot(), AGENTS_PROBE, True))
     try:
@@ -48,7 +48,7 @@ async def server(folder: Path) -> AsyncIterator[tuple[Model, Remembered]]:
 
 
 def probed(model: Model) -> Iterator[Endpoint]:
-    """Of a and b, which have machines, and of c and d, which are nobody's ports."""
+    """Return the endpoints of a and b, on machines, and of c and d, without a port."""
     return iter(sorted(endpoints(model.snapshot, model.snapshot.load_balancers["web"]), key=lambda each: each.address))
 
 
@@ -61,11 +61,11 @@ async def test_who_is_down_is_down_to_a_server_that_begins(tmp_path: Path):
         news = {a: seen(Health.ERROR), b: seen(Health.ONLINE), c: seen(Health.ONLINE), d: seen(Health.ERROR)}
         async with running(remembered.keep):
             at_once(model.observe(SIGHTINGS, news))
-            kept = {a: seen(Health.ERROR), c: seen(Health.ONLINE)}  # of the others nothing else would be thought
+            kept = {a: seen(Health.ERROR), c: seen(Health.ONLINE)}  # the others have the default state
             await eventually(lambda: read_sightings(tmp_path / "sightings.json") == kept)
         assert model.snapshot.down["web"] == {"web-a", "web-d"}
     async with server(tmp_path) as (model, remembered):
-        assert model.snapshot.down["web"] == {"web-c", "web-d"}  # as to one that knows nothing
+        assert model.snapshot.down["web"] == {"web-c", "web-d"}  # as for a server without memory
         await remembered.recall()
         assert model.snapshot.down["web"] == {"web-a", "web-d"}
         nodes = Nodes.of(model)

@@ -1,4 +1,4 @@
-"""SIGHUP on a real server whose store is an etcd with users: it goes on with the new password."""
+"""SIGHUP on a real server whose store is an etcd with users: it continues with the new password."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""That nobody waits while a server keeps what a silent node had told, however much that is."""
+"""Storing the counters of an unresponsive node does not block the event loop, whatever their number."""
 
 import asyncio
 import functools
@@ -48,7 +48,7 @@ def snapshot() -> Snapshot:
 
 
 class Clock:
-    """Seconds since the beginning of the test."""
+    """Clock that counts seconds from the start of the test."""
 
     now = 0.0
 
@@ -68,7 +68,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def counts(clock: Clock) -> NodeCounts:
-    """All listeners that an agent may report, twice: it has lost its file between, so it counts from 0 again."""
+    """Report the maximum number of listeners twice: the node lost its file in between and counts from 0 again."""
     counts = NodeCounts(lambda: clock.now, clock.wall)
     for told in (100, 5):
         figures = {name: Figures(connections=told + at % 50) for at, name in enumerate(LISTENERS)}
@@ -79,12 +79,12 @@ def counts(clock: Clock) -> NodeCounts:
 async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
     tmp_path: Path, largest: Snapshot, counts: NodeCounts, clock: Clock
 ):
-    """All that an agent may report of listeners, and of many endpoints; `harness.hold` bounds the steps."""
+    """The node has the maximum number of listeners and many endpoints; `harness.hold` bounds the steps."""
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
     model.snapshot = largest
     clock.now = 60.0
-    agents = await asyncio.to_thread(NodeAgents, model, lambda _: ())  # as before a server serves
+    agents = await asyncio.to_thread(NodeAgents, model, lambda _: ())  # as during the start of a server
     await Silences(model, counts, agents, lambda: True, lambda: SINCE).look()
     await store.close()
     node = model.snapshot.silent_nodes["one"]
@@ -95,7 +95,7 @@ async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
 
 
 def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
-    """Taking all of it takes longer than anybody may wait."""
+    """Loading all of them takes longer than a request may wait."""
     figures = Figures(connections=3)
     names = [LISTENERS[at : at + MOST_COUNTED] for at in range(0, 10_000, MOST_COUNTED)]
     nodes = [

@@ -1,4 +1,5 @@
-"""A server that meets what a newer one wrote, as a process: it says so, stands by, and goes on when that is gone."""
+"""A server process that reads documents of a newer release: it logs it, becomes a standby, and resumes when they are
+gone."""
 
 import json
 from pathlib import Path
@@ -25,7 +26,7 @@ def newer() -> bytes:
 
 
 async def change(folder: Path, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> int:
-    """As another server does; answers how far the store is."""
+    """Write as another server does; return the store's revision."""
     store = await SqliteStore.open(folder / "fairlead.db")
     try:
         return await store.transact(guards={}, puts=puts, deletes=deletes)
@@ -42,7 +43,7 @@ async def head(folder: Path) -> int:
 
 
 def stands_by(server: Server) -> bool:
-    """Between two ways to serve nobody listens for a moment."""
+    """Return whether the server is in standby; between the two modes no socket listens for a moment."""
     try:
         answer = server.client.get("/readyz")
     except httpx.TransportError:

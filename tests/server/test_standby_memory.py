@@ -1,4 +1,4 @@
-"""A server that stands by has given back the model that it had, whatever was under way before."""
+"""A standby server frees its model, whatever was in progress before."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ KEY = "network/net9"
 
 @pytest.fixture
 def collected_by_hand() -> Iterator[None]:
-    """No collection but those that the product asks for. pytest keeps records, and their errors hold on to frames."""
+    """Disable automatic garbage collection, and logging, because pytest keeps records whose errors refer to frames."""
     before = gc.get_threshold()
     gc.collect()
     gc.set_threshold(0)
@@ -42,7 +42,7 @@ def collected_by_hand() -> Iterator[None]:
 
 @pytest.fixture
 def living(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
-    """The models of this process."""
+    """Return the living models of this process."""
     found = weakref.WeakSet[Any]()
 
     class Watched(Model):
@@ -55,7 +55,7 @@ def living(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
 
 
 async def change(folder: Path, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> None:
-    """As another server does."""
+    """Write as another server does."""
     store = await SqliteStore.open(folder / "fairlead.db")
     try:
         await store.transact(guards={}, puts=puts, deletes=deletes)
@@ -85,7 +85,7 @@ async def serving(folder: Path) -> AsyncIterator[Remote]:
 
 
 async def said(remote: Remote) -> str:
-    """What `/readyz` answers; raises TransportError between two ways to serve, while nobody listens."""
+    """Return the text of `/readyz`; raises TransportError between the two modes, while no socket listens."""
     transport = httpx.AsyncHTTPTransport(uds=remote.url.removeprefix("unix:"))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876") as client:
         return (await client.get("/readyz")).text
@@ -98,7 +98,7 @@ async def answers(remote: Remote, words: str) -> None:
 
 
 async def hang(remote: Remote, asked: asyncio.Event) -> None:
-    """A client that waits for news until the server ends its work."""
+    """Run a long poll until the server stops serving."""
     connection = Connection(remote, DEADLINE)
     with contextlib.suppress(ServerError):
         cursor = (await connection.ask("GET", "/plugin/news"))["cursor"]

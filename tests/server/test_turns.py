@@ -1,5 +1,4 @@
-"""The turns that a server takes in one process, to serve and to stand by: what its supervisor hears of them, and when
-it ends."""
+"""Changes between serving and standby in one process: notifications to the supervisor, and the exit."""
 
 import asyncio
 import gc
@@ -34,14 +33,14 @@ NEWER = NewerDocument(KEY, "format 2")
 
 @dataclass
 class Turns:
-    """A server of this process, without a central dataplane."""
+    """A server in this process, without a central dataplane."""
 
     folder: Path
     hears: socket.socket
     models: "list[ref[Model]]" = field(default_factory=list)
-    """Of each of its turns to serve."""
+    """Models of all serving phases."""
     words: list[str] = field(default_factory=list)
-    """What its supervisor has heard, without the signs of life."""
+    """Notifications to the supervisor, except watchdog ones."""
 
     @property
     def configuration(self) -> Configuration:
@@ -53,7 +52,7 @@ class Turns:
 
     @property
     def model(self) -> Model:
-        """Of the turn that goes on."""
+        """Model of the current serving phase."""
         (model,) = filter(None, (each() for each in self.models))
         return model
 
@@ -65,7 +64,7 @@ class Turns:
                 return self.words
 
     async def change(self, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> None:
-        """As another server does."""
+        """Write as another server does."""
         store = await SqliteStore.open(self.folder / "fairlead.db")
         try:
             await store.transact(guards={}, puts=puts, deletes=deletes)
@@ -73,7 +72,7 @@ class Turns:
             await store.close()
 
     async def answers(self) -> int:
-        """0 while nobody listens."""
+        """Status of `/readyz`; 0 while no socket listens."""
         transport = httpx.AsyncHTTPTransport(uds=f"{self.folder}/api.sock")
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             try:
@@ -97,12 +96,12 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
         monkeypatch.setattr(process, "Model", make)
         yield found
-        gc.freeze()  # as tests/conftest.py has left it
+        gc.freeze()  # as tests/conftest.py does
 
 
 @asynccontextmanager
 async def serving(turns: Turns) -> AsyncIterator[None]:
-    """A server that serves at the beginning of the block, and has ended after it."""
+    """Run a server that serves at the start of the block and has stopped after it."""
     work = asyncio.create_task(serve(turns.configuration))
     await eventually_equal(turns.answers, 200)
     yield
@@ -127,7 +126,7 @@ async def stand_by_and_go_on(turns: Turns) -> None:
 
 
 async def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
-    """systemd kills what goes on after it has said STOPPING=1."""
+    """systemd kills a process that continues after STOPPING=1."""
 
     async with serving(turns):
         await stand_by_and_go_on(turns)
@@ -137,7 +136,7 @@ async def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
 
 
 def outgrow(model: Model) -> None:
-    """As if the feed had brought what a newer version wrote."""
+    """Act as if the feed had brought documents of a newer release."""
     model.newer = NEWER
     model.outgrown.set()
 
@@ -154,7 +153,7 @@ async def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, ord
 async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ):
-    """The document is gone at the same moment."""
+    """The newer document disappears at the same moment."""
 
     gone = asyncio.Event()
 
@@ -173,8 +172,8 @@ async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_
 
 
 async def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns, caplog: pytest.LogCaptureFixture):
-    """Two models in memory could be too much for a machine that has room for one."""
-    caplog.set_level(logging.CRITICAL, "fairlead")  # pytest keeps records, with the frames of their errors
+    """Two models at a time may exceed the memory of a machine sized for one."""
+    caplog.set_level(logging.CRITICAL, "fairlead")  # pytest keeps records, whose errors refer to frames
 
     def models() -> int:
         gc.collect()

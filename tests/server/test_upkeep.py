@@ -1,4 +1,4 @@
-"""What a server lets go of when its time is over."""
+"""Expiry of records that a server keeps for a limited time."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11:80
 
 @pytest.mark.virtual_clock
 async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path):
-    """A host whose time is not over stays as it is, and so does one that is drained."""
+    """Records of hosts that are drained, or whose time is not over, are kept."""
     later = datetime.now(UTC) + timedelta(hours=1)
 
     def aged(document: object) -> object:

@@ -1,4 +1,4 @@
-"""A client certificate that the operator's own authority has signed is a user without a password, on all doors."""
+"""A client certificate signed by the operator's CA authenticates a user without a password, in all APIs."""
 
 import datetime
 import os
@@ -33,7 +33,7 @@ class Authority:
         self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def sign(self, name: str, ends: datetime.timedelta = DAY) -> str:
-        """A file with a certificate of this name, for this machine's loopback too, and its key."""
+        """Write a file with a certificate of this name, also valid for loopback, and its key; return its path."""
         key, subject = (
             ec.generate_private_key(ec.SECP256R1()),
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
@@ -95,7 +95,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Itera
 
 
 def refusal(server: Server) -> str:
-    """Its sentence; empty where it does not refuse."""
+    """Return the error text of a request, or an empty string."""
     try:
         Door((server,)).profiles()
     except ServerError as error:

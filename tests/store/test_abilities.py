@@ -1,4 +1,4 @@
-"""What an OVN can do is asked of its schema, and what is compiled follows it, whenever it changes."""
+"""Features of OVN follow from its schema, and compilation follows schema changes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One file has a whole deployment as of one moment, or is refused before anything is written."""
+"""A backup is one file with a consistent snapshot of a deployment; a restore checks it before any write."""
 
 import asyncio
 import gzip
@@ -36,12 +36,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def other(url: str, tmp_path: Path, etcd) -> str:
-    """A new store of the other kind."""
+    """Return the URL of a new store of the other kind."""
     return f"sqlite://{tmp_path}/other.db" if url.startswith("etcd") else f"{etcd.url}/backup{next(_NUMBERS)}"
 
 
 async def run(*words: str, code: int = 0) -> None:
-    """Run the command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has an event loop of its own."""
     assert await asyncio.to_thread(main, ["store", *words]) == code
 
 
@@ -52,7 +52,7 @@ async def saved(url: str, path: Path) -> Path:
 
 
 async def read(url: str) -> tuple[dict[str, bytes], int, set[str]]:
-    """All documents, the revision, and the names of deleted documents."""
+    """Return all documents, the revision, and the names of deleted documents."""
     store = await open_store(url)
     try:
         documents, revision = await store.range("")
@@ -182,7 +182,7 @@ async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
 
 
 async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
-    """Pairs that each transaction writes together are equal in the file, and its end is not awaited by anybody."""
+    """Pairs written by one transaction are equal in the file; writes continue throughout the backup."""
     command = [sys.executable, "-m", "fairlead.cli", "store", "backup", f"{tmp_path}/b", "--store", url]
     store = await open_store(url)
     padding = {f"claim/m{each}": b"x" * 1000 for each in range(1500)}

@@ -1,4 +1,4 @@
-"""Documents: any value of the model survives its text, and text that is no document is one known error."""
+"""Documents: every model value survives encoding, and invalid text raises one defined error."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -40,7 +40,7 @@ def test_any_value_survives_its_text(aggregate: Aggregate):
 
 
 def refused(kind: Kind, document: bytes) -> str:
-    """The error's words; none when it is a document."""
+    """Return the error text, or an empty string for a valid document."""
     try:
         decode(Owner(kind, "x"), document)
     except BadDocument as error:

@@ -1,4 +1,4 @@
-"""The store in an etcd whose members die, stand still and forget, and that refuses."""
+"""The store in an etcd whose members crash, pause, lose data, and reject requests."""
 
 import asyncio
 import signal
@@ -54,7 +54,7 @@ def opened(etcd: Etcd) -> Callable[[], Awaitable[EtcdStore]]:
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """All members are away within it, and calls to them are given up soon."""
+    """Return a context in which all members are down, and calls to them time out soon."""
 
     async def lose(*_: object) -> None:
         raise Unreached("away")
@@ -70,7 +70,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager
 
 
 class Writer:
-    """Writes one number after the other, without guards: what was done twice would be seen in the feed."""
+    """Writer of consecutive numbers without guards: a repeated write would be visible in the feed."""
 
     def __init__(self, store: EtcdStore) -> None:
         self._store = store
@@ -126,7 +126,7 @@ async def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(e
     await writer.more()
     tasks[0].cancel()
     await asyncio.gather(tasks[0], return_exceptions=True)
-    await store.transact(guards={}, puts={"n": b"0"}, deletes=[])  # whatever was open is settled
+    await store.transact(guards={}, puts={"n": b"0"}, deletes=[])  # settles pending transactions
     found = await _numbers(store)
     assert set(found.values()) == {1}
     assert set(writer.acknowledged) <= set(found)
@@ -169,7 +169,7 @@ async def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatc
 
     async def lose(self, method, request):
         if method is TXN and any(each.WhichOneof("request") == "put" for each in request.success) and len(lost) < 2:
-            lost.append(True)  # that of the transaction, and that of the question what became of it
+            lost.append(True)  # the results of the transaction and of the request about its outcome are lost
             if done or len(lost) == 2:
                 await ask_once(self, method, request)
             raise Unreached("the answer was lost")
@@ -201,7 +201,7 @@ async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_wr
 async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
     etcd: Etcd, opened, away
 ):
-    """Its session was taken away meanwhile: the earlier one can not be done any more."""
+    """The session was deleted, so the earlier change can no longer take effect."""
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     with away(), pytest.raises(OutcomeUnknown):
@@ -233,7 +233,7 @@ async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: 
 async def test_guards_that_etcd_compares_are_not_looked_at_before(
     opened, monkeypatch: pytest.MonkeyPatch, guards: int, documents: int
 ):
-    """Whatever others write meanwhile, elsewhere."""
+    """The guards hold whatever other clients write elsewhere."""
     monkeypatch.setattr(EtcdStore, "_look", None)
     names = [f"key/{each:05}" for each in range(documents)]
     guarded = [f"key/{each:05}" for each in range(guards)]
@@ -249,9 +249,8 @@ async def test_guards_that_etcd_compares_are_not_looked_at_before(
 
 
 async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
-    """More guards than etcd compares: nothing at all may be written between a look at them and the change. So the
-    change goes first the second time, however slow the machine is.
-    """
+    """With more guards than etcd compares, any write between the read of the guards and the change aborts the change.
+    The second attempt therefore takes precedence, on a machine of any speed."""
     for name in ("etcd.PRECEDENCE", "etcd.CONTENDED", "etcd_calls.DEADLINE"):
         monkeypatch.setattr(f"fairlead.store.{name}", DEADLINE)
     names, changes = [f"key/{each:03}" for each in range(400)], 5
@@ -283,7 +282,7 @@ async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Grows with each look at which server goes first."""
+    """Return a list that grows with each read of the precedence key."""
     ask, found = Members.ask, list[bytes]()
 
     async def look(self, method, request):
@@ -298,7 +297,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
 ):
-    """Each look takes a quarter of the moment here."""
+    """Each read takes a quarter of the waiting time here."""
     store, other = await opened(), await opened()
     etcd.ctl("put", store._keys.precedence.decode(), "somebody")
     with monkeypatch.context() as patch:
@@ -329,7 +328,7 @@ async def test_a_server_that_goes_first_holds_others_up_until_it_gives_way(
 async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
-    """Such as servers of a version that knows nothing of who goes first. Each attempt takes a second here."""
+    """Such writers are servers of a version without the precedence key. Each attempt takes a second here."""
     guards = {f"key/{each:03}": ABSENT for each in range(400)}
     look, attempts = EtcdStore._look, count(1)
     now = [0]
@@ -363,7 +362,7 @@ async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, open
 async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ):
-    """Each second change deletes, or a server is started for each change."""
+    """Every second change is a deletion, or a server starts for each change."""
     monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
     monkeypatch.setattr("fairlead.store.etcd.TRIMMED", 2)
 
@@ -381,7 +380,7 @@ async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_d
 
 
 async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
-    """Else two pictures of one store would differ."""
+    """Otherwise two exports of one store would differ."""
 
     store = await opened()
     for number in range(9):
@@ -395,7 +394,7 @@ async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, mon
 
 
 async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
-    """At the compacted revision itself etcd would leave out deletes and say nothing."""
+    """A watch from the compacted revision itself would silently omit deletions."""
 
     store = await opened()
     revisions = [await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])]
@@ -415,7 +414,7 @@ async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
 
 
 async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
-    """Servers that run meanwhile hear what is written from then on, and not again what was lost."""
+    """Servers that run during the restore receive later writes, but not the lost ones again."""
     saved = tmp_path / "snapshot"
 
     with started() as cluster:
@@ -466,7 +465,7 @@ async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
 
 
 async def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
-    """One that begins at the very revision that is compacted."""
+    """A watch that starts at the compacted revision omits deletions."""
 
     store = await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -518,13 +517,13 @@ async def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, op
 
 
 class _Between:
-    """Leads connections to a member: all that is sent takes its time, and waits while its connection is held."""
+    """Proxy in front of a member, which delays all data and can hold connections."""
 
     def __init__(self, member: str, seconds: float = 0.0) -> None:
         self._host, _, self._port = member.partition(":")
         self._seconds = seconds
         self.holds = asyncio.Event()
-        """Something waits on a connection that is held."""
+        """Set when data waits on a held connection."""
         self._passes = self._open()
 
     @staticmethod
@@ -534,7 +533,7 @@ class _Between:
         return passes
 
     def hold(self) -> asyncio.Event:
-        """Hold the connections that there are, and none that is made from now on, until the event is set."""
+        """Hold the existing connections, but not later ones, until the event is set."""
         held, self._passes = self._passes, self._open()
         held.clear()
         return held
@@ -558,7 +557,7 @@ class _Between:
 
 
 def _limited(etcd: Etcd, *users: str) -> None:
-    """Each may use what begins with `ours/`, and nothing else; a password stands behind a colon."""
+    """Create users that may access keys below `ours/` only; an optional password follows a colon."""
     etcd.ctl("user", "add", "root:s3cret-of-root")
     etcd.ctl("user", "grant-role", "root", "root")
     etcd.ctl("role", "add", "fl")
@@ -594,7 +593,7 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         store = await EtcdStore.open(parse_location(f"{','.join(etcd.hosts)}/ours"), access)
         following = store.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
         second = asyncio.ensure_future(anext(following))
-        (tmp_path / "shown").write_text(issued["second"].pem)  # and not its key
+        (tmp_path / "shown").write_text(issued["second"].pem)  # without its key
         with pytest.raises(StoreUnavailable, match="not certificates and their key"):
             await store.renew()
         await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
@@ -616,7 +615,7 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
 async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A write that is under way while the store is renewed is answered on the connection on which it was sent."""
+    """A write in progress during the renewal is answered on its own connection."""
     for name in ("DEADLINE", "LONGEST_CALL"):
         monkeypatch.setattr(etcd_calls, name, DEADLINE)
     secret, lost = tmp_path / "password", list[str]()
@@ -720,7 +719,7 @@ async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
 
 
 async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
-    """Else a server would have no store for as long as the members' hosts have much to do."""
+    """Otherwise a server would have no store while the members' hosts are overloaded."""
 
     way = await asyncio.start_server(_Between(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
     async with way:
@@ -731,7 +730,7 @@ async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(e
 
 
 async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
-    """Somebody fills the store, and the head is written last."""
+    """Other clients fill the store, and the head is written last."""
     monkeypatch.setattr("fairlead.store.etcd_feed.LARGEST", 50_000)
 
     store, other = await opened(), await opened()
@@ -744,12 +743,12 @@ async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, m
     await whole.put(SEAL, filled)
     with pytest.raises(Compacted, match="more was written than one change"):
         await anext(transactions(store._members, store._keys, first, DEADLINE))
-    await eventually_equal(lambda: other._feed.since(first), None)  # it has given up
+    await eventually_equal(lambda: other._feed.since(first), None)  # the stream gave up
     await watch_loop(0.3, waiting.done, "nothing is told of what has no end", holds=lambda found: not found)
     assert await other.changes(first) == []
     assert not waiting.done()
     await whole.finish(SEAL, 0)
-    assert len((await waiting).documents) == 20  # read, and not heard
+    assert len((await waiting).documents) == 20  # from a read, not from the stream
     waiting = asyncio.ensure_future(anext(following))
     last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
     assert ((await waiting).revision, dict((await waiting).documents)) == (last, {"a": b"2"})
@@ -773,7 +772,7 @@ async def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: 
 
 
 async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
-    """History begins after the last change."""
+    """The history starts after the last change."""
 
     store, other = await opened(), await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -792,7 +791,7 @@ async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etc
 
 
 class _FailsWhenCancelled(Members):
-    """Once, as gRPC does when a call's own failure comes in the moment in which it is cancelled."""
+    """Members whose call fails once at the moment of its cancellation, as in gRPC."""
 
     failed = False
 
@@ -811,12 +810,12 @@ async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(e
     location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
     feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
     feed.start()
-    await eventually_equal(lambda: feed.since(0), [])  # it listens
+    await eventually_equal(lambda: feed.since(0), [])  # the stream is established
     await asyncio.wait_for(feed.close(), DEADLINE)
 
 
 async def test_a_reader_of_a_stream_that_begins_with_nothing_new_waits_for_no_change(etcd: Etcd, opened):
-    """It may have asked before the stream knows how far the store is: there is nothing that could come."""
+    """The reader may call before the stream knows the revision, and no change will come."""
     store = await opened()
     last = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     feed = Feed(store._members, store._keys)
@@ -826,7 +825,7 @@ async def test_a_reader_of_a_stream_that_begins_with_nothing_new_waits_for_no_ch
     await turns()
     assert told.done(), "nobody writes, so nobody would wake it"
     assert await feed.up_to(last, last) == []
-    await feed.lose()  # the next stream is the same
+    await feed.lose()  # the next stream has the same position
     told = asyncio.ensure_future(feed.news(last - 1))
     await eventually_equal(lambda: feed.since(last), [])
     await turns()

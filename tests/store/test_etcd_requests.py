@@ -1,4 +1,4 @@
-"""A transaction of any size is one that etcd takes: no list of it, with what is below it, is longer than its limit."""
+"""Transactions of any size fit etcd's limit on operations: no list, including nested ones, exceeds it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ LARGEST = 42 * 43 * 43
 
 
 def depth(operations: Sequence[Any], beside: int = 0) -> int:
-    """What etcd counts: the longest list of each level, one below the other."""
+    """Return etcd's count of operations: the longest list of each level, summed over levels."""
     below = max((depth(each.txn.success) for each in operations if each.WhichOneof("request") == "txn"), default=0)
     return max(len(operations), beside) + below
 

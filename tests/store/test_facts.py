@@ -1,4 +1,4 @@
-"""The model takes in a sort of fact that it has never heard of: its declaration is all that there is to it."""
+"""The model accepts a kind of fact of the test's own: its declaration suffices."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from harness.story import parse_model
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
     serves: frozenset[str]
-    """Load balancers."""
+    """Ids of load balancers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithProxies(Snapshot):
     proxies: Map[str, Proxy] = Map()
-    """By chassis."""
+    """Proxies by chassis."""
 
 
 ProxyNews = Mapping[str, Proxy | None]

@@ -1,4 +1,4 @@
-"""FairSemaphore are fair among keys, lines have an end, and who leaves is not waited for."""
+"""FairSemaphore: fairness between keys, bounded queues, and cancellation."""
 
 import asyncio
 
@@ -92,7 +92,7 @@ async def test_a_turn_that_counts_no_more_is_given_back_once():
     slow = [asyncio.create_task(hang(key)) for key in "aab"]
     await asyncio.sleep(0)
     async with semaphore.turn("b"):
-        assert (semaphore.waiting, asyncio.get_running_loop().time()) == (0, 6)  # three others had it before
+        assert (semaphore.waiting, asyncio.get_running_loop().time()) == (0, 6)  # three others held it before
     for each in slow:
         each.cancel()
     await asyncio.gather(*slow, return_exceptions=True)

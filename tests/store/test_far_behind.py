@@ -1,4 +1,4 @@
-"""Servers that are too far behind a store read all of it again, whatever has become of what they knew."""
+"""Servers too far behind a store re-read all of it, whatever changes they missed."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,16 +16,16 @@ from harness.stories import STORIES
 from harness.story import Story
 
 NOT_COMPARED = {"part_histories", "macs", "subnet_network"}
-"""Of versions that were passed over nothing is known; and in stories two may have one MAC, or subnets of one id."""
+"""Fields that are not compared: skipped versions are unknown, and documents of a case may share a MAC or subnet id."""
 
 
 def is_stored(story: Story) -> bool:
-    """All of it: nothing is on networks of others."""
+    """Return whether every document is stored, that is, none is of an unmanaged network."""
     return not any(is_foreign(each) for state in story.states for each in state.documents.values())
 
 
 async def move(store: SqliteStore, old: Mapping[Owner, Aggregate], new: Mapping[Owner, Aggregate]) -> None:
-    """In one transaction, and so many more that nobody is told of it by the feed."""
+    """Write one transaction, and then so many that the feed no longer contains it."""
     puts = {str(owner): encode(each) for owner, each in new.items() if old.get(owner) != each}
     await store.transact(guards={}, puts=puts, deletes=[str(owner) for owner in old if owner not in new])
     for number in range(3):
@@ -40,7 +40,7 @@ def known(snapshot: Snapshot) -> dict[str, object]:
 async def test_whatever_was_written_meanwhile_is_known_then(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """From state to state, to nothing, and from there to the last one."""
+    """The store moves from state to state, then to empty, and then to the last state."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 7)
 

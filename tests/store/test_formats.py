@@ -1,5 +1,5 @@
-"""Every format that a release has written is read for ever; a shape does not change without a new number; what is newer
-than this version is left alone."""
+"""Store formats: every released format stays readable, each change has a new number, and newer formats are left
+alone."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ SEALED = {
     0: "ecd04981b16a6218e5d6c66231ccea3f649e94eaa4f5d6b71c53805a1fbb590f",
     1: "e329d1d899f11ded57c18beb84037bf69cf6165238de64f010d9fffe3281d47f",
 }
-"""Of the files of each format: what a release has written once is never another."""
+"""Hashes of the files of each format: released files never change."""
 FILES = [path for path in sorted(goldens.FOLDER.glob("format-*/*.json")) if path.name != goldens.SHAPES]
 CHANGED = (
     "the shape of documents has changed, and servers of releases before would lose what they do not know: add a Step to"
@@ -85,7 +85,7 @@ def test_a_format_that_is_no_number_is_no_document(number: object):
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The release after this one."""
+    """Add the format of a later release."""
     monkeypatch.setattr(formats, "STEPS", NEWER)
 
 

@@ -1,4 +1,4 @@
-"""The model takes in what probes say: it reaches the reconciler, and no document."""
+"""Probe results in the model: they reach the reconciler, but no document."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
-    """Without a rest."""
+    """Report probe results without yielding."""
     for _ in model.observe(HEALTH, news):
         pass
 
@@ -80,7 +80,7 @@ async def test_health_is_told_kept_and_never_stored(tmp_path: Path):
     assert told[-1] == (WEB, VM2)
     assert dict(model.snapshot.down) == {"web": {"web-a", "web-b"}}
     other = await Model.load(store, lambda snapshot, owner: None)
-    assert dict(other.snapshot.down) == {"web": {"web-b"}}  # what the store knows: the machine of b is gone
+    assert dict(other.snapshot.down) == {"web": {"web-b"}}  # the store's state: the machine of b is gone
     see(model, {ENDPOINT: Health.ONLINE})
     assert (dict(model.snapshot.down), dict(model.snapshot.online)) == ({"web": {"web-b"}}, {"web": {"web-a"}})
     await store.close()

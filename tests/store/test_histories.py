@@ -1,4 +1,4 @@
-"""The judge of histories: it accepts what can have been, and finds what cannot."""
+"""The checker of histories: it accepts possible histories and finds impossible ones."""
 
 from collections.abc import Hashable
 
@@ -10,14 +10,14 @@ from harness.histories import UNKNOWN, Operation, contradictions
 
 
 def register(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
-    """A value that is written and read."""
+    """Specification of a register with writes and reads."""
     if operation.action == "write":
         return (operation.value,)
     return (state,) if state == operation.value else ()
 
 
 def of(*operations: tuple[str, int, float, float]) -> list[str]:
-    """Action, value, asked, answered."""
+    """Check a history of (action, value, request time, response time)."""
     history = [Operation(key="x", action=a, value=v, asked=b, answered=e) for a, v, b, e in operations]
     return contradictions(history, 0, register)
 
@@ -28,7 +28,7 @@ def of(*operations: tuple[str, int, float, float]) -> list[str]:
         [],
         [("read", 0, 0, 1)],
         [("write", 1, 0, 1), ("read", 1, 2, 3)],
-        [("write", 1, 0, 9), ("read", 0, 1, 2), ("read", 1, 3, 4)],  # it was done between the two
+        [("write", 1, 0, 9), ("read", 0, 1, 2), ("read", 1, 3, 4)],  # the write took effect between the reads
         [("write", 1, 0, 9), ("write", 2, 0, 9), ("read", 2, 10, 11), ("read", 2, 12, 13)],
         [("write", 1, 0, UNKNOWN), ("read", 0, 1, 2)],  # never, or later
         [("write", 1, 0, UNKNOWN), ("read", 0, 1, 2), ("read", 1, 3, 4)],
@@ -43,12 +43,12 @@ def test_what_can_have_been(history: list[tuple[str, int, float, float]]):
     "history",
     [
         [("read", 1, 0, 1)],
-        [("write", 1, 0, 1), ("read", 0, 2, 3)],  # old
-        [("write", 1, 0, 9), ("read", 1, 1, 2), ("read", 0, 3, 4)],  # back
-        [("write", 1, 0, 1), ("write", 2, 2, 3), ("read", 1, 4, 5)],  # lost
+        [("write", 1, 0, 1), ("read", 0, 2, 3)],  # stale read
+        [("write", 1, 0, 9), ("read", 1, 1, 2), ("read", 0, 3, 4)],  # the value went back
+        [("write", 1, 0, 1), ("write", 2, 2, 3), ("read", 1, 4, 5)],  # lost update
         [("write", 1, 0, UNKNOWN), ("read", 1, 1, 2), ("read", 0, 3, 4)],
         [("write", 1, 0, 9), ("write", 2, 0, 9), ("read", 1, 10, 11), ("read", 2, 12, 13)],
-        [("write", 1, 5, UNKNOWN), ("read", 1, 0, 1)],  # before it was asked for
+        [("write", 1, 5, UNKNOWN), ("read", 1, 0, 1)],  # read before the write's request
     ],
 )
 def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
@@ -60,7 +60,7 @@ def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
     st.randoms(use_true_random=False),
 )
 def test_whatever_was_done_one_after_the_other_is_accepted_however_it_overlapped(drawn, random):  # type: ignore[no-untyped-def]
-    """Each is done at a moment of its own, and was asked for before it and answered after it."""
+    """Each operation takes effect at a distinct time between its request and its response."""
     state, history = 0, []
     for moment, (writes, before, after) in enumerate(drawn):
         state = moment + 1 if writes else state

@@ -1,4 +1,4 @@
-"""Who reads shares looks at the store with others, and never one that began before they asked."""
+"""Read barrier: readers share a poll of the store, but never one that began before their request."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.virtual_clock
 
 
 class Slow:
-    """A store that answers when it is told to."""
+    """Store whose responses the test releases."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -1,4 +1,4 @@
-"""A deployment moves from a file into a real etcd of three members, and back, whole or not at all."""
+"""Migration of a deployment from a file to a real etcd of three members, and back: atomic."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ Urls = Callable[[str], str]
 
 @pytest.fixture
 def urls(etcd: Etcd, tmp_path: Path) -> Urls:
-    """A new store of this kind."""
+    """Return a factory of URLs of new stores, by kind."""
     return lambda kind: (
         f"{etcd.url}/move{next(_NUMBERS)}" if kind == "etcd" else f"sqlite://{tmp_path}/{next(_NUMBERS)}.db"
     )
@@ -230,12 +230,12 @@ async def test_two_at_once_do_not_mix(urls: Urls):
 
 
 FURTHER = 3_000_000
-"""Than its etcd is a store that was copied from one that was further."""
+"""Offset of revisions in a store copied from one with higher revisions."""
 
 
 @pytest.fixture(params=[(0, FURTHER), (FURTHER, 0), (0, 0)])
 def replaced(request: pytest.FixtureRequest, urls: Urls, etcd: Etcd) -> tuple[str, str]:
-    """A store in etcd, and another one that takes its place; either may be further."""
+    """Return a store in etcd, and another one that replaces it; either may have an offset."""
     ends = urls("etcd"), urls("etcd")
     for url, further in zip(ends, request.param, strict=True):
         if further:
@@ -250,7 +250,7 @@ async def numbered(store: Store) -> dict[str, int]:
 
 
 async def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(replaced: tuple[str, str]):
-    """They follow the head, which is written once, at the end; and go on with the revisions that all others have."""
+    """Servers follow the head, which is written once, last; they continue with the same revisions as all others."""
     target, source = replaced
 
     await with_store(source, fill)
@@ -299,7 +299,7 @@ async def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store
     fresh = await Model.load(again := await open_store(target), lambda *_: None)
     await eventually(lambda: model.snapshot.revision, is_enough=lambda found: found >= fresh.snapshot.revision)
     assert min(sizes) == len(before.generations)
-    written = await late.write(mtu(100))  # it has not heard of it
+    written = await late.write(mtu(100))  # from before the replacement
     await fresh.catch_up()
     await model.catch_up()
     assert model.snapshot.generations == fresh.snapshot.generations == written.generations

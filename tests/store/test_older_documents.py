@@ -1,4 +1,4 @@
-"""Documents as earlier versions wrote them: they are read, and what is written then is read again."""
+"""Documents of earlier releases: readable, and readable again after the next write."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from fairlead.model.port_ranges import one_port
 from fairlead.store.codec import decode, encode
 
 BEFORE_UNIONS = Path(__file__).parent / "documents" / "format-0" / "loadbalancer.json"
-"""Each monitor had the attributes of every type, each policy those of every action, each persistence those of every
-type; what had no meaning was null."""
+"""Document of the first format: monitors, policies and persistences had the attributes of every type, null where
+meaningless."""
 APP = "00000000-0000-4000-8000-000000000003"
 
 

@@ -1,4 +1,4 @@
-"""A URL means one store, or says what would be right."""
+"""Parsing of store URLs: each means one store, or an error with the remedy."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from fairlead.store.sqlite import SqliteStore
 
 
 async def test_a_url_opens_its_store(tmp_path: Path):
-    for url in (f"sqlite://{tmp_path}/one.db", f"sqlite:///{tmp_path}/one.db"):  # as others write it, too
+    for url in (f"sqlite://{tmp_path}/one.db", f"sqlite:///{tmp_path}/one.db"):  # another common spelling
         store = await open_store(url)
         assert isinstance(store, SqliteStore)
         await store.close()

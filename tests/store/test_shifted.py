@@ -1,4 +1,4 @@
-"""Revisions of a store that was copied from one that was further: they only grow, and none means two things."""
+"""Revisions of a store copied from one with higher revisions: they only grow, and each is unique."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The embedded store and the model on top of it."""
+"""The SQLite store, and the model on top of it."""
 
 import asyncio
 import sqlite3
@@ -78,7 +78,7 @@ async def test_a_change_that_others_overtake_ends_and_says_so(
 async def test_a_server_that_fell_far_behind_reads_everything_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ):
-    """Page by page, and from the first one if the store goes away before some page."""
+    """The server reads page by page, and restarts from the first page if the store fails."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 3)
     network = DOCUMENTS["network/net1"]
@@ -106,7 +106,7 @@ async def test_a_server_that_fell_far_behind_reads_everything_again(
 
 
 def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Awaitable[object]]:
-    """What reads until it was asked so often."""
+    """Return the function with a failure at this call."""
     times = count(1)
 
     async def called(*what: object, **more: object) -> object:
@@ -118,7 +118,7 @@ def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Aw
 
 
 class StillStore(SqliteStore):
-    """Its disk stands still until it is told to go on."""
+    """Store whose disk blocks until the test releases it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -163,7 +163,7 @@ async def test_another_process_that_holds_the_file_and_stands_still_is_told(
 
 
 async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A disk that is full must not keep a server from starting."""
+    """A full disk must not prevent a server from starting."""
     monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 600.0)
 
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -203,7 +203,8 @@ async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path,
     network = DOCUMENTS["network/net1"]
 
     class Meddled(SqliteStore):
-        """After the first page another server deletes what was read, changes it, and adds behind and before."""
+        """Store in which, after the first page, another server deletes and changes documents already read, and adds
+        others."""
 
         async def range(self, prefix: str, *, after: str = "", limit: int | None = None):
             found = await super().range(prefix, after=after, limit=limit)
@@ -235,7 +236,7 @@ async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path,
 async def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int | None, feed: int
 ):
-    """Another server has written before, and deletes or changes it at once, before the first one has read the feed."""
+    """Another server wrote before, and deletes or changes the document before the first server has read the feed."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", feed)
     network = replace(DOCUMENTS["network/net1"], id="mine")
     owner = Owner(Kind.NETWORK, "mine")
@@ -271,7 +272,7 @@ def _size(path: Path) -> int:
 async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One document of 400 KiB is written 100 times: the file does not grow with it, and what was deleted is known."""
+    """One document of 400 KiB is written 100 times: the file stays bounded, and deleted names are kept."""
     feed_bytes = 10 * 2**20
     monkeypatch.setattr("fairlead.store.sqlite.FEED_BYTES", feed_bytes)
     path = tmp_path / "s.db"
@@ -324,7 +325,7 @@ async def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path
     store = await SqliteStore.open(path)
     await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     await store.close()
-    with closing(sqlite3.connect(path)) as raw:  # it knows nothing of the newer tables
+    with closing(sqlite3.connect(path)) as raw:  # a version without the newer tables
         raw.execute("DELETE FROM document WHERE key = 'a'")
         raw.execute("INSERT INTO change VALUES (2, 'a', NULL)")
         raw.execute("UPDATE head SET revision = 2")

@@ -1,4 +1,4 @@
-"""What every store does, and the model on top of it: the same tests on a file and on a real etcd of three members."""
+"""Contract of all stores, and the model on top: the same tests on a file and on a real etcd of three members."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,13 +32,13 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture(params=["sqlite", "etcd", "etcd with a copy"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Opens one store of this test's own, as often as it is called."""
+    """Return a function that opens this test's store, any number of times."""
     if request.param == "sqlite":
         url = f"sqlite://{tmp_path}/s.db"
     else:
         etcd, prefix = request.getfixturevalue("etcd"), f"test{next(_NUMBERS)}"
         url = f"{etcd.url}/{prefix}"
-        if request.param == "etcd with a copy":  # of a store that was further
+        if request.param == "etcd with a copy":  # copied from a store with higher revisions
             etcd.ctl("put", f"{prefix}/offset", "1000000")
     return lambda: open_store(url)
 
@@ -103,7 +103,7 @@ async def test_two_servers_never_lose_an_update(opened: Opener):
 
 @pytest.mark.parametrize("rests", [False, True])
 async def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
-    """Others are served while what takes long is compiled."""
+    """Other tasks run during a long compilation."""
     served = asyncio.Event()
 
     def refuse(snapshot: Snapshot, owner: Owner) -> Steps[None] | None:
@@ -143,7 +143,7 @@ async def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened
 
 
 async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Opener):
-    """The port's document only reads the network: nothing that the deletion writes is changed by it."""
+    """The port's document only reads the network, so the deletion and the creation write different documents."""
     network = DOCUMENTS["network/net1"]
     port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
     owner = Owner(Kind.NETWORK, "net1")
@@ -185,7 +185,7 @@ async def test_what_was_deleted_is_known_also_after_a_restart(opened: Opener):
 
 @pytest.mark.parametrize("number", [1, 41, 130, 4_100])
 async def test_a_change_of_many_documents_is_one_transaction(opened: Opener, number: int):
-    """1,000 ports with their claims, and a tree that goes with all that it has."""
+    """The sizes include 1,000 ports with their claims, and a cascading deletion."""
     puts = {f"key/{each:05}": b"%d" % each for each in range(number)}
 
     store = await opened()
@@ -245,7 +245,7 @@ async def test_what_is_made_again_is_not_deleted(opened: Opener):
 
 
 async def test_writers_at_once_lose_nothing(opened: Opener):
-    """Guards of two servers: each sees what the other wrote, or has a conflict."""
+    """Two servers write with guards: each sees the other's write, or has a conflict."""
 
     async def add(store: Store) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Where the server is and who asks, said as for the stock clients."""
+"""Server URL and credentials, configured as for the stock clients."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_cloud_of_the_file(file: dict[str, str]):
-    """By the option, or by the variable."""
+    """The cloud is selected by option or by environment variable."""
     assert find_cloud("plain", file) == Cloud(doors=PLAIN)
     assert find_cloud("", {**file, "OS_CLOUD": "plain"}) == Cloud(doors=PLAIN)
 

@@ -1,4 +1,4 @@
-"""The command as it is typed, on the whole application: what it asks, prints and answers."""
+"""The command against the whole application: its requests, output and exit codes."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ POOL = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": [MEMBER]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A server with pools of these names, and clouds.yaml that leads to it."""
+    """Yield a folder with a clouds.yaml for a server that has pools of these names."""
     path = tmp_path_factory.mktemp("tenant")
     with served(path) as url:
         write_clouds(path, url)

@@ -1,4 +1,4 @@
-"""What is asked of Keystone for a command, and which doors its catalogue has. A real one is in tests/keystone."""
+"""Keystone requests of a command, and endpoints of its catalogue. Tests with a real one are in tests/keystone."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ CATALOG = [
 
 
 class Played:
-    """A server that answers each log-in with what it is told, and keeps what it was asked."""
+    """Server with prepared responses to logins, which records requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -57,7 +57,7 @@ class Played:
                 self.wfile.write(json.dumps(played.answer).encode())
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Drop the log."""
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.here = {"OS_AUTH_URL": f"http://127.0.0.1:{self.server.server_port}"}

@@ -1,4 +1,4 @@
-"""Dataplanes of a test, central and on nodes, under all that holds the product's: stories, status, doors, metrics."""
+"""Dataplanes defined by the tests, central and per node, below the unchanged product: cases, status, APIs, metrics."""
 
 import asyncio
 from dataclasses import replace
@@ -78,13 +78,13 @@ def make_world() -> World:
 
 
 def refuse(world: World, where: Where, refusing: bool = True) -> None:
-    """Every apply fails there, or works again."""
+    """Make every apply fail at this place, or succeed again."""
     site = world.site(where)
     site.driver._fault = lambda: Fault.BEFORE if refusing else Fault.NONE
 
 
 async def settle(world: World, *places: Where) -> None:
-    """Each site, or these, tries all that waits there once."""
+    """Let each site, or these, process its queue once."""
     for site in world.sites:
         while (not places or site.where in places) and await site.reconciler.step():
             pass
@@ -130,7 +130,7 @@ async def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothi
 
 
 async def test_a_node_that_fails_takes_nothing_from_the_others(world: World):
-    """Its agent says it, and a load balancer of hosts is DEGRADED by that (tests/model/test_balancer_status.py)."""
+    """The agent reports the failure; it degrades load balancers of hosts (tests/model/test_balancer_status.py)."""
 
     refuse(world, CHASSIS1)
     await settle(world)
@@ -155,7 +155,7 @@ def test_what_has_no_central_dataplane_is_there_when_it_is_stored():
     assert combine({}, 7) == Applied(generation=7)
 
 
-# Who compiles
+# Compilers
 
 
 def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
@@ -201,11 +201,11 @@ def test_providers_lead_to_dataplanes_that_there_are():
     assert {name for each in IMPLEMENTATIONS.values() for name in each.dataplanes} == set(DATAPLANES)
 
 
-# What administrators see
+# Operator's view
 
 
 async def see(folder: Path, *paths: str) -> list[httpx.Response]:
-    """What the operator's door and the metrics say of a world in which chassis1 and the toy fail."""
+    """Return responses of the operator API and metrics while chassis1 and the toy fail."""
     world = make_world()
     refuse(world, CHASSIS1)
     refuse(world, Where("toy"))
