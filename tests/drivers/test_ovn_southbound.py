@@ -244,7 +244,7 @@ async def test_when_most_chassis_are_silent_nobody_is_dead(south: Southbound) ->
 
 async def test_a_row_that_is_made_offline_says_nothing_until_somebody_can_have_probed(south: Southbound) -> None:
     """Newer OVN releases create every row as offline: a pool that gets a monitor must not reject all traffic
-    meanwhile."""
+    until the first probe."""
 
     await south.write(*BINDINGS, *(monitor(each, "offline", **probed_every(1000)) for each in (FOUR, OTHER)))
     await eventually_equal(lambda: len(south.reader._tables._statuses), 2)

@@ -174,7 +174,7 @@ def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
     whole: OperatingStatus,
     monitor: bool,
 ):
-    """A stale agent has left its rows in the kernel: its members are served, and the status asks for attention."""
+    """A stale agent has left its rows in the kernel, so its members are served; the load balancer is DEGRADED."""
     where, pool = announced(*heard, monitor=monitor)
     usual = OperatingStatus.OFFLINE if monitor else OperatingStatus.NO_MONITOR
     assert {where.of_member(pool, each) for each in pool.members} == {each or usual for each in of_members}

@@ -1,9 +1,9 @@
-"""Several compute nodes on one machine: what the demo and the end-to-end tests stand on.
+"""Several compute nodes on one machine: the base of the demo and of the end-to-end tests.
 
-`Lab.up()` makes them, `Lab.open()` attaches to them, `Lab.down()` leaves nothing behind.
+`Lab.up()` creates them, `Lab.open()` attaches to them, `Lab.down()` removes everything.
 
-Each name is imported when it is first asked for: the programs that a lab starts in its namespaces, a process for each
-question of a client, are in this package too, and need nothing of the rest.
+Names are imported at first use, because this package also has the programs that a lab starts in its namespaces, such as
+one process per client request, and these need nothing of the rest.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""The lab's agents: one for each chassis, as on real compute nodes. They go with the lab.
+"""The lab's agents: one for each chassis, as on real compute nodes. They end with the lab.
 
-Like the server those of OVN run on the machine itself, where loopback is; each speaks with the switch of its chassis.
-Those of plain hosts run on their hosts, whose kernel they write.
+In a lab of OVN agents, like the server, run in the machine's own namespace, which has the loopback, and each connects
+to the switch of its chassis. In a lab of plain hosts they run in their host's namespace and write its kernel tables.
 """
 
 import shutil
@@ -21,32 +21,32 @@ from fairlead.lab.records import Dataplane
 
 END_SECONDS = 10.0
 HEARTBEAT, RENEWAL = 5, 60
-"""Seconds, as without an option."""
+"""Seconds, as the options' defaults."""
 MEMORY = "/dev/shm"
 NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who starts one has its process, and ends it with `stop` or with the lab."""
+    """A running agent, which `stop` or the end of the lab terminates."""
 
     layout: Layout
     chassis: str
     process: "subprocess.Popen[bytes]"
 
     def stop(self) -> None:
-        """Returns when it is gone."""
+        """End the agent and wait for its exit."""
         _end(self.layout, self.chassis)
         self.process.wait(timeout=END_SECONDS)
 
 
 def start(layout: Layout, url: str, more: Mapping[str, str] = NOTHING) -> list[Agent]:
-    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
+    """Start agents for this server's URL on every chassis. Earlier agents are ended first; their counters are kept."""
     return [start_one(layout, url, name, more) for name in records.read_chassis(layout)]
 
 
 def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL) -> dict[str, str]:
-    """Seconds, as an agent's environment has them."""
+    """Return an agent's environment; arguments are in seconds."""
     return {
         "FAIRLEAD_AGENT_INTERVAL": str(interval),
         "FAIRLEAD_AGENT_HEARTBEAT": str(heartbeat),
@@ -57,7 +57,7 @@ def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RE
 def start_one(
     layout: Layout, url: str, chassis: str, more: Mapping[str, str] = NOTHING, *, program: str = processes.PROGRAM
 ) -> Agent:
-    """With `more` in its environment."""
+    """Start the agent of one chassis, with `more` in its environment."""
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
     _end(layout, chassis)
@@ -85,7 +85,7 @@ def start_one(
 
 
 def _proxies(layout: Layout, chassis: str) -> Path:
-    """Keys will be there: where the lab's own folder is on a disk it is a link into memory."""
+    """Return the directory of proxies and their keys: if the lab's own directory is on a disk, a link into memory."""
     folder = _file(layout, chassis, "proxies")
     if not folder.exists() and not is_in_memory(folder.parent):
         there = Path(tempfile.mkdtemp(prefix=f"{layout.name}-{chassis}-", dir=MEMORY))
@@ -95,14 +95,14 @@ def _proxies(layout: Layout, chassis: str) -> Path:
 
 
 def remove_memory(layout: Layout) -> None:
-    """To which links in the lab's folder lead."""
+    """Remove the in-memory directories that links in the lab's directory point to."""
     for link in (layout.directory / "fairlead").glob("*.proxies"):
         if link.is_symlink():
             shutil.rmtree(link.resolve(), ignore_errors=True)
 
 
 def running(layout: Layout) -> list[str]:
-    """The chassis that have one."""
+    """Return the chassis with a running agent."""
     return [
         name
         for name in records.read_chassis(layout)

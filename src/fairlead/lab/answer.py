@@ -1,8 +1,11 @@
-"""The server of a workload: it says its name, so that a client knows who answered.
+"""The server program of a workload, which replies with its name, so that a client can identify it.
 
-TCP: a line that starts with `GET ` is answered as HTTP/1.0, any other line is sent back behind the name, and the
-connection stays open. UDP: each datagram comes back behind the name, from the very address it was sent to: a server
-that answers from another one breaks virtual IPs. It listens when it goes to the background.
+- TCP: a line that starts with `GET ` is answered as HTTP/1.0. Any other line is echoed after the name, and the
+  connection stays open.
+- UDP: each datagram is echoed after the name, from its own destination address: replies from another address break
+  virtual IPs.
+
+The program listens before it detaches.
 """
 
 import argparse
@@ -27,14 +30,14 @@ PKTINFO: Final = struct.Struct("@16sI")  # struct in6_pktinfo, ipv6(7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """What the server listens on, one of each for a port."""
+    """Listening sockets, one of each kind per port."""
 
     streams: tuple[socket.socket, ...]
     datagrams: tuple[socket.socket, ...]
 
 
 def listen(ports: Sequence[int]) -> Sockets:
-    """IPv6 sockets that take IPv4 as well."""
+    """Open IPv6 sockets that accept IPv4 as well."""
     return Sockets(
         streams=tuple(_listen_stream(port) for port in ports),
         datagrams=tuple(_listen_datagram(port) for port in ports),
@@ -77,7 +80,8 @@ async def answer_stream(name: bytes, reader: asyncio.StreamReader, writer: async
 
 
 async def _answer_http(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read on after the answer: closing with unread headers would reset it away (RFC 9112 section 9.6)."""
+    """Send the response, then drain the request: a close with unread headers would reset the connection (RFC 9112,
+    section 9.6)."""
     body = name + b"\n"
     fields = b"Content-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n" % len(body)
     writer.write(b"HTTP/1.0 200 OK\r\n" + fields + b"\r\n" + body)
@@ -89,7 +93,7 @@ async def _answer_http(name: bytes, reader: asyncio.StreamReader, writer: asynci
 
 
 def answer_datagram(name: bytes, receiver: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # a lost datagram is no affair of the server's
+    with contextlib.suppress(OSError):  # UDP may lose a datagram
         payload, ancillary, _, client = receiver.recvmsg(LONGEST_DATAGRAM, socket.CMSG_SPACE(PKTINFO.size))
         receiver.sendmsg([name + b" " + payload], [_from_same_address(*item) for item in ancillary], 0, client)
 
@@ -100,7 +104,7 @@ def _from_same_address(level: int, kind: int, value: bytes) -> tuple[int, int, b
 
 
 def detach(pidfile: Path, log_file: Path) -> None:
-    """The parent ends at once: for who started it, that is the sign that the sockets listen."""
+    """Detach from the parent, which exits at once: its exit signals that the sockets listen."""
     if pid := os.fork():
         pidfile.write_text(f"{pid}\n")
         os._exit(0)

@@ -1,7 +1,7 @@
-"""The central of OVN: Northbound and Southbound database and northd, in a namespace of their own.
+"""OVN central: the Northbound and Southbound databases and northd, in a namespace of their own.
 
-The databases are reached over unix sockets in the run directory: a socket with a path belongs to the file system, so
-every namespace of the machine sees it and the lab needs no management network.
+The databases listen on unix sockets in the run directory. A socket with a path belongs to the file system, so it is
+reachable from every namespace of the machine, and the lab needs no management network.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ PROGRAMS = ("ovnnb_db", "ovnsb_db", "ovn-northd")
 
 
 def start(layout: Layout) -> None:
-    """Returns when both databases answer and northd runs."""
+    """Start central and wait until both databases answer and northd runs."""
     directory = layout.node_directory(CENTRAL)
     directory.mkdir(parents=True)
     for database, schema in SCHEMAS.items():
@@ -30,20 +30,20 @@ def start(layout: Layout) -> None:
 
 
 def run_northd(layout: Layout) -> None:
-    """Returns when it runs."""
+    """Start northd and wait until it runs."""
     directory = layout.node_directory(CENTRAL)
     databases = (f"--ovnnb-db={layout.northbound}", f"--ovnsb-db={layout.southbound}")
     execute(layout, "ovn-northd", *databases, *detached(directory / "ovn-northd"))
 
 
 def run_database(layout: Layout, base: Path) -> None:
-    """Serve a database that is there. Returns when it answers."""
+    """Serve an existing database and wait until it answers."""
     sockets = (f"--remote=punix:{base}.sock", f"--unixctl={base}.ctl")
     execute(layout, "ovsdb-server", f"{base}.db", *sockets, *detached(base))
 
 
 def detached(base: Path) -> tuple[str, ...]:
-    """The program goes to the background when it is ready, and leaves its id and its log."""
+    """Return arguments that make a program detach when ready, with a pidfile and a log file."""
     quiet = ("-vconsole:off", "-vsyslog:off")
     return ("--detach", "--no-chdir", f"--pidfile={base}.pid", f"--log-file={base}.log", *quiet)
 

@@ -1,8 +1,8 @@
-"""The client of a workload: a bounded number of exchanges, and who answered each.
+"""The client of a workload: a bounded number of exchanges, and the name that answered each.
 
-Every exchange has a source port of its own, given or not, so that two runs over the same ports tell which keys moved.
-A TCP connection is ended by a reset (SO_LINGER 0), so that its port can be used again at once and no TIME_WAIT is
-measured in place of a switch.
+Every exchange has a source port of its own, given or not, so a comparison of two runs over the same ports shows the
+keys that moved. TCP connections end with a reset (SO_LINGER 0), so the port is reusable immediately and no TIME_WAIT
+state distorts the measurement.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Protocol(StrEnum):
 
 
 class Failure(StrEnum):
-    """Kinds of error; an HTTP answer that is not 200 is the kind `http-<status>`."""
+    """Kinds of errors; an HTTP response other than 200 has the kind `http-<status>`."""
 
     REFUSED = "refused"
     RESET = "reset"
@@ -39,7 +39,8 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What to send. With a size, so many bytes go out and must come back; else TCP asks by HTTP."""
+    """Traffic to send. With a size, this number of bytes is sent and must be echoed; otherwise TCP uses HTTP
+    requests."""
 
     to: str
     port: int
@@ -51,13 +52,13 @@ class Traffic:
     size: int = 0
 
     def seconds(self) -> float:
-        """The longest that it can take."""
+        """Upper bound of the duration in seconds."""
         return self.timeout * -(-self.count // self.concurrency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficResult:
-    """`answers`: exchanges by the name that answered; `errors`: by kind; `keys`: who answered each source port."""
+    """`answers`: exchanges by answering name; `errors`: by kind; `keys`: answering name by source port."""
 
     answers: Mapping[str, int]
     errors: Mapping[str, int]
@@ -81,11 +82,11 @@ Outcome = Answered | Failed
 
 
 class Garbled(Exception):
-    """The answer is not one of our server's; its text is the kind of error."""
+    """The reply is not from a workload's server; the text is the kind of error."""
 
 
 def send(traffic: Traffic) -> TrafficResult:
-    """Make all exchanges, as many at a time as asked for."""
+    """Run all exchanges, with the requested concurrency."""
     started = monotonic()
     outcomes = asyncio.run(_send_all(traffic))
     answered = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
@@ -123,7 +124,7 @@ async def _exchange(traffic: Traffic, source_port: int) -> Outcome:
 
 
 def open_socket(traffic: Traffic, source_port: int) -> socket.socket:
-    """Port 0 lets the kernel choose one."""
+    """Open a client socket. Source port 0 lets the kernel choose one."""
     family = socket.AF_INET if ip_address(traffic.to).version == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if traffic.protocol is Protocol.TCP else socket.SOCK_DGRAM
     client = socket.socket(family, kind)
@@ -141,7 +142,7 @@ def open_socket(traffic: Traffic, source_port: int) -> socket.socket:
 
 
 def classify(error: OSError | Garbled) -> str:
-    """The kind of an error, or the error itself if it is none that a network makes."""
+    """Return the kind of a network error; raises any other error again."""
     match error:
         case Garbled():
             return str(error)
@@ -191,7 +192,7 @@ async def _ask_http(client: socket.socket) -> str:
 
 
 async def ask_line(payload: bytes, client: socket.socket) -> str:
-    """One exchange on a TCP connection that goes on; answers who is at its other end."""
+    """Run one exchange on an open TCP connection and return the name of the peer."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, payload + b"\n")
     answer = bytearray()

@@ -1,17 +1,17 @@
-"""The errors of the lab, all of them `LabError`: their text is what the operator reads.
+"""Errors of the lab, all of them subclasses of `LabError`. The CLI prints their text.
 
 LabError
-├── CommandFailed       a program of ours ended with an error; carries its standard error
-├── CommandTimedOut     a program of ours did not end in time
+├── CommandFailed       a program of the lab failed; has its standard error
+├── CommandTimedOut     a program of the lab did not end in time
 ├── ConditionTimedOut   the lab did not reach a state in time
-├── ConnectionLost      a held connection ended, or was never made
+├── ConnectionLost      a held connection ended, or was not established
 ├── InvalidWorkload     a record that cannot be plugged in
 ├── LabNotFound         no lab of that name runs
-├── LabMismatch         a lab of that name runs, but it is another one than asked for
+├── LabMismatch         a lab of that name runs with other properties than requested
 ├── MissingTools        the machine lacks programs or files
 ├── NotRoot             namespaces need root
-├── Unreachable         no MAC address leads from here to there
-├── UnknownNode         neither a chassis, nor the central, nor a workload
+├── Unreachable         no next hop with a known MAC address
+├── UnknownNode         the name is not of a chassis, central or workload
 └── WorkloadExists      a workload of that name runs already
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 class LabError(Exception):
-    """Anything that the lab cannot do."""
+    """Base of all errors of the lab."""
 
 
 class CommandFailed(LabError):

@@ -1,4 +1,4 @@
-"""`fairlead lab fault ...`: what breaks in a fabric, done to a lab of plain hosts."""
+"""`fairlead lab fault ...`: fault injection in a lab of plain hosts."""
 
 import argparse
 
@@ -16,7 +16,7 @@ FAULTS = {
     "start-routing": (("place",), "they are started again"),
     "rehash": (("router", "seed"), "the router spreads flows over its ways anew, by this seed"),
 }
-"""As `NativeLab` has them, with their arguments in order."""
+"""Fault -> arguments and summary, in the order of the methods' parameters in `NativeLab`."""
 EXAMPLES = """examples:
   fairlead lab fault power-off host2
   fairlead lab fault cut router1 host1
@@ -44,6 +44,6 @@ def _inflict(arguments: argparse.Namespace) -> None:
 
 
 def _start_agent(lab: NativeLab, place: str, url: str) -> None:
-    """As systemd does when a host boots; a router has none."""
+    """Start the agent of a host, as systemd does at boot; a router has none."""
     if any(place == host.name for host in lab.record.chassis):
         agents.start_one(lab.layout, url, place)

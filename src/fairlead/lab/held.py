@@ -1,6 +1,6 @@
-"""A connection that a workload keeps open while the world changes.
+"""A connection that a workload keeps open while the configuration changes.
 
-The program that holds it is `fairlead.lab.traffic --hold`; every answer is bounded by that program's own timeout.
+The program that holds it is `fairlead.lab.traffic --hold`; every reply is bounded by that program's own timeout.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ class Held:
     source_port: int
 
     def ask(self, line: str) -> str:
-        """Send a line and give the answer, `<name> <line>`."""
+        """Send a line and return the reply, `<name> <line>`."""
         return _talk(self.process, line)
 
 
@@ -44,7 +44,7 @@ def _talk(process: subprocess.Popen[str], line: str | None) -> str:
 
 @contextmanager
 def holding(command: Command) -> Iterator[Held]:
-    """Open a connection; it is closed, by a reset, at the end of the block."""
+    """Open a connection, which is reset at the end of the block."""
     with subprocess.Popen(
         command.argv,
         env=command.full_environment(),

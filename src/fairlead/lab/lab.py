@@ -1,7 +1,7 @@
-"""A lab: OVN's central and several compute nodes on one machine, each in a network namespace.
+"""A lab: OVN central and several compute nodes on one machine, each in a network namespace.
 
-Up is all or nothing, and a lab that is down leaves nothing behind, whatever was killed before. A lab that runs well is
-left as it is by `up`; one that does not is taken away and made anew.
+`up` succeeds completely or leaves nothing, and `down` removes everything, whatever was killed before. A healthy lab is
+left as it is by `up`; any other is removed and recreated.
 """
 
 import os
@@ -36,11 +36,12 @@ Progress = Callable[[str], None]
 
 
 def be_silent(_: str) -> None:
-    """For who does not want to hear of progress."""
+    """Discard a progress message."""
 
 
 def require_machine(root: Path | None = None) -> None:
-    """Raise what keeps this machine from carrying a lab with the programs of this root (None: its own)."""
+    """Check that this machine can run a lab with the programs of this root (None: its own); raises NotRoot or
+    MissingTools."""
     if os.geteuid() != 0:
         raise NotRoot
     schemas = (*central.SCHEMAS.values(), chassis.SCHEMA)
@@ -50,12 +51,12 @@ def require_machine(root: Path | None = None) -> None:
 
 
 CHASSIS = 2
-"""Of a new lab, if nobody says how many."""
+"""Default number of chassis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab(Places):
-    """A lab that runs."""
+    """A running lab."""
 
     record: LabRecord
 
@@ -68,10 +69,10 @@ class Lab(Places):
         progress: Progress = be_silent,
         root: str | None = None,
     ) -> Self:
-        """Bring up a lab, or find it up and well; returns when every chassis is registered and has its tunnels.
+        """Bring up a lab, or attach to a healthy one; returns when every chassis is registered and has its tunnels.
 
-        Its OVN and Open vSwitch are those of `root`; None takes what the environment says, "" the machine's own. What
-        is None, and not in the environment, is for a lab that runs what it has, and for a new one the default.
+        OVN and Open vSwitch come from `root`; None uses the environment, "" the machine's own programs. For values that
+        are None and not in the environment, a running lab keeps its own, and a new lab gets the default.
         """
         source = programs.choose_root(root)
         require_machine(source)
@@ -93,7 +94,7 @@ class Lab(Places):
 
     @classmethod
     def open(cls, name: str = "lab", run_dir: Path = RUN_DIR) -> Self:
-        """Attach to a lab that runs."""
+        """Attach to a running lab."""
         layout = Layout(name=name, run_dir=run_dir)
         return cls(layout=layout, record=records.read_lab(layout))
 
@@ -126,11 +127,12 @@ class Lab(Places):
         return nodes[name]
 
     def set_zones(self, name: str, *zones: str) -> None:
-        """The chassis says that it is in these availability zones, and in no others."""
+        """Set the availability zones of the chassis to exactly these."""
         chassis.say_zones(self.layout, self.chassis(name), zones)
 
     def add_workload(self, added: Workload) -> None:
-        """Plug it in; returns when its server listens. Whether OVN has bound its port: `wait_bound`."""
+        """Plug a workload in; returns when its server listens, without waiting for OVN to bind its port
+        (`wait_bound`)."""
         node = self.chassis(added.chassis)
         with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
             records.read_lab(self.layout)
@@ -140,8 +142,8 @@ class Lab(Places):
             undo.pop_all()
 
     def move_workload(self, name: str, to: str) -> None:
-        """To another chassis, as a live migration does: what runs in it goes on. As `add_workload`, it does not wait
-        for OVN."""
+        """Move a workload to another chassis, like a live migration: its processes continue. Like `add_workload`, this
+        does not wait for OVN."""
         with records.locked(self.layout, Hold.SHARED):
             moved = self.workload(name)
             workload.move(self.layout, self.chassis(moved.chassis), self.chassis(to), moved)
@@ -157,7 +159,7 @@ class Lab(Places):
         records.delete_workload(self.layout, removed.name)
 
     def command(self, place: str, argv: Sequence[str]) -> Command:
-        """What runs a program in a node or workload; OVN's and Open vSwitch's clients find their databases there."""
+        """Return a command that runs in a node or workload; OVN and Open vSwitch clients find their databases there."""
         nodes = [CENTRAL, FABRIC, OUTSIDE, *(node.name for node in self.record.chassis)]
         homes = {node: node for node in nodes} | {each.name: each.chassis for each in self.workloads()}
         if place not in homes:
@@ -166,7 +168,7 @@ class Lab(Places):
         return Command(argv=argv, environment=self.layout.environment(homes[place]))
 
     def trace(self, datapath: str, microflow: str, *options: str) -> str:
-        """ovn-trace; with the datapath "" it is the one of the microflow's inport."""
+        """Run ovn-trace; an empty datapath means that of the microflow's inport."""
         words = (datapath, microflow) if datapath else (microflow,)
         argv = ("ovn-trace", f"--db={self.southbound}", *options, *words)
         return run(Command(argv=argv, environment={"PATH": self.layout.search_path}))
@@ -174,7 +176,7 @@ class Lab(Places):
     # Conditions
 
     def wait_synced(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Every chassis does what the Northbound database says, with every packet."""
+        """Wait until the datapath of every chassis implements the Northbound database for every packet."""
         client = databases.northbound(self.layout)
         databases.wait(client, seconds, "every chassis has caught up with the Northbound", ("--wait=hv", "sync"))
         with ThreadPoolExecutor() as pool:
@@ -185,14 +187,14 @@ class Lab(Places):
         databases.wait_until(databases.southbound(self.layout), seconds, *words)
 
     def wait_tunnels(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """The switch of every chassis has a tunnel to every other one."""
+        """Wait until the switch of every chassis has a tunnel to every other one."""
         peers = len(self.record.chassis) - 1
         switches = [databases.switch(self.layout, node.name) for node in self.record.chassis]
         condition = "the switch of every chassis has its tunnels"
         databases.until(seconds, condition, lambda: all(_tunnels(switch) >= peers for switch in switches))
 
     def wait_bound(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """The ports of these workloads are bound where they are plugged in, and their flows are installed."""
+        """Wait until the ports of these workloads are bound to their chassis and their flows are installed."""
         bound = [self.workload(name) for name in names]
         for each in bound:
             row = ("Interface", workload_device(each.name), "external_ids:ovn-installed=true")
@@ -202,7 +204,7 @@ class Lab(Places):
 
 
 def take_down(name: str, run_dir: Path = RUN_DIR) -> bool:
-    """Remove a lab, whole or in pieces; says whether there was anything. To remove nothing is fine."""
+    """Remove a lab, complete or partial; returns whether anything was there."""
     if os.geteuid() != 0:
         raise NotRoot
     layout = Layout(name=name, run_dir=run_dir)
@@ -213,12 +215,12 @@ def take_down(name: str, run_dir: Path = RUN_DIR) -> bool:
 
 
 def names(run_dir: Path = RUN_DIR) -> tuple[str, ...]:
-    """The labs that are up, whatever their dataplane is."""
+    """Return the names of running labs of any dataplane."""
     return tuple(sorted(path.parent.name for file in records.FILES.values() for path in run_dir.glob(f"*/{file}")))
 
 
 def _running(layout: Layout) -> LabRecord | None:
-    """The record of a lab that is complete and well."""
+    """Return the record of a complete and healthy lab, or None."""
     try:
         record = records.read_lab(layout)
     except LabNotFound:
@@ -247,7 +249,7 @@ def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progr
 
 @contextmanager
 def swept_on_failure(layout: Layout) -> Iterator[None]:
-    """Whatever was there before is gone, and what is made is gone again if not all of it is."""
+    """Remove earlier remains, and remove everything again if the block fails."""
     sweep(layout)
     with ExitStack() as undo:
         undo.callback(sweep, layout)
@@ -276,12 +278,12 @@ def _await_nodes(layout: Layout, record: LabRecord) -> None:
 
 
 def _tunnels(switch: Command) -> int:
-    """An interface has an OpenFlow port once the switch has made it."""
+    """Count tunnels; an interface has an OpenFlow port once the switch has created it."""
     return len(databases.find(switch, "Interface", ("name",), "type=geneve", "ofport>0"))
 
 
 def _recorded_chassis(layout: Layout) -> int:
-    """Of a lab that was there; 0 of none."""
+    """Return the recorded number of chassis, or 0 without a record."""
     try:
         return len(records.read_lab(layout).chassis)
     except LabNotFound:
@@ -297,5 +299,5 @@ def _where(datapath: DatapathType) -> str:
 
 
 def _several(commands: Iterator[tuple[str, ...]]) -> tuple[str, ...]:
-    """Commands of one invocation are set apart by two dashes."""
+    """Join commands into one invocation, separated by two dashes."""
     return tuple(word for command in commands for word in ("--", *command))[1:]

@@ -1,8 +1,8 @@
-"""Names: what every namespace, directory, device and address of a lab is called.
+"""Names of all namespaces, directories, devices and addresses of a lab.
 
-Everything that a lab leaves on the machine is recognised by these names alone, without memory: namespaces by their
-prefix, processes by their namespace, files by the run directory. Names of labs have no dash, so that no prefix of one
-lab is a prefix of another one's.
+Everything that a lab leaves on the machine is found by these names alone, without memory: namespaces by their prefix,
+processes by their namespace, files by the run directory. Lab names have no dash, so no lab's prefix is a prefix of
+another lab's.
 """
 
 import os
@@ -24,9 +24,9 @@ UNDERLAY_BRIDGE = "br-underlay"
 UNDERLAY_MTU = 1500
 EXTERNAL_BRIDGE = "br-ex"
 PHYSICAL_NETWORK = "physnet"
-"""What `provider:physical_network` of an external network is called here."""
+"""Value of `provider:physical_network` for external networks."""
 OUTSIDE_ADDRESSES = ("203.0.113.1/24", "2001:db8::1/64")
-"""Of the host outside, which is the gateway of external networks (RFC 5737, RFC 3849)."""
+"""Addresses of the outside host, which is the gateway of external networks (RFC 5737, RFC 3849)."""
 MAX_CHASSIS = 64
 
 _LAB_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
@@ -35,7 +35,7 @@ _DEVICE_NAME_LENGTH = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chassis:
-    """One compute node: its name, and its end of the tunnels."""
+    """One compute node: its name, and its tunnel endpoint."""
 
     name: str
     tunnel_address: str
@@ -44,7 +44,7 @@ class Chassis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where one lab is on this machine."""
+    """Location of one lab on this machine."""
 
     name: str
     run_dir: Path = RUN_DIR
@@ -75,7 +75,8 @@ class Layout:
 
     @property
     def programs(self) -> Path:
-        """Scripts that stand for programs of another root (see `programs`); not there when the machine's are used."""
+        """Directory of wrapper scripts for programs of another root (see `programs`); missing if the machine's are
+        used."""
         return self.directory / "bin"
 
     @property
@@ -91,7 +92,8 @@ class Layout:
         return f"unix:{self.node_directory(CENTRAL) / 'ovnsb_db.sock'}"
 
     def environment(self, node: str) -> Mapping[str, str]:
-        """With this, `ovs-vsctl` means the node's switch, and `ovn-nbctl` and `ovn-sbctl` the lab's databases."""
+        """Return an environment in which `ovs-vsctl` uses the node's switch, and `ovn-nbctl` and `ovn-sbctl` the lab's
+        databases."""
         own = str(self.node_directory(node))
         directories = {f"{project}_{kind}DIR": own for project in ("OVS", "OVN") for kind in ("RUN", "DB", "LOG")}
         databases = {"OVN_NB_DB": self.northbound, "OVN_SB_DB": self.southbound}
@@ -105,7 +107,7 @@ class Layout:
 
 
 def plan_chassis(count: int) -> tuple[Chassis, ...]:
-    """Addresses follow from the number of the chassis; labs are apart, so all of them may use the same."""
+    """Derive each chassis' addresses from its number; labs are isolated, so all of them may use the same addresses."""
     if not 1 <= count <= MAX_CHASSIS:
         raise LabError(f"a lab has 1 to {MAX_CHASSIS} chassis, not {count}")
     return tuple(
@@ -115,12 +117,12 @@ def plan_chassis(count: int) -> tuple[Chassis, ...]:
 
 
 def is_node_name(name: str) -> bool:
-    """Names that workloads must leave to the lab itself."""
+    """Return whether the name is reserved for nodes of the lab."""
     return name in (CENTRAL, FABRIC, OUTSIDE) or re.fullmatch(r"chassis\d+", name) is not None
 
 
 def workload_device(workload: str) -> str:
-    """The device of a workload on its chassis; a long name is cut and told apart by a digest."""
+    """Name of a workload's device on its chassis; a long name is cut and made unique by a digest."""
     if len(workload) + 2 <= _DEVICE_NAME_LENGTH:
         return f"w-{workload}"
     return f"w-{workload[:6]}_{blake2s(workload.encode(), digest_size=3).hexdigest()}"

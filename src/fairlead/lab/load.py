@@ -1,4 +1,4 @@
-"""Steady traffic from a workload while the world changes: what it is, what it saw, and how it is run.
+"""Steady traffic from a workload while the configuration changes: specification, result, and start.
 
 The program that sends it is `fairlead.lab.steady`.
 """
@@ -28,10 +28,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`rate` new connections a second, `count` at most; `held` established ones, each asked every `period` seconds.
-
-    The targets take turns. After `seconds` all ends by itself.
-    """
+    """`rate` new connections per second, at most `count`; `held` established ones, each with an exchange every `period`
+    seconds. Targets are used in rotation. The load ends by itself after `seconds`."""
 
     targets: tuple[Target, ...]
     rate: float
@@ -45,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A connection that failed: when (Unix time), how, and with whom it was if it was established."""
+    """A failed connection: its time (Unix), the error, and its member if it was established."""
 
     at: float
     kind: str
@@ -56,7 +54,7 @@ class Broken:
 
 @dataclass(slots=True, kw_only=True)
 class LoadResult:
-    """`answers`: new connections by the member that answered; `held`: established ones that live, by member."""
+    """`answers`: new connections by answering member; `held`: surviving established ones, by member."""
 
     answers: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
@@ -64,7 +62,7 @@ class LoadResult:
     """Exchanges on established connections."""
     broken: list[Broken] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
-    """When (Unix time) packets left that had to be sent again: datagrams, and first segments as far as time tells."""
+    """Send times (Unix) of retransmitted packets: datagrams, and first TCP segments as inferred from timing."""
 
     @property
     def opened(self) -> int:
@@ -73,7 +71,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A load that goes on; `stop` ends it, `finish` lets it go on to its own end; both say what it saw."""
+    """A running load; `stop` ends it, `finish` waits for its own end, and both return its result."""
 
     process: "subprocess.Popen[str]"
 
@@ -106,7 +104,7 @@ def argv(load: Load) -> tuple[str, ...]:
 
 
 def total(results: Sequence[LoadResult]) -> Mapping[str, int]:
-    """Figures of several clients."""
+    """Return the sums over several clients."""
     return {
         "opened": sum(result.opened for result in results),
         "held": sum(sum(result.held.values()) for result in results),

@@ -1,8 +1,8 @@
 """Network namespaces and the links between them.
 
-A link is made with both ends in their namespaces at once, so that nothing of the lab is ever seen in the machine's own
-namespace. Both ends of every link have their offloads off: Open vSwitch in user space forwards what the kernel hands
-over, and a packet whose checksum or segmentation was left to a card that is not there is lost without a word.
+A link is created with both ends directly in their namespaces, so no device of the lab ever appears in the machine's own
+namespace. Offloads are off at both ends of every link: Open vSwitch in user space forwards packets as the kernel
+delivers them, so a packet whose checksum or segmentation was left to a nonexistent NIC would be lost silently.
 """
 
 import json
@@ -17,8 +17,8 @@ DIRECTORY = Path("/run/netns")
 OFFLOADS = ("tx", "tso", "gso", "gro")
 ADDRESS_GUESSING = ("accept_dad", "accept_ra", "autoconf")
 CHOSEN_PORTS = range(10_000, 20_000)
-"""From which the kernel takes the ports of connections whose client names none (ip(7), ip_local_port_range): apart from
-those that are named, or one that is named could be of a connection that has just ended."""
+"""Ephemeral ports of clients that name none (ip(7), ip_local_port_range). The range is disjoint from named ports, so a
+named port never belongs to a connection that has just ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def existing(prefix: str) -> tuple[str, ...]:
 
 
 def add(name: str) -> None:
-    """Make a namespace whose IPv6 addresses are usable at once and only the given ones."""
+    """Create a namespace with only explicit IPv6 addresses, which are usable immediately."""
     run(Command(argv=("ip", "netns", "add", name)))
     settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_GUESSING]
     run(Command(argv=inside(name, ("tee", *settings))), stdin="0")
@@ -47,7 +47,7 @@ def add(name: str) -> None:
 
 
 def delete(name: str) -> None:
-    """The devices in it go with it, once its last process is gone."""
+    """Delete a namespace; its devices go with it, after its last process has ended."""
     run(Command(argv=("ip", "netns", "delete", name)))
 
 
@@ -61,13 +61,13 @@ def configure(name: str, lines: Iterable[str]) -> None:
 
 
 def write_settings(name: str, settings: Mapping[str, str]) -> None:
-    """Below /proc/sys/net, in one process."""
+    """Write settings below /proc/sys/net, in one process."""
     lines = "".join(f"echo {value} >/proc/sys/net/{setting}\n" for setting, value in settings.items())
     run(Command(argv=inside(name, ("sh", "-e"))), stdin=lines)
 
 
 def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
-    """Join two namespaces; `near` is the end that a switch takes and that needs no address of its own."""
+    """Join two namespaces by a link that is up; `near` is the end for a switch, without an address of its own."""
     join(near, far, mtu)
     for end in (near, far):
         disable_offloads(end)
@@ -76,12 +76,12 @@ def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
 
 
 def join(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
-    """By a link that is down, with the offloads that the kernel gives it."""
+    """Join two namespaces by a link that is down, with the kernel's default offloads."""
     run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
 
 
 def _raise(namespace: str, device: str) -> None:
-    """As an end that a switch takes."""
+    """Set a device up as an end for a switch."""
     configure(namespace, [f"link set {device} addrgenmode none up"])
 
 
@@ -91,14 +91,14 @@ def _end(end: LinkEnd, mtu: int) -> tuple[str, ...]:
 
 
 def remove_device(namespace: str, device: str) -> None:
-    """At once, with its other end; with its namespace it would go at the kernel's leisure."""
+    """Remove a device immediately, with its other end; with its namespace it would disappear at an unspecified time."""
     names = json.loads(run(Command(argv=("ip", "-n", namespace, "-json", "link", "show"))))
     if device in (link["ifname"] for link in names):
         configure(namespace, [f"link delete {device}"])
 
 
 def move_device(old: str, new: str, device: str) -> None:
-    """To another namespace. The other end of its link stays where it is, and is without a carrier for a moment."""
+    """Move a device to another namespace. The other end of its link stays, and loses its carrier for a moment."""
     configure(old, [f"link set {device} netns {new}"])
     _raise(new, device)
 
@@ -109,7 +109,7 @@ def disable_offloads(end: LinkEnd) -> None:
 
 
 def processes(names: Iterable[str]) -> Iterator[int]:
-    """What `ip netns pids` says, for several namespaces in one look at /proc."""
+    """Yield the processes of several namespaces, as `ip netns pids` does for one, in one pass over /proc."""
     wanted = {_identity(DIRECTORY / name) for name in names} - {_identity(Path("/proc/1/ns/net")), None}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and _identity(Path(f"/proc/{entry}/ns/net")) in wanted:

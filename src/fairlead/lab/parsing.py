@@ -1,6 +1,6 @@
-"""How the commands of `fairlead lab` are declared, run, and find the lab that they are about.
+"""Declaration and execution of `fairlead lab` commands, and their choice of a lab.
 
-Results go to standard output, progress and complaints to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def progress(line: str) -> None:
 
 
 def open_lab(arguments: argparse.Namespace) -> Lab | NativeLab:
-    """Whatever its dataplane is. Says which labs there are if it is not this one."""
+    """Open the lab, of any dataplane. The error for a missing lab lists the running ones."""
     native = records.find_dataplane(Layout(name=arguments.name)) is Dataplane.NATIVE
     try:
         return NativeLab.open(arguments.name) if native else Lab.open(arguments.name)

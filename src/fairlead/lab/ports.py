@@ -1,4 +1,4 @@
-"""Workloads from ports of the network API: addresses, MAC and gateways are what the API says."""
+"""Workloads from ports of the network API, with the API's addresses, MAC and gateways."""
 
 import json
 import urllib.error
@@ -14,7 +14,7 @@ from fairlead.lab.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What the API does not know of a workload."""
+    """Attributes of a workload that the API does not have."""
 
     name: str
     chassis: str
@@ -22,7 +22,7 @@ class Placement:
 
 
 def workload_of_port(url: str, port: str, placement: Placement, token: str = "") -> Workload:
-    """The workload for a port that is named by id or name. `token` says who asks. Raises LabError."""
+    """Return the workload for a port, named by id or name. `token` authenticates the caller. Raises LabError."""
     found = _find(url, "ports", port, token)
     network = _one(url, "networks", found["network_id"], token)
     subnets = {fixed["subnet_id"]: _one(url, "subnets", fixed["subnet_id"], token) for fixed in found["fixed_ips"]}

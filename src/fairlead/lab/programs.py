@@ -1,9 +1,9 @@
-"""Whose OVN and Open vSwitch a lab runs: the machine's, or those of another root, such as debootstrap makes.
+"""Source of the OVN and Open vSwitch programs of a lab: the machine, or another root, for example from debootstrap.
 
-A program of another root runs there, with that system's loader, libraries and files, but in the namespaces of the lab
-and with the machine's /dev, /proc, /run, /sys and /tmp. These are mounted for one process and its children alone, in a
-mount namespace of its own: they go with the last of them, and nobody else ever sees them. For each such program the lab
-has a script of the same name, in a folder that stands first in the search path of all that it starts.
+A program of another root runs with that system's loader, libraries and files, but in the namespaces of the lab and with
+the machine's /dev, /proc, /run, /sys and /tmp. These are mounted in a mount namespace of the process and its children,
+so no other process sees them, and they disappear with the last of these. For each such program the lab has a script of
+the same name, in a directory that precedes all others in the search path.
 """
 
 import os
@@ -32,7 +32,7 @@ exec unshare --mount --propagation private sh -c '
 
 
 def choose_root(asked: str | None) -> Path | None:
-    """What was asked for, or else what the environment says; None means the machine's own programs."""
+    """Return the requested root, or that of the environment; None means the machine's own programs."""
     root = os.environ.get(ROOT_VARIABLE, "") if asked is None else asked
     if not root:
         return None
@@ -42,12 +42,12 @@ def choose_root(asked: str | None) -> Path | None:
 
 
 def is_chosen(asked: str | None) -> bool:
-    """Whether anybody has said which programs."""
+    """Return whether a root was requested explicitly."""
     return asked is not None or ROOT_VARIABLE in os.environ
 
 
 def missing(root: Path | None, tools: Sequence[str], schemas: Sequence[Path]) -> Iterator[str]:
-    """Which of these are not there. Schemas are named as their readers see them, from inside the root."""
+    """Yield the missing tools and schemas. Schema paths are as their readers see them, from inside the root."""
     folders = None if root is None else os.pathsep.join(str(root / folder) for folder in FOLDERS)
     yield from (tool for tool in tools if shutil.which(tool, path=folders) is None)
     yield from (str(schema) for schema in schemas if not _inside(root, schema).exists())
@@ -58,7 +58,7 @@ def _inside(root: Path | None, path: Path) -> Path:
 
 
 def provide(layout: Layout, root: Path) -> None:
-    """From now on the lab's commands find the programs of this root."""
+    """Create scripts, so that the lab's commands find the programs of this root."""
     layout.programs.mkdir(parents=True)
     for folder in FOLDERS:
         for program in sorted(path for pattern in PATTERNS for path in (root / folder).glob(pattern)):
@@ -66,12 +66,12 @@ def provide(layout: Layout, root: Path) -> None:
             script = layout.programs / program.name
             script.write_text(SCRIPT.format_map({key: shlex.quote(word) for key, word in words.items()}))
             script.chmod(0o755)
-            if not os.access(script, os.X_OK):  # the machine's own programs would be taken instead, without a word
+            if not os.access(script, os.X_OK):  # otherwise the machine's own programs would be used silently
                 raise LabError(f"{script}: programs in this folder cannot be run; is its file system mounted noexec?")
 
 
 def versions(layout: Layout) -> str:
-    """Of what the lab runs, in the programs' own words."""
+    """Return the versions that the lab's programs print."""
     environment = {"PATH": layout.search_path}
     said = (run(Command(argv=(name, "--version"), environment=environment)) for name in ("ovn-northd", "ovs-vswitchd"))
     return ", ".join(" ".join(each.split("\n", 1)[0].replace("(", "").replace(")", "").split()) for each in said)

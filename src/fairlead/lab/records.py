@@ -1,7 +1,7 @@
-"""What a lab leaves on disk for the next command: its own record, one for each workload, and a lock.
+"""Files of a lab: its own record, one for each workload, and a lock.
 
-The lab's record is written last, so that a lab which did not come up has none. A record is never changed in place: a
-reader sees all of it or nothing.
+The lab's record is written last, so a lab that did not come up has none. A record is replaced atomically: a reader sees
+the whole file or none.
 """
 
 import fcntl
@@ -20,11 +20,12 @@ from fairlead.lab.errors import LabMismatch, LabNotFound, UnknownNode, WorkloadE
 from fairlead.lab.layout import RUN_DIR, Chassis, Layout
 
 SOURCE_PORTS = range(33_000, 61_000)
-"""Below are those that a test names itself, and below these the kernel's (`namespaces.CHOSEN_PORTS`)."""
+"""Source ports of traffic. Lower ones are those that tests name, and below those the kernel's
+(`namespaces.CHOSEN_PORTS`)."""
 
 
 class Hold(IntEnum):
-    """Up and down are alone; workloads come and go side by side."""
+    """Lock modes: `up` and `down` are exclusive; workloads are added and removed concurrently."""
 
     ALONE = fcntl.LOCK_EX
     SHARED = fcntl.LOCK_SH
@@ -36,18 +37,18 @@ class LabRecord:
     chassis: tuple[Chassis, ...]
     datapath: DatapathType
     root: str = ""
-    """Where OVN and Open vSwitch come from; "" is the machine itself."""
+    """Root of OVN and Open vSwitch; "" is the machine itself."""
 
 
 class Dataplane(StrEnum):
-    """Of a lab: who balances in it, and so what its nodes are."""
+    """Dataplane of a lab, which determines the kind of its nodes."""
 
     OVN = "ovn"
     NATIVE = "native"
 
 
 FILES = {Dataplane.OVN: "lab.json", Dataplane.NATIVE: "native.json"}
-"""Of a lab's own record, which says what it has been made of."""
+"""File of a lab's own record, by dataplane."""
 
 R = TypeVar("R")
 
@@ -61,12 +62,12 @@ W = TypeVar("W", bound=Named)
 
 
 def find_dataplane(layout: Layout) -> Dataplane | None:
-    """Of a lab that is up; None if there is none."""
+    """Return the dataplane of a running lab, or None."""
     return next((each for each, file in FILES.items() if (layout.directory / file).exists()), None)
 
 
 def require_dataplane(layout: Layout, wanted: Dataplane) -> None:
-    """No lab of this name is up with another one."""
+    """Check that no lab of this name runs with another dataplane; raises LabMismatch."""
     if (found := find_dataplane(layout)) not in (None, wanted):
         raise LabMismatch(layout.name, f"the dataplane {found}", "--dataplane")
 
@@ -96,13 +97,13 @@ class _Nodes(msgspec.Struct):
 
 
 def read_chassis(layout: Layout) -> tuple[str, ...]:
-    """The names of those nodes that have an agent, whatever the lab's dataplane is."""
+    """Return the names of nodes with an agent, for any dataplane."""
     dataplane = find_dataplane(layout) or Dataplane.OVN
     return tuple(node.name for node in read_record(layout, dataplane, _Nodes).chassis)
 
 
 def write_workload(layout: Layout, workload: Named) -> None:
-    """Of two who write the same name at once, one is refused."""
+    """Write a new record; raises WorkloadExists for one of two concurrent writers of the same name."""
     path = _workload_path(layout, workload.name)
     draft = _draft(path, workload)
     try:
@@ -138,10 +139,10 @@ def read_workload(layout: Layout, name: str, kind: type[W]) -> W:
 
 
 def take_source_ports(layout: Layout, place: str, count: int) -> int:
-    """The first of `count` source ports that a workload has not used for as long as can be.
+    """Reserve `count` source ports, the least recently used ones of the workload, and return the first.
 
-    A switch forgets a closed connection after some seconds only: a port that comes back sooner may meet what an earlier
-    exchange left there.
+    A switch keeps the state of a closed connection for some seconds, so a port that is reused earlier may match an old
+    entry.
     """
     path = layout.directory / f"ports-{place}"
     with path.open("a+") as file:
@@ -167,7 +168,8 @@ def _draft(path: Path, record: object) -> Path:
 
 @contextmanager
 def locked(layout: Layout, hold: Hold) -> Iterator[None]:
-    """Whoever comes later waits; a killed holder lets go by itself. The last lab takes the lock's directory with it."""
+    """Hold the lab's lock for the block. Later callers wait; the kernel releases the lock of a killed holder. The last
+    lab removes the lock's directory."""
     descriptor = _acquire(layout.lock, hold)
     try:
         yield
@@ -179,7 +181,7 @@ def locked(layout: Layout, hold: Hold) -> Iterator[None]:
 
 
 def _remove_empty(run_dir: Path) -> None:
-    """Our own directory of labs, never one that was given to us."""
+    """Remove the default directory of labs if empty, but never one that the caller gave."""
     if run_dir == RUN_DIR:
         with suppress(OSError):
             run_dir.rmdir()
@@ -187,7 +189,7 @@ def _remove_empty(run_dir: Path) -> None:
 
 
 def _acquire(path: Path, hold: Hold) -> int:
-    """A file that was removed while we waited for it locks nothing: take the one that is there now."""
+    """Open and lock the file. A file that was removed during the wait locks nothing, so the open is repeated."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,7 +1,6 @@
-"""A way for programs in a namespace to a server of the machine: what stands for the management network of hosts.
+"""Relay for programs in a namespace to a server of the machine, which stands for the hosts' management network.
 
-It listens in the namespace and connects outside of it, to the same address on loopback. It listens when it goes to the
-background.
+It listens in the namespace and connects outside of it, to the same loopback address. It listens before it detaches.
 """
 
 import argparse
@@ -19,11 +18,12 @@ from fairlead.lab.answer import BACKLOG, detach
 
 CHUNK = 1 << 16
 CLONE_NEWNET = 0x40000000
-"""setns(2)."""
+"""Flag of setns(2)."""
 
 
 def listen_in(namespace: Path, host: str, port: int) -> socket.socket:
-    """A socket stays in the namespace in which it was made; this process comes back. Raises OSError."""
+    """Listen in the namespace and return to the process's own one; a socket stays in the namespace of its creation.
+    Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/self/ns/net").open("rb") as home, namespace.open("rb") as there:
         _enter(libc, there.fileno())
@@ -45,7 +45,7 @@ async def serve(listener: socket.socket, host: str, port: int) -> None:
 
 
 async def relay(host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection, until both ends have had enough, or one of them is gone."""
+    """Relay one connection until both directions or one peer have ended."""
     with contextlib.suppress(OSError):
         there = await asyncio.open_connection(host, port)
         with contextlib.suppress(OSError):

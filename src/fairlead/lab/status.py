@@ -1,4 +1,4 @@
-"""What a lab is right now: read from the machine, never remembered."""
+"""Current state of a lab, read from the machine on each call."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class NamespaceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChassisStatus:
-    """`registered`: the Southbound database has a row of it."""
+    """`registered`: the Southbound database has a row for it."""
 
     name: str
     tunnel_address: str
@@ -37,7 +37,7 @@ class ChassisStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadStatus:
-    """`bound`: OVN has a port of this id, on this chassis, and its flows are installed."""
+    """`bound`: OVN has bound a port with this id to this chassis, and its flows are installed."""
 
     name: str
     chassis: str
@@ -59,11 +59,12 @@ class LabStatus:
     chassis: tuple[ChassisStatus, ...]
     workloads: tuple[WorkloadStatus, ...]
     service: tuple[str, ...] = ()
-    """What there is to say of the Fairlead server beside the lab."""
+    """Lines about the Fairlead server that runs with the lab."""
 
     @property
     def is_healthy(self) -> bool:
-        """All that `up` and `add_workload` made is there; whether OVN binds a workload is up to its port."""
+        """Return whether everything that `up` and `add_workload` created exists; the binding of ports does not
+        count."""
         return (
             all(process.alive for process in self.processes)
             and all(namespace.exists for namespace in self.namespaces)
@@ -114,7 +115,8 @@ def _processes(layout: Layout, record: LabRecord, workloads: Sequence[Workload])
 
 
 def _southbound(layout: Layout) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
-    """Names of registered chassis, and (port, chassis) of bound ports; nothing if the database does not answer."""
+    """Return names of registered chassis, and (port, chassis) of bound ports; both empty if the database does not
+    answer."""
     pidfile = layout.node_directory(CENTRAL) / "ovnsb_db.pid"
     client = databases.southbound(layout)
     pid = read_pidfile(pidfile)

@@ -1,11 +1,11 @@
-"""Steady traffic as a program, to be run inside the namespace of a workload: new connections, and ones that stay.
+"""Steady traffic as a program, run inside the namespace of a workload: new connections, and held ones.
 
-Bounded in count and in time, whoever forgets it; it ends early when its standard input is closed, and then prints what
-it saw as one JSON object. Each connection has a source port of its own. An established connection that fails is told
-with the member that it was with, and is not opened again.
+The load is bounded in count and in time. It ends early when its standard input is closed, and prints its result as one
+JSON object. Each connection has a source port of its own. An established connection that fails is reported with its
+member and is not reopened.
 
-A datagram without an answer is sent again after a second, from the same port, as TCP does with its first segment: one
-packet may be lost, a connection must not. How often that happened is counted for both.
+A datagram without a reply is retransmitted after a second, from the same port, as TCP does with its first segment,
+because a single lost packet is not a failed connection. Retransmissions are counted for both protocols.
 """
 
 import argparse
@@ -90,13 +90,13 @@ async def _talk(traffic: Traffic, client: socket.socket, payload: bytes, result:
             async with asyncio.timeout(AGAIN_SECONDS):
                 while True:
                     name, _, echoed = (await loop.sock_recv(client, CHUNK)).partition(b" ")
-                    if echoed == payload:  # else an answer to one that was sent twice
+                    if echoed == payload:  # otherwise a reply to an earlier, retransmitted datagram
                         return name.decode()
         result.again.append(time() - AGAIN_SECONDS)
 
 
 async def _keep(load: Load, target: Target, port: int, result: LoadResult, ended: asyncio.Event) -> str:
-    """Talk until the end. Answers the member that the connection is with; "" when it failed."""
+    """Hold a connection until the end. Returns its member, or "" if it failed."""
     member, traffic, asked = "", _traffic(load, target), 0
     try:
         with open_socket(traffic, port) as client:

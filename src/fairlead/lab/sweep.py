@@ -1,8 +1,8 @@
-"""Remove a lab, whole or in pieces, without any memory of what was made.
+"""Remove a lab, complete or partial, without any memory of its creation.
 
-What bears the lab's namespace prefix or its mark, lives in such a namespace, or lies in its run directory is the lab's;
-nothing else is touched. The same sweep serves `down`, the start of `up`, and what a killed `up` left behind: a program
-that it had just begun is in no namespace yet and has no pidfile, and bears the mark alone.
+Everything with the lab's namespace prefix or its mark, in such a namespace, or in its run directory belongs to the lab,
+and nothing else is touched. The same code serves `down`, the start of `up`, and the remains of a killed `up`: a program
+that has just started has no namespace and no pidfile yet, only the mark.
 """
 
 import os
@@ -17,12 +17,12 @@ PASSES = 5
 
 
 def remains(layout: Layout) -> bool:
-    """Whether anything of the lab is on the machine."""
+    """Return whether anything of the lab is on the machine."""
     return layout.directory.exists() or bool(namespaces.existing(layout.prefix) or _marked(layout))
 
 
 def sweep(layout: Layout) -> None:
-    """Repeats until a look finds nothing: a child of a killed `up` may still be at work."""
+    """Remove the lab, repeated until nothing is found, because a child of a killed `up` may still run."""
     for _ in range(PASSES):
         if not remains(layout):
             return
@@ -37,7 +37,7 @@ def sweep(layout: Layout) -> None:
 
 
 def _end_processes(layout: Layout) -> None:
-    """The controllers first: at their end they still talk to the databases, and wait for them if they are gone."""
+    """End the processes, ovn-controllers first: at exit they still use the databases, and wait if those are gone."""
     found = _processes(layout)
     processes.end(processes.named(found, "ovn-controller"), lambda pid: pid in _processes(layout))
     found = _processes(layout)
@@ -50,5 +50,5 @@ def _processes(layout: Layout) -> frozenset[int]:
 
 
 def _marked(layout: Layout) -> frozenset[int]:
-    """Whoever asks may have been started for the lab too: by a shell that it opened."""
+    """Return marked processes, except this one, which a shell of the lab may have started."""
     return processes.marked(layout.directory) - {os.getpid()}

@@ -1,7 +1,7 @@
-"""What OVN would do with a packet of a workload: the packet, written out as a microflow of ovn-trace(8).
+"""Trace of a workload's packet through OVN: the packet as a microflow of ovn-trace(8).
 
-What the operator leaves out is filled in as the workload's own kernel would: its addresses from its record, and for
-the next hop, which is the destination or the gateway, the MAC that OVN would answer ARP or ND with.
+Omitted fields are filled in as the workload's own kernel would: addresses from its record, and, for the next hop, which
+is the destination or the gateway, the MAC with which OVN would answer ARP or ND.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def compose_microflow(source: Workload, destination: Address, packet: Packet, ne
 
 
 def choose_interface(source: Workload, destination: Address) -> Interface:
-    """The workload's address of the same family: on the destination's network, or else the first one."""
+    """Return the workload's interface of the same family: on the destination's network, or otherwise the first one."""
     same = [interface for interface in source.interfaces if interface.version == destination.version]
     if not same:
         raise Unreachable(f"workload {source.name!r} has no IPv{destination.version} address to reach {destination}")
@@ -45,7 +45,7 @@ def choose_interface(source: Workload, destination: Address) -> Interface:
 
 
 def choose_destination(source: Workload, target: Workload) -> Address:
-    """An address of the target in a family that both have, the target's first one first."""
+    """Return an address of the target in a common family, in the target's order of preference."""
     versions = {interface.version for interface in source.interfaces}
     for interface in target.interfaces:
         if interface.version in versions:
@@ -63,7 +63,7 @@ def choose_next_hop(source: Workload, destination: Address) -> Address:
 
 
 def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
-    """Raises Unreachable."""
+    """Return the MAC of the next hop; raises Unreachable."""
     try:
         return choose_mac_of(neighbours, next_hop)
     except Untraceable as error:
@@ -71,7 +71,7 @@ def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
 
 
 def read_neighbours(layout: Layout, source: Workload) -> tuple[Neighbour, ...]:
-    """The ports on the datapath of the workload's port; for a router's port, its peer knows the addresses."""
+    """Return the ports on the datapath of the workload's port; addresses of a router's port come from its peer."""
     client = southbound(layout)
     columns = ("logical_port", "datapath", "type", "mac", "options")
     own = find(client, "Port_Binding", columns, f'logical_port="{source.port_id}"')

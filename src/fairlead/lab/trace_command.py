@@ -1,4 +1,4 @@
-"""`fairlead lab trace`: what OVN would do with a packet of a workload."""
+"""`fairlead lab trace`: the path of a workload's packet through OVN."""
 
 import argparse
 from ipaddress import ip_address

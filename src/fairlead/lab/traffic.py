@@ -1,7 +1,7 @@
-"""The client as a program, to be run inside the namespace of a workload.
+"""The client as a program, run inside the namespace of a workload.
 
-It prints one JSON object, or, with `--hold`, keeps one connection open and sends what it reads line by line: what
-happens to an established connection while its load balancer changes.
+It prints one JSON object. With `--hold` it keeps one connection open and sends its input line by line, which shows the
+effect of load balancer changes on an established connection.
 """
 
 import argparse
@@ -25,7 +25,7 @@ EPILOG = """examples:
 
 
 def hold(traffic: Traffic) -> int:
-    """Each line of standard input is sent and its answer printed; an error of the connection ends it."""
+    """Send each line of standard input and print its reply; an error of the connection ends the program."""
     try:
         with open_socket(traffic, traffic.source_port_from or 0) as client:
             client.settimeout(traffic.timeout)
@@ -94,7 +94,8 @@ def _traffic(arguments: argparse.Namespace) -> Traffic:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Failed exchanges are part of the result: the exit code tells only of what could not be tried or held."""
+    """Run the client. Failed exchanges are part of the result; the exit code reports only an invalid or failed start,
+    and a lost held connection."""
     arguments = _parser().parse_args(argv)
     traffic = _traffic(arguments)
     if arguments.hold:

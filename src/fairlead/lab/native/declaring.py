@@ -1,4 +1,4 @@
-"""Hosts of the lab, declared to a server as an operator does it by `fairlead chassis host set`."""
+"""Declare the lab's hosts to a server, as an operator does with `fairlead chassis host set`."""
 
 import json
 import urllib.error
@@ -10,7 +10,7 @@ from fairlead.lab.native.plan import Site
 
 
 def declare(url: str, hosts: Iterable[Site]) -> None:
-    """What is declared already stays as it is. Raises LabError."""
+    """Declare the hosts; existing declarations stay unchanged. Raises LabError."""
     for host in hosts:
         said = {
             "number": host.number,

@@ -1,7 +1,7 @@
-"""Hosts, routers and what is outside, as namespaces, and the links between them.
+"""Hosts, routers and the outside as namespaces, and the links between them.
 
-A link is cut in silence, as in a fabric with switches between: neither end loses its carrier, and only who asks again
-and again finds out. The cut is at the router's end, in nftables of the router's: those of a host are the host's.
+A link is cut silently, as in a fabric with switches in between: neither end loses its carrier, so only periodic probes
+detect it. The cut is an nftables rule at the router's end, because nftables on hosts belongs to the host.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ FIVE_TUPLE = {
     for version in ("ipv4", "ipv6")
     for key, value in (("policy", "3"), ("fields", "0x37"))
 }
-"""Of a packet itself (ip-sysctl): by policy 1 Linux takes the socket's own random hash, for it sees the socket."""
+"""Multipath hash over the packet's 5-tuple (ip-sysctl). With policy 1 Linux uses the socket's random hash, because it
+has access to the socket."""
 STRICT = {"ipv4/conf/default/rp_filter": "2"}
-"""Of hosts, as systemd has it."""
+"""rp_filter of hosts, as systemd sets it."""
 
 
 def make_router(layout: Layout, router: Router) -> None:
@@ -32,7 +33,8 @@ def make_router(layout: Layout, router: Router) -> None:
 
 
 def make_site(layout: Layout, site: Site) -> None:
-    """With its links to both routers. What none of its machines has is refused: it would circle otherwise."""
+    """Create a site with links to both routers. Unused addresses of its prefixes are unreachable, because packets to
+    them would otherwise loop."""
     namespace = layout.namespace(site.name)
     namespaces.add(namespace)
     settings = {**FORWARDING, **(STRICT if site.number else FIVE_TUPLE)}
@@ -56,14 +58,14 @@ def _connect(layout: Layout, between: Link) -> None:
 
 
 def unmake_site(layout: Layout, site: Site) -> None:
-    """Its links first: with the namespace they would go at the kernel's leisure."""
+    """Remove a site, its links first, because with the namespace they would disappear at an unspecified time."""
     for router in ROUTERS:
         namespaces.remove_device(layout.namespace(router.name), site.name)
     namespaces.delete(layout.namespace(site.name))
 
 
 def rehash(layout: Layout, router: Router, seed: int) -> None:
-    """From now on the router spreads flows over its ways as another one would."""
+    """Change the router's multipath hash seed, so that it spreads flows differently."""
     namespaces.write_settings(layout.namespace(router.name), {"ipv4/fib_multipath_hash_seed": str(seed)})
 
 

@@ -1,8 +1,8 @@
-"""A lab of plain Linux hosts: each with FRR, behind two routers, with machines, and what is outside.
+"""A lab of plain Linux hosts: each with FRR, behind two routers, with machines, and an outside network.
 
-It has the words of the lab of OVN where they mean the same. Besides, it breaks what breaks in a fabric: power, links,
-sessions, routers that spread flows anew. Each fault returns when it is done, not when others have found out: that is
-what tests wait for.
+The methods have the names of the OVN lab's where they do the same. In addition, the lab injects faults of a fabric:
+power, links, sessions, routers that redistribute flows. A fault returns when it is in place, not when other nodes have
+detected it, because detection is the subject of tests.
 """
 
 import os
@@ -31,11 +31,11 @@ from fairlead.lab.sweep import remains
 PACKAGES = ("frr", "nftables", "iproute2")
 TOOLS = (*(str(routing.FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
 HOSTS = 3
-"""Of a new lab, if nobody says how many."""
+"""Default number of hosts."""
 
 
 def require_machine() -> None:
-    """Raise what keeps this machine from carrying a lab of plain hosts."""
+    """Check that this machine can run a lab of plain hosts; raises NotRoot or MissingTools."""
     if os.geteuid() != 0:
         raise NotRoot
     if missing := [*programs.missing(None, TOOLS, ())]:
@@ -50,7 +50,7 @@ class NativeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLab(Places):
-    """A lab of plain hosts that runs."""
+    """A running lab of plain hosts."""
 
     record: NativeRecord
 
@@ -58,9 +58,9 @@ class NativeLab(Places):
     def up(
         cls, name: str = "lab", chassis: int | None = None, run_dir: Path = RUN_DIR, progress: Progress = be_silent
     ) -> Self:
-        """Bring up a lab, or find it up and well; returns when everybody has all ways to everybody.
+        """Bring up a lab, or attach to a healthy one; returns when every place has all routes to every other one.
 
-        `chassis` is how many hosts; None is for a lab that runs what it has, and for a new one the default.
+        `chassis` is the number of hosts; with None, a running lab keeps its own, and a new lab gets the default.
         """
         require_machine()
         layout = Layout(name=name, run_dir=run_dir)
@@ -80,7 +80,7 @@ class NativeLab(Places):
 
     @classmethod
     def open(cls, name: str = "lab", run_dir: Path = RUN_DIR) -> Self:
-        """Attach to a lab that runs."""
+        """Attach to a running lab."""
         layout = Layout(name=name, run_dir=run_dir)
         return cls(layout=layout, record=_read(layout))
 
@@ -99,7 +99,7 @@ class NativeLab(Places):
         return records.read_workload(self.layout, name, Machine)
 
     def chassis(self, name: str) -> Site:
-        """A host, or what is outside: where machines are."""
+        """Return the host of this name, or the outside: the sites that have machines."""
         sites = {site.name: site for site in (*self.record.chassis, OUTSIDE_SITE)}
         if name not in sites:
             raise UnknownNode(name, tuple(sites))
@@ -112,7 +112,7 @@ class NativeLab(Places):
         return routers[name]
 
     def add_workload(self, added: Machine) -> None:
-        """Plug it in; returns when its server listens."""
+        """Plug a machine in; returns when its server listens."""
         site = self.chassis(added.chassis)
         with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
             _read(self.layout)
@@ -131,7 +131,7 @@ class NativeLab(Places):
         records.delete_workload(self.layout, removed.name)
 
     def command(self, place: str, argv: Sequence[str]) -> Command:
-        """What runs a program in a node or machine; `vtysh` speaks with the daemons of a node."""
+        """Return a command that runs in a node or machine; `vtysh` uses the daemons of the node."""
         places = [*nodes(self.record.chassis), *(each.name for each in self.workloads())]
         if place not in places:
             raise UnknownNode(place, places)
@@ -139,32 +139,32 @@ class NativeLab(Places):
         return Command(argv=argv, environment=routing.environment(self.layout, place))
 
     def reach(self, listen: str) -> None:
-        """Every host reaches what listens on this machine at HOST:PORT on loopback, at the same address."""
+        """Forward HOST:PORT on every host to the same loopback address of this machine."""
         management.reach(self.layout, [host.name for host in self.record.chassis], listen)
 
     # Faults
 
     def cut(self, router: str, site: str) -> None:
-        """The link is silent from now on; neither end loses its carrier."""
+        """Cut the link silently; neither end loses its carrier."""
         fabric.cut(self.layout, [self._link(router, site)])
 
     def mend(self, router: str, site: str) -> None:
         fabric.mend(self.layout, [self._link(router, site)])
 
     def end_session(self, router: str, site: str) -> None:
-        """Of BGP, by the router, which says goodbye and takes no other one."""
+        """End the BGP session from the router, which notifies its peer and rejects new sessions."""
         routing.end_session(self.layout, self._link(router, site))
 
     def begin_session(self, router: str, site: str) -> None:
-        """The router takes one again; when it is there is up to both."""
+        """Allow the BGP session again, without waiting for its establishment."""
         routing.begin_session(self.layout, self._link(router, site))
 
     def rehash(self, router: str, seed: int) -> None:
-        """The router spreads flows over its ways anew: as it would after a restart, or another one in its place."""
+        """Redistribute the router's flows over its next hops, as after a restart or replacement."""
         fabric.rehash(self.layout, self.router(router), seed)
 
     def stop_routing(self, place: str) -> None:
-        """The routing daemons of a node are killed. Its kernel goes on with what they had said."""
+        """Kill the routing daemons of a node. Its kernel keeps their routes."""
         self._require_node(place)
         routing.kill(self.layout, place)
 
@@ -173,7 +173,8 @@ class NativeLab(Places):
         routing.start(self.layout, place, _configuration(self.record.chassis, place))
 
     def power_off(self, place: str) -> None:
-        """A host or a router is dead: silent first, and then all that runs there and in its machines is killed."""
+        """Power off a host or a router: its links go silent first, then all processes there and in its machines are
+        killed."""
         self._require_node(place)
         fabric.cut(self.layout, self._links(place))
         management.silence(self.layout, place)
@@ -182,8 +183,8 @@ class NativeLab(Places):
         processes.kill(namespaces.processes(dead), lambda pid: pid in namespaces.processes(dead))
 
     def power_on(self, place: str) -> None:
-        """It boots: of a host nothing is left but what is on its disk, and its machines begin anew. Returns when its
-        daemons run; a host's agent is started by who wants it."""
+        """Boot a node: a host has only its files left, and its machines restart. Returns when its daemons run; the
+        caller starts a host's agent."""
         self._require_node(place)
         if any(place == host.name for host in self.record.chassis):
             self._boot(self.chassis(place))
@@ -201,7 +202,7 @@ class NativeLab(Places):
             machine.plug(self.layout, host, each)
 
     def _links(self, place: str) -> list[Link]:
-        """Of a router or a site."""
+        """Return the links of a router or a site."""
         sites = (*self.record.chassis, OUTSIDE_SITE)
         return [link(router, site) for router in ROUTERS for site in sites if place in (router.name, site.name)]
 
@@ -215,16 +216,16 @@ class NativeLab(Places):
     # Conditions
 
     def ways(self, place: str, address: str) -> frozenset[str]:
-        """By whom the kernel of this place reaches the address, as far as it has a route of its own."""
+        """Return the next hops of the kernel's own route to the address; empty without such a route."""
         return routes.read_ways(self.layout, place, 6 if ":" in address else 4).get(address, frozenset())
 
     def wait_ways(self, place: str, address: str, *by: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """These, and no others."""
+        """Wait until the next hops are exactly these."""
         condition = f"{place} reaches {address} by {', '.join(by) or 'nobody'}"
         until(seconds, condition, lambda: self.ways(place, address) == frozenset(by))
 
     def wait_routed(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Everybody has all ways to everybody, and BFD on each of them."""
+        """Wait until every place has all routes to every other one, with BFD on each."""
         hosts = self.record.chassis
         until(seconds, "every place has all ways to every other one", lambda: routes.is_whole(self.layout, hosts))
 
@@ -234,7 +235,7 @@ def _read(layout: Layout) -> NativeRecord:
 
 
 def _running(layout: Layout) -> NativeRecord | None:
-    """The record of a lab that is complete and well."""
+    """Return the record of a complete and healthy lab, or None."""
     try:
         record = _read(layout)
     except LabNotFound:
@@ -244,7 +245,7 @@ def _running(layout: Layout) -> NativeRecord | None:
 
 
 def _recorded_hosts(layout: Layout) -> int:
-    """Of a lab that was there; 0 of none."""
+    """Return the recorded number of hosts, or 0 without a record."""
     try:
         return len(_read(layout).chassis)
     except LabNotFound:
@@ -267,7 +268,7 @@ def _bring_up(layout: Layout, hosts: Sequence[Site]) -> NativeRecord:
 
 
 def _configuration(hosts: Sequence[Site], place: str) -> str:
-    """Of the routing daemons of a node."""
+    """Return the configuration of a node's routing daemons."""
     texts = {router.name: routing.render_router(router, (*hosts, OUTSIDE_SITE)) for router in ROUTERS}
     texts[OUTSIDE_SITE.name] = routing.render_outside(OUTSIDE_SITE)
     return texts.get(place) or next(routing.render_host(host) for host in hosts if host.name == place)

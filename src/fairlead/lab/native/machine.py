@@ -1,6 +1,6 @@
 """A machine: a namespace behind a host, or outside, with addresses that are routed to it.
 
-Each has a link of its own to its host, and no network in common with another: whatever it sends goes through its host.
+Each machine has a link of its own to its host and shares no network with others, so all of its traffic passes the host.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from fairlead.lab.workload import DEVICE, complaints, remove, start_answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The record of a machine, as it is kept on disk. `chassis` is the host that it is behind, or `outside`."""
+    """The record of a machine, as stored on disk. `chassis` is the host that it is behind, or `outside`."""
 
     name: str
     chassis: str
@@ -25,7 +25,7 @@ class Machine:
     serve: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """A record that exists can be plugged in: what is wrong with it is said here, before anything is made."""
+        """Validate the record; raises InvalidWorkload, so that nothing is created from an invalid one."""
         if complaint := next(_complaints(self), ""):
             raise InvalidWorkload(f"machine {self.name!r}: {complaint}")
 
@@ -41,7 +41,7 @@ def _complaints(machine: Machine) -> Iterator[str]:
 
 
 def plug(layout: Layout, site: Site, machine: Machine) -> None:
-    """Returns when the machine's server listens, if it has one."""
+    """Create the machine; returns when its server listens, if it has one."""
     namespace, host = layout.namespace(machine.name), layout.namespace(site.name)
     device = workload_device(machine.name)
     namespaces.add(namespace)
@@ -52,7 +52,7 @@ def plug(layout: Layout, site: Site, machine: Machine) -> None:
 
 
 def unplug(layout: Layout, site: Site, machine: Machine) -> None:
-    """Undoes whatever part of `plug` was done, and whatever is left of a host that lost its power."""
+    """Undo any part of `plug`, also on a host that was powered off."""
     host = layout.namespace(site.name)
     if host in namespaces.existing(host):
         namespaces.remove_device(host, workload_device(machine.name))

@@ -1,7 +1,7 @@
-"""The management network: by what hosts reach servers of this machine, at the servers' own addresses on loopback.
+"""The management network, by which hosts reach servers of this machine at the servers' own loopback addresses.
 
-Each host has a relay for each address. It is outside of the host's namespace, so that a host without power is silent to
-servers as well: its relays stand still, and no connection ends.
+Each host has a relay for each address. Relays run outside the host's namespace, so powering off a host also silences
+its connections to servers: the relays are stopped, and no connection is closed.
 """
 
 import os
@@ -15,11 +15,11 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK, Command, run
 
 FOLDER = "servers"
-"""Of empty files, each called as an address that hosts reach."""
+"""Directory of empty files, each named after an address that hosts reach."""
 
 
 def reach(layout: Layout, hosts: Iterable[str], listen: str) -> None:
-    """HOST:PORT on loopback is this machine's for all of these hosts, from now on."""
+    """Forward HOST:PORT on all of these hosts to this machine's loopback."""
     folder = layout.directory / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / listen).touch()
@@ -34,7 +34,7 @@ def silence(layout: Layout, host: str) -> None:
 
 
 def begin_again(layout: Layout, host: str) -> None:
-    """In the namespace that the host has now."""
+    """Restart the host's relays in its current namespace."""
     processes.kill(_pids(layout, host), lambda pid: processes.is_marked(pid, layout.directory))
     for address in sorted((layout.directory / FOLDER).glob("*")):
         _start(layout, host, address.name)
@@ -50,6 +50,6 @@ def _start(layout: Layout, host: str, listen: str) -> None:
 
 
 def _pids(layout: Layout, host: str) -> list[int]:
-    """Those that live."""
+    """Return the pids of running relays."""
     found = (processes.read_pidfile(path) for path in layout.node_directory(host).glob("relay-*.pid"))
     return [pid for pid in found if pid is not None and processes.is_marked(pid, layout.directory)]

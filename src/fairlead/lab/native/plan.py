@@ -5,8 +5,8 @@
             ╱╲         ╱╲
             ── router2 ── host2 ── machines          (and so on)
 
-Every host, and what is outside, has a link to each of both routers. An end of a link is called by who is at the other
-end. Machines are behind hosts, or outside. Labs are apart, so all of them may use the same addresses.
+Every host and the outside have a link to each router. Each end of a link is named after the node at the other end.
+Machines are behind hosts, or outside. Labs are isolated, so all of them may use the same addresses.
 """
 
 import re
@@ -17,28 +17,29 @@ from fairlead.lab.errors import LabError
 from fairlead.lab.layout import OUTSIDE
 
 MAX_HOSTS = 16
-"""As many ways as routers take to one address."""
+"""Maximum number of equal-cost next hops of routers."""
 VIPS = ("203.0.113.0/24", "2001:db8:f::/48")
-"""Of these networks hosts announce what is on their `lo` (RFC 5737, RFC 3849)."""
+"""Networks of which hosts announce the addresses on their `lo` (RFC 5737, RFC 3849)."""
 MTU = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A host with its machines, or what is outside: its own addresses, and those of its machines."""
+    """A host or the outside: its own addresses, and those of its machines."""
 
     name: str
     number: int
-    """Of its links: 0 is outside."""
+    """Number of its links: 0 is outside."""
     system: int
-    """The autonomous system."""
+    """Autonomous system number."""
     own: tuple[str, str]
-    """On `lo`: IPv4, IPv6."""
+    """Addresses on `lo`: IPv4, IPv6."""
     prefixes: tuple[str, str]
-    """Of its machines."""
+    """Prefixes of its machines: IPv4, IPv6."""
 
     def addresses(self, number: int) -> tuple[str, str]:
-        """Of the machine of this number, from 2 to 254: IPv4 and IPv6, which end in the same digits."""
+        """Return the addresses of the machine with this number, from 2 to 254: IPv4 and IPv6, which end in the same
+        digits."""
         if not 2 <= number <= 254:
             raise LabError(f"machines are numbered from 2 to 254, not {number}")
         four, six = IPv4Network(self.prefixes[0]), IPv6Network(self.prefixes[1])
@@ -46,7 +47,7 @@ class Site:
 
     @property
     def gateway(self) -> str:
-        """Of its machines, for IPv4; for IPv6 it is `LINK_GATEWAY`."""
+        """IPv4 gateway of its machines; for IPv6 it is `LINK_GATEWAY`."""
         return str(IPv4Network(self.prefixes[0])[1])
 
 
@@ -63,14 +64,14 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Between a router and a site, with the addresses of both ends and their prefix lengths."""
+    """A link between a router and a site, with the addresses of both ends and their prefix lengths."""
 
     router: Router
     site: Site
     near: tuple[str, str]
-    """The router's."""
+    """The router's addresses."""
     far: tuple[str, str]
-    """The site's."""
+    """The site's addresses."""
 
 
 OUTSIDE_SITE = Site(
@@ -84,7 +85,7 @@ ROUTERS = tuple(
     Router(name=f"router{number}", number=number, system=65000, own=(f"10.254.0.{number}", f"fd00:fffe::{number}"))
     for number in (1, 2)
 )
-"""Of one autonomous system: neither takes the other's routes, and so no packet goes by a host from one to the other."""
+"""Routers in one autonomous system: neither accepts the other's routes, so no packet crosses a host between them."""
 
 
 def plan_hosts(count: int) -> tuple[Site, ...]:
@@ -113,10 +114,10 @@ def link(router: Router, site: Site) -> Link:
 
 
 def address(end: str) -> str:
-    """Of an end of a link, without the length of its prefix."""
+    """Return an address of a link without its prefix length."""
     return end.partition("/")[0]
 
 
 def is_node_name(name: str) -> bool:
-    """Names that machines must leave to the lab itself."""
+    """Return whether the name is reserved for nodes of the lab."""
     return name == OUTSIDE or re.fullmatch(r"(host|router)\d+", name) is not None

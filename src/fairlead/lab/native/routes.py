@@ -1,4 +1,4 @@
-"""Which ways a place's kernel takes, as `ip` says it: what a routing daemon believes is another matter."""
+"""Next hops of a place's kernel, as `ip` prints them; the routing daemons' tables may differ."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,22 +23,22 @@ class _Route(msgspec.Struct):
 
 
 def read_ways(layout: Layout, place: str, version: int) -> Mapping[str, frozenset[str]]:
-    """Of each destination, as `ip` writes it, the devices by which it is reached; they are called by who is there."""
+    """Return destination -> devices of its next hops; each device is named after its peer."""
     argv = ("ip", "-n", layout.namespace(place), f"-{version}", "-json", "route", "show")
     routes = msgspec.json.decode(run(Command(argv=argv)), type=list[_Route])
     return {route.dst: frozenset(_devices(route)) for route in routes if route.dst != "default"}
 
 
 def _devices(route: _Route) -> Iterator[str]:
-    """Those of links whose other end is there."""
+    """Yield devices of links that are up."""
     for hop in route.nexthops or (_Hop(route.dev, route.flags),):
         if hop.dev and "dead" not in hop.flags:
             yield hop.dev
 
 
 def is_whole(layout: Layout, hosts: Sequence[Site]) -> bool:
-    """Whether every place has all ways to the addresses and the machines of every host, and to what is outside, and
-    would find out at once if one of them died."""
+    """Return whether every place has all routes to the addresses and machines of every site, with BFD sessions that
+    detect a failure immediately."""
     sites = (*hosts, OUTSIDE_SITE)
     routers = frozenset(router.name for router in ROUTERS)
     for i, version in enumerate((4, 6)):

@@ -1,8 +1,8 @@
-"""FRR in a namespace: its configuration, and its daemons, started one by one with a run folder of their own.
+"""FRR in a namespace: its configuration, and its daemons, started one by one with a run directory of their own.
 
-It has nothing to do with a service of the machine's that may run too. Hosts have the very file that operators are given
-(`examples/native/frr.conf`), read as their own would be, by `vtysh -b`. Daemons run as the user of the Debian package,
-for zebra and bfdd take no other, and each goes to the background when it is ready.
+It is independent of an FRR service of the machine. Hosts have the file that operators are given
+(`examples/native/frr.conf`), loaded in the same way, by `vtysh -b`. Daemons run as the user of the Debian package,
+because zebra and bfdd accept no other, and each detaches when ready.
 """
 
 import shutil
@@ -21,17 +21,18 @@ from fairlead.lab.processes import Command, run
 FOLDER = Path("/usr/lib/frr")
 USER = "frr"
 PROGRAMS = ("zebra", "bfdd", "bgpd")
-"""In the order in which they are started: zebra is whom the others speak with."""
+"""Daemons in the order of their start: zebra first, because the others connect to it."""
 SOCKETS = "FAIRLEAD_LAB_FRR"
 VTYSH = f"""#!/bin/sh
 exec /usr/bin/vtysh --vty_socket "${SOCKETS}" --config_dir "${SOCKETS}" "$@"
 """
 EXAMPLES = (Path(__file__).parents[4] / "examples" / "native", Path(sys.prefix) / "share" / "fairlead" / "native")
-"""In the repository, and where `pip install` puts them."""
+"""Locations: in the repository, and after `pip install`."""
 FIRST = ("nice", "-n", "-20")
-"""A router's BFD does not wait until tests on the same processors have done their work."""
+"""High priority, so that BFD keeps its timing while tests use the same CPUs."""
 PRIVATELY = ("sh", "-c", 'mount --bind "$0" /var/tmp && exec "$@"')
-"""In the mount namespace of `ip netns exec`: what a daemon that is killed leaves in /var/tmp goes with the lab."""
+"""Private /var/tmp in the mount namespace of `ip netns exec`, so that files of killed daemons are removed with the
+lab."""
 
 TRANSIT = """frr defaults datacenter
 bgp route-map delay-timer 1
@@ -69,7 +70,7 @@ exit
 
 
 def environment(layout: Layout, place: str) -> Mapping[str, str]:
-    """With this, `vtysh` means the place's daemons."""
+    """Return an environment in which `vtysh` uses the place's daemons."""
     return {**layout.environment(place), SOCKETS: str(folder(layout, place))}
 
 
@@ -85,7 +86,7 @@ def provide_vtysh(layout: Layout) -> None:
 
 
 def example(name: str) -> str:
-    """A file for operators, as it is."""
+    """Return the text of a file for operators."""
     for place in EXAMPLES:
         if (place / name).exists():
             return (place / name).read_text()
@@ -93,7 +94,7 @@ def example(name: str) -> str:
 
 
 def values(host: Site) -> Mapping[str, str]:
-    """What a host's file has in place of the names between at signs."""
+    """Return the values of the placeholders between at signs in a host's file."""
     routers = [address(link(router, host).near[0]) for router in ROUTERS]
     named = {"ADDRESS": host.own, "MACHINES": host.prefixes, "VIPS": VIPS}
     both = {f"{name}{version}": pair[i] for name, pair in named.items() for i, version in enumerate((4, 6))}
@@ -108,14 +109,14 @@ def render_host(host: Site, file: str = "frr.conf") -> str:
 
 
 def render_router(router: Router, sites: Sequence[Site]) -> str:
-    """What it announces of its own is its address, and its ends of links."""
+    """Render a router's configuration; it announces its own address and its ends of links."""
     links = [link(router, site) for site in sites]
     networks = [(f"{router.own[0]}/32", f"{router.own[1]}/128"), *(each.near for each in links)]
     return _transit(router.system, router.own[0], [each.far[0] for each in links], networks)
 
 
 def render_outside(outside: Site) -> str:
-    """What is outside stands for the rest of the world: it takes both ways to what both routers say."""
+    """Render the configuration of the outside, which stands for the Internet: it uses both routers for every route."""
     networks = [(f"{outside.own[0]}/32", f"{outside.own[1]}/128"), outside.prefixes]
     neighbors = [link(router, outside).near[0] for router in ROUTERS]
     return _transit(outside.system, outside.own[0], neighbors, networks)
@@ -132,7 +133,8 @@ def _transit(system: int, identity: str, neighbors: Sequence[str], networks: Seq
 
 
 def start(layout: Layout, place: str, configuration: str) -> None:
-    """Returns when its daemons have read the configuration; sessions come later. Daemons that are left end first."""
+    """Start the daemons of a place, after ending earlier ones; returns when they have read the configuration, before
+    sessions are established."""
     kill(layout, place)
     own = folder(layout, place)
     own.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,7 @@ def start(layout: Layout, place: str, configuration: str) -> None:
         command = (*FIRST, *PRIVATELY, str(own), *_daemon(own, program))
         run(Command(argv=namespaces.inside(layout.namespace(place), command), environment=environment(layout, place)))
     said = ask(layout, place, "-b")
-    if "%" in said:  # its exit code is 0 whatever it has read
+    if "%" in said:  # the exit code is 0 even after errors
         raise LabError(f"{place}: FRR does not take its configuration: {said.strip()}")
 
 
@@ -152,13 +154,14 @@ def _daemon(own: Path, program: str) -> Iterator[str]:
     yield from ("--vty_socket", str(own), "--socket", str(own / "zserv.api"), "--pid_file", str(own / f"{program}.pid"))
     yield from ("--log", f"file:{own / program}.log")
     if program == "zebra":
-        yield "--v6-rr-semantics"  # else a route of IPv6 is taken away and made anew, and is missing for a moment
+        # otherwise an IPv6 route is replaced by deletion and addition, and is missing for a moment
+        yield "--v6-rr-semantics"
     if program == "bfdd":
         yield from ("--bfdctl", str(own / "bfdd.sock"))
 
 
 def ask(layout: Layout, place: str, *words: str) -> str:
-    """Run vtysh with these words."""
+    """Run vtysh with these arguments and return its output."""
     return run(Command(argv=(str(layout.programs / "vtysh"), *words), environment=environment(layout, place)))
 
 
@@ -174,7 +177,7 @@ class _Peer(msgspec.Struct):
 
 
 def watched(layout: Layout, router: str) -> frozenset[str]:
-    """The addresses of those whose death the router would find out at once: their sessions of BFD are up."""
+    """Return the addresses of peers with a BFD session that is up."""
     peers = msgspec.json.decode(ask(layout, router, "-c", "show bfd peers json"), type=list[_Peer])
     return frozenset(each.peer for each in peers if each.status == "up")
 
@@ -184,7 +187,7 @@ def pids(layout: Layout, place: str) -> Mapping[str, int | None]:
 
 
 def kill(layout: Layout, place: str) -> None:
-    """At once, as a crash does."""
+    """Kill the daemons immediately, as a crash does."""
     found = [pid for pid in pids(layout, place).values() if pid is not None]
     processes.kill(found, lambda pid: processes.is_marked(pid, layout.directory))
 
@@ -198,6 +201,6 @@ def begin_session(layout: Layout, between: Link) -> None:
 
 
 def _session(layout: Layout, between: Link, line: str) -> None:
-    """Said at the router."""
+    """Configure a session at the router."""
     router = between.router
     configure(layout, router.name, f"router bgp {router.system}", line.format(address(between.far[0])))

@@ -1,4 +1,4 @@
-"""What a lab of plain hosts is right now: read from the machine, never remembered."""
+"""Current state of a lab of plain hosts, read from the machine on each call."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,12 @@ class NativeStatus:
     namespaces: tuple[NamespaceStatus, ...]
     workloads: tuple[Machine, ...]
     service: tuple[str, ...] = ()
-    """What there is to say of the Fairlead server beside the lab."""
+    """Lines about the Fairlead server that runs with the lab."""
 
     @property
     def is_healthy(self) -> bool:
-        """All that `up` and `add_workload` made is there; a host without power is not."""
+        """Return whether everything that `up` and `add_workload` created exists; a host that is powered off is not
+        healthy."""
         return all(process.alive for process in self.processes) and all(each.exists for each in self.namespaces)
 
 
@@ -45,7 +46,7 @@ def read_status(layout: Layout, hosts: Sequence[Site], machines: Sequence[Machin
 
 
 def nodes(hosts: Sequence[Site]) -> list[str]:
-    """All places but machines."""
+    """Return all places except machines."""
     return [OUTSIDE_SITE.name, *(router.name for router in ROUTERS), *(host.name for host in hosts)]
 
 
