@@ -364,7 +364,7 @@ def test_a_sum_grows_by_what_a_node_can_do_since_it_told_last(what: str):
     clock.now += 20
     assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == ["web"]
     assert node_counts.total(["web"]) == Figures(**{what: old})
-    clock.now += 1  # an implausible value of one report is accepted in the next
+    clock.now += 1  # one second later the value is plausible
     assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == []
     assert node_counts.total(["web"]) == Figures(**{what: old + 30 * most + 1})
 

@@ -46,7 +46,7 @@ HOST = Host(
     addresses=(parse_address("192.0.2.21"),),
     prefixes=(HostPrefix(cidr=parse_network("10.0.0.0/24")),),
 )
-"""Hosts that route the members."""
+"""Host that routes the members."""
 
 
 def test_an_operator_declares_one_for_a_project():

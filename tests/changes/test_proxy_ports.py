@@ -73,7 +73,7 @@ def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.Monkey
 
 
 def test_on_plain_hosts_the_operator_says_where_daemons_are_not():
-    """The caller-given id determines the start of the port search, so operators can reserve a range for daemons."""
+    """Ports come from the operator's range; ids that a caller may give determine the start of the search in it."""
     snapshot = replace(having(replace(NETWORK, announced=True)), proxied_providers=frozenset({"fairlead"}))
     bare = stored(having(NETWORK), "lb")
 

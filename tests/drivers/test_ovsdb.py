@@ -517,7 +517,7 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
     ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
 )
 async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
-    """A proxy changes the method's name, so the reply is the server's own to an unknown method."""
+    """A proxy changes a name in the request, so the reply is the server's own to an unknown name."""
 
     proxy, replica = Proxy(server, said, heard), Replica()
     await proxy.listen()

@@ -227,4 +227,4 @@ def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPat
         Topology, "projects_through", lambda self, router: [looked.append(router), look(self, router)][1]
     )
     assert Owner(Kind.VIP_NETWORK, "net1") in FOREIGN.concerns(old, told(old, ports), ports)
-    assert len(looked) < 1000  # one look per router and network, and one per port
+    assert len(looked) < 1000  # one call per router and network, and one per port

@@ -115,7 +115,7 @@ async def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
     assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
     del driver.rows[asked]
     reconciler.read_again(asked)
-    for _ in range(2 * (MANY + 1)):  # the maximum number of repeated owners
+    for _ in range(2 * (MANY + 1)):  # bound on owners left over from the resync
         await reconciler.step()
     assert asked in driver.rows
 
@@ -177,7 +177,7 @@ async def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
 
 
 class PacedDriver(FakeDriver):
-    """Driver that delays rows of load balancers."""
+    """Driver that postpones every change of a load balancer (raises Later)."""
 
     wait = 3.0
 

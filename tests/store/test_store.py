@@ -106,7 +106,7 @@ async def test_a_server_that_fell_far_behind_reads_everything_again(
 
 
 def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Awaitable[object]]:
-    """Return the function with a failure at this call."""
+    """Return the function, which raises from this call on."""
     times = count(1)
 
     async def called(*what: object, **more: object) -> object:

@@ -161,7 +161,7 @@ def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
 
 @pytest.mark.parametrize("text", ["::ffff:10.0.0.11", "::ffff:a00:b", "::FFFF:10.0.0.100"])
 def test_ipv4_is_not_written_as_ipv6(door, text: str):
-    """An IPv4-mapped address would end up in a row."""
+    """The cases are all attributes with an address that may end up in a row."""
 
     async def story(place: Inside) -> None:
         made = (await place.good("POST", f"{ROOT}/loadbalancers", tree("10.0.0.11")))["loadbalancer"]

@@ -169,7 +169,7 @@ def test_every_operation_for_every_role(tmp_path: Path, roles: frozenset[str], o
             name = operation_name(Operation(method, path, _nothing, gives={}))
             action = action_of(name)
             if any(part in path for part in ("healthmonitors", "l7policies")) and not own:
-                continue  # these have no owner, so there is no foreign one
+                continue  # furnish creates none, so there is no foreign one
             mine = own or action.startswith(NO_PROJECT) or (method == "GET" and "{}" not in name)
             expected = allowed(RULE_OF[action], roles, own=mine)
             where = ROOT + filled(path, ids) + ("?cascade=true" if name == "DELETE /loadbalancers/{}" else "")
