@@ -194,7 +194,7 @@ def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0"])
 async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen: str):
-    """With several segments the last one would wait for the client's ACK (TCP_NODELAY, tcp(7))."""
+    """Connections have TCP_NODELAY (tcp(7)): the last of several segments does not wait for the client's ACK."""
     with open_socket(listen) as listener:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()
@@ -220,7 +220,7 @@ async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_a_client_that_is_dropped_before_its_handshake_begins_is_forgotten() -> None:
-    """Otherwise the client would count against the connection limit for as long as the server runs."""
+    """A client dropped before its handshake no longer counts against the connection limit."""
     with open_socket("127.0.0.1:0") as listener, socket.socket() as client:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()

@@ -64,7 +64,8 @@ async def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.mark.parametrize("name", ["agent", "server"])
 def test_systemd_begins_it_again_at_once_however_often_it_ends(name: str):
-    """Without an agent, no change reaches a host. By default systemd stops after five starts in ten seconds."""
+    """Units restart without limit, because no change reaches a host without its agent. By default systemd stops after
+    five starts in ten seconds."""
     unit = ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(Path(__file__).parents[1] / "packaging" / "systemd" / f"fairlead-{name}.service")

@@ -78,7 +78,8 @@ async def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_sp
 
 @pytest.mark.parametrize("is_host", [True, False])
 async def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_host: bool):
-    """For a plain host, no other node takes over probing or serving: its kernel continues to forward."""
+    """The log of a node differs from that of a plain host, which no other node replaces: its kernel continues to
+    forward."""
 
     async with hearing(tmp_path) as it:
         if is_host:

@@ -112,8 +112,7 @@ READS = {
 
 
 async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: pytest.MonkeyPatch):
-    """During an outage, a request that depends on the store gets an error in its API's format; it is answered although
-    no member of etcd runs."""
+    """Requests that depend on the store get an error in their API's format while no member of etcd runs."""
     monkeypatch.setattr(looks, "PATIENCE", 1.0)
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.5)
     monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.5)

@@ -107,7 +107,7 @@ def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(tow
 
 
 def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
-    """As with fixed_ips of ports, only the network's owner and administrators may choose the address."""
+    """Only the network's owner and administrators may choose the address of a VIP, as with fixed_ips of ports."""
     rule = "(rule:create_port and (rule:create_port:fixed_ips:ip_address)) is disallowed by policy"
     fixed = [{"subnet_id": town.square_subnet, "ip_address": "10.5.0.77"}]
     refused = town.send("bob", "POST", f"{NETWORK}/ports", {"port": {"network_id": town.square, "fixed_ips": fixed}})

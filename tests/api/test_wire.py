@@ -199,7 +199,7 @@ async def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFi
 
 
 async def test_who_is_served_is_not_shown_out():
-    """Without an idle connection to close, a new connection is rejected."""
+    """A new connection is rejected if no idle one can be closed."""
 
     async with entered(most_of_one=2) as (place, connect):
         busy = [await connect() for _ in range(2)]

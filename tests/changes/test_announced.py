@@ -71,7 +71,7 @@ def test_it_is_on_no_wire_and_nobodys_way_out(network: Network, asked: AskedSegm
 
 
 def test_no_tenant_says_which_addresses_are_announced():
-    """The restriction includes the project that the network is for: it could announce arbitrary addresses."""
+    """Tenants cannot change announced subnets, including the project that the network is for."""
     there, more = having(POOL), subnet("more", "198.51.100.0/24")
     said = {"verb": Verb.CREATE, "what": Subnet}
     assert refusal(create_subnet, there, OWNER, "pool", more) == NotAllowed(**said)
@@ -118,7 +118,8 @@ def test_a_vip_is_announced_or_it_is_not(where: dict[str, Any]):
 
 
 def test_a_tenant_has_addresses_of_networks_for_it():
-    """On a shared network, only its project and administrators may choose the address."""
+    """Networks of the project and shared ones are usable; on the latter, only their owner and administrators choose
+    addresses."""
     why = NotFound(what=Network, id="pool")
     assert refusal(lambda: at_once(balancer(having(POOL), STRANGER, "hosts"))) == why
     shared, address = having(replace(POOL, shared=True)), parse_address("203.0.113.9")

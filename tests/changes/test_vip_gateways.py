@@ -67,7 +67,8 @@ def test_a_tenant_gets_a_free_address_on_the_gateway_of_his_router(where: dict[s
 
 @pytest.mark.parametrize("who", [ASKER.identity, PROVIDER])
 def test_which_address_is_not_for_tenants_to_say(who: Identity):
-    """The restriction includes projects that own the network, as for floating IPs."""
+    """Tenants, including the network's own project, cannot choose the address of an external VIP, as for floating
+    IPs."""
     address = parse_address("203.0.113.99")
     assert refusal(lambda: at_once(made(WORLD, who, address=address))) == AddressNotTheirs()
     theirs = having(PUBLIC, router(project_id="admin"), gateway_port())

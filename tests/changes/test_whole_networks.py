@@ -241,8 +241,7 @@ def test_a_network_without_translation_is_in_the_uplinks_routes_and_nobody_elses
 
 
 def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside():
-    """The restriction holds for every API front end: a tenant cannot attach a network that could not be created
-    directly."""
+    """Interfaces of a router without SNAT are limited to routes that a tenant could also use for a new network."""
     bare = made(replace(PLAIN, families=(family("198.51.100.1/26", nat=False),)))
     router = bare.routers[bare.networks["net"].router_id or ""]
 
@@ -260,7 +259,7 @@ def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside()
 
 
 def test_a_tenant_has_of_an_uplinks_routes_what_an_administrator_granted():
-    """Otherwise one project could take all addresses routed to the uplink."""
+    """Routes of an uplink are granted per project, because one project could otherwise take all of them."""
     snapshot = put(with_uplink(), Project(name="owner", prefixes=()))
     wanted = replace(PLAIN, families=(family("198.51.100.1/26", nat=False),))
     cidr = at("198.51.100.1/26").cidr
@@ -272,7 +271,8 @@ def test_a_tenant_has_of_an_uplinks_routes_what_an_administrator_granted():
 
 
 def test_who_joins_a_subnet_first_and_sets_the_gateway_later_shows_no_more_outside():
-    """The case is IPv6, which a router translates only on request."""
+    """A gateway that is set after the interfaces is checked too, for IPv6, which a router translates only on
+    request."""
     snapshot = put(made(replace(PLAIN, uplink_id=None)), Project(name="owner"))
     router = snapshot.routers[snapshot.networks["net"].router_id or ""]
     cidr = next(route for route in UPLINK.routes if route.version == 6)

@@ -213,7 +213,7 @@ def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice
 @pytest.mark.parametrize("asked", [{"protocol": PoolProtocol.PROXY}, {"tls": PoolTls(enabled=True)}], ids=str)
 @pytest.mark.parametrize("provider", ["fairlead", "ovn"])
 def test_ovns_own_probes_never_meet_a_pool_whose_protocol_they_do_not_speak(provider: str, asked: dict[str, Any]):
-    """Without agents the pool and its monitor are refused, with or without a listener on the pool."""
+    """Pools with PROXY or TLS and a monitor are refused without agents, with or without a listener on the pool."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     pool = replace(balancer.pools[0], health_monitor=monitor(MonitorType.TCP), **asked)

@@ -175,7 +175,7 @@ def test_flows_stay_where_they_are_whatever_a_router_does_and_whoever_comes_or_i
 
 
 def test_members_are_told_the_vip_and_the_port_that_a_client_has_connected_to(site: Proxied) -> None:
-    """For a listener with several ports over IPv6, the header has the first port."""
+    """The PROXY header has the client's destination; for a listener with several ports over IPv6, the first port."""
     own = site.fabric
     own.lead(2)
     with first_bytes(own.members[1]) as read:

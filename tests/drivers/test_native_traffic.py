@@ -167,7 +167,8 @@ def test_nobody_is_told_that_nobody_is_there_while_two_hosts_disagree(site: Fabr
 
 
 def test_slots_that_come_back_have_their_connections_translated(site: Fabric) -> None:
-    """While another host owned the slots, this host only forwarded, and its conntrack entries reflect that."""
+    """Slots that return are translated again, although the host's conntrack entries are those of forwarded
+    connections."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)

@@ -1626,7 +1626,7 @@ async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
 
 
 async def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
-    """Before the driver receives the update, only the assertion in the transaction proves the lock."""
+    """The assertion in the transaction detects a stolen lock before the driver receives the update."""
 
     async with Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)

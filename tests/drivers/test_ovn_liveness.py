@@ -35,7 +35,8 @@ class Scene:
 
 
 def test_after_a_long_pause_who_confirms_last_is_not_dead():
-    """While no server ran, nb_cfg did not change; one chassis is necessarily the first to confirm the next count."""
+    """A pause without servers kills no chassis: nb_cfg did not change, and one chassis is the first to confirm the next
+    count."""
     scene = Scene()
     scene.begin(one=7, two=7)
     scene.now += 3600.0

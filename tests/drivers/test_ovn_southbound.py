@@ -504,7 +504,7 @@ async def test_what_was_seen_last_holds_while_the_database_is_away(southbound: S
 
 
 async def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
-    """After a reconnect a standalone server sends all contents, without deletions."""
+    """A replica is rebuilt after a reconnect, because a standalone server sends all contents, but no deletions."""
     known: list[PluggedNews] = []
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(PLUGGED, known.append))
 

@@ -153,7 +153,7 @@ async def test_another_port_is_another_device(switch: Switch, change: dict[str, 
 
 
 async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
-    """With an address the kernel removes everything that depends on it; here all addresses of one IP version go."""
+    """Drift is repaired with everything below it: the kernel removes an address together with its routes."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
     switch.inside("address", "flush", "dev", DEVICE)

@@ -126,7 +126,8 @@ def test_who_is_concerned_by_ports_and_chassis():
 
 
 def test_a_member_is_on_the_chassis_that_has_its_port():
-    """If two chassis report one hostname, the one with the port counts. Ports of other projects are on no chassis."""
+    """A member is on the chassis with its port, even if two chassis report one hostname. Ports of other projects are on
+    none."""
     snapshot = with_facts(snapshot_of(MODEL), CHASSIS, {name: node(name, host="node") for name in ("c1", "c2")})
     snapshot = with_facts(snapshot, CHASSIS, {"c2": node("c2", "vm1", "theirs", host="node")})
     snapshot = with_facts(snapshot, PLUGGED, {"vm1": "node", "theirs": "node"})

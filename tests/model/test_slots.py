@@ -82,7 +82,7 @@ def test_the_numbers_of_ten_members_of_which_three_die():
 
 
 def test_who_drains_and_comes_back_has_its_clients_again():
-    """Earlier code gave it other clients: 351 of 2,000."""
+    """A drained member gets its clients back; earlier code gave it others: 351 of 2,000."""
     members = equal(10)
     table = deal(EMPTY, {}, members)
     drained = deal(table, members, without(members, 4), {4})

@@ -125,7 +125,8 @@ def _renamed(document, identity):
 
 
 async def test_the_brake_holds_back_deletions_only():
-    """After a restart, correct rows are recognised and missing rows are created."""
+    """The mass-deletion guard blocks deletions only: after a restart, correct rows are recognised and missing ones
+    created."""
 
     nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
     driver = FakeDriver(references)
@@ -416,7 +417,7 @@ async def test_an_owner_that_nothing_comes_of_is_stalled():
 
 
 async def test_what_happens_between_two_resyncs_is_not_kept():
-    """An hour of many creations and deletions would otherwise take a hundred megabytes."""
+    """Events between two resyncs are not stored: an hour of creations and deletions would take a hundred megabytes."""
 
     many = apply_changes(
         Snapshot(),
@@ -433,7 +434,7 @@ async def test_what_happens_between_two_resyncs_is_not_kept():
 
 @pytest.mark.virtual_clock
 async def test_a_reconciler_that_rests_is_woken_by_a_dirty_owner():
-    """The wakeup is immediate and does not depend on a timer."""
+    """A marked owner wakes the idle reconciler immediately, without a timer."""
     driver = FakeDriver(references)
     reconciler = make(driver, STATE.snapshot())
     running = asyncio.create_task(reconciler.run())

@@ -109,7 +109,7 @@ async def test_a_writer_that_writes_anything_is_left_alone(services: Services):
 
 
 async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
-    """The server's clock has moved, and older updates are still in its socket."""
+    """A server that was frozen processes the updates in its socket before it judges the leader by its own clock."""
 
     services.reconciler.mark([NET])
     await services.look(0.0)
@@ -119,7 +119,7 @@ async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(service
 
 
 async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
-    """Otherwise both servers would steal the lock from each other while the row cannot be written."""
+    """A row that this server failed to write does not justify a takeover, because both would steal the lock in turn."""
 
     services.driver.has_lock = services.driver.failing = True
     services.reconciler.mark([NET])
@@ -131,7 +131,7 @@ async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(s
 
 
 async def test_what_others_change_back_is_no_reason_either(services: Services):
-    """The leader delays the repair of a contested row, so it is not frozen."""
+    """Contested rows do not justify a takeover: the leader delays their repair and is not frozen."""
 
     services.driver.rows = {
         owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
@@ -153,7 +153,8 @@ async def test_what_others_change_back_is_no_reason_either(services: Services):
 
 
 async def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
-    """A server without the store's or the probes' current state would restore stale rows."""
+    """A server without the store's or the probes' current state never takes the lock, because it would restore stale
+    rows."""
 
     services.knows = False
     services.reconciler.mark([NET])

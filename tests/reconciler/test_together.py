@@ -183,7 +183,8 @@ async def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_t
 
 
 async def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_what_was_before() -> None:
-    """With the old model no difference would be found, and no later pass would visit the owner."""
+    """An owner that changes during a batch's compilation is compiled from the newer model, because no later pass visits
+    it."""
 
     async def run() -> None:
         world = World(30)

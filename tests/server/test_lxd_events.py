@@ -73,7 +73,7 @@ async def test_what_happens_is_told(place: Served):
     ids=["a body", "chunks", "a long field", "many fields"],
 )
 async def test_what_is_no_request_for_a_websocket_ends_at_once(place: Served, field: str):
-    """Otherwise an unauthenticated connection would stay open without limit."""
+    """Invalid websocket upgrades are rejected immediately, because the connection would stay open without limit."""
 
     reader, writer = await place.connect()
     asked = f"GET /1.0/events HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n{field}\r\n\r\n"

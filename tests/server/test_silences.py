@@ -95,7 +95,8 @@ async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
 
 
 def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
-    """Loading all of them takes longer than a request may wait."""
+    """A server loads all stored counters before its first request, because that takes longer than a request may
+    wait."""
     figures = Figures(connections=3)
     names = [LISTENERS[at : at + MOST_COUNTED] for at in range(0, 10_000, MOST_COUNTED)]
     nodes = [

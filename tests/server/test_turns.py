@@ -153,7 +153,7 @@ async def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, ord
 async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ):
-    """The newer document disappears at the same moment."""
+    """A standby that is stopped exits, even if the newer document disappears at the same moment."""
 
     gone = asyncio.Event()
 

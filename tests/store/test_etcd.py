@@ -201,7 +201,8 @@ async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_wr
 async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
     etcd: Etcd, opened, away
 ):
-    """The session was deleted, so the earlier change can no longer take effect."""
+    """A write succeeds although the outcome of an earlier one is unknown: its session is gone, so it cannot take
+    effect."""
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     with away(), pytest.raises(OutcomeUnknown):
@@ -233,7 +234,7 @@ async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: 
 async def test_guards_that_etcd_compares_are_not_looked_at_before(
     opened, monkeypatch: pytest.MonkeyPatch, guards: int, documents: int
 ):
-    """The guards hold whatever other clients write elsewhere."""
+    """Guards that etcd compares need no separate read, whatever other clients write elsewhere."""
     monkeypatch.setattr(EtcdStore, "_look", None)
     names = [f"key/{each:05}" for each in range(documents)]
     guarded = [f"key/{each:05}" for each in range(guards)]
@@ -249,8 +250,8 @@ async def test_guards_that_etcd_compares_are_not_looked_at_before(
 
 
 async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
-    """With more guards than etcd compares, any write between the read of the guards and the change aborts the change.
-    The second attempt therefore takes precedence, on a machine of any speed."""
+    """A change with more guards than etcd compares is aborted by any write since the read of the guards, so its second
+    attempt takes precedence, on a machine of any speed."""
     for name in ("etcd.PRECEDENCE", "etcd.CONTENDED", "etcd_calls.DEADLINE"):
         monkeypatch.setattr(f"fairlead.store.{name}", DEADLINE)
     names, changes = [f"key/{each:03}" for each in range(400)], 5
@@ -380,7 +381,7 @@ async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_d
 
 
 async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
-    """Otherwise two exports of one store would differ."""
+    """An export changes nothing in the store, so that two exports of it are equal."""
 
     store = await opened()
     for number in range(9):
@@ -719,7 +720,7 @@ async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
 
 
 async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
-    """Otherwise a server would have no store while the members' hosts are overloaded."""
+    """A member behind a slow connection is usable, because the hosts of members may be overloaded."""
 
     way = await asyncio.start_server(_Between(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
     async with way:
@@ -730,7 +731,7 @@ async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(e
 
 
 async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
-    """Other clients fill the store, and the head is written last."""
+    """The stream gives up when more is written than one change may contain, as by a copy that writes the head last."""
     monkeypatch.setattr("fairlead.store.etcd_feed.LARGEST", 50_000)
 
     store, other = await opened(), await opened()
@@ -772,7 +773,7 @@ async def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: 
 
 
 async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
-    """The history starts after the last change."""
+    """A server follows its stream after a compaction by others, although the history starts after the last change."""
 
     store, other = await opened(), await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])

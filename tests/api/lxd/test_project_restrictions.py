@@ -107,7 +107,7 @@ def test_how_many_networks_a_project_may_have(site: Door):
 
 @pytest.mark.parametrize(("version", "listen"), [(4, LISTEN), (6, LISTEN6)])
 def test_how_many_addresses_of_an_uplink_a_project_may_have(site: Door, version: int, listen: str):
-    """The limit counts addresses of routers, load balancers and forwards."""
+    """Addresses of routers, load balancers and forwards count against a project's limit on an uplink."""
     key = f"limits.networks.uplink_ips.ipv{version}.UP"
     site.good("PUT", SHOP, {"config": {key: "2"}})
     text = f'Reached maximum number of IPv{version} addresses (2) of uplink network "UP" in project "shop"'

@@ -435,7 +435,7 @@ def test_a_list_of_associations_is_filtered_sorted_and_paged(world: World):
 
 
 def test_who_may_do_what(world: World):
-    """The rules are Neutron's defaults. A resource outside the caller's view is reported as not found."""
+    """Access follows Neutron's default rules; a resource outside the caller's view is reported as not found."""
     local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
     where = f"/local_ips/{local_ip['id']}"
     for method, at, body in (

@@ -101,8 +101,8 @@ def test_a_routers_interface_needs_nobody_and_its_gateway_a_node(door: Door, vm:
 
 
 def test_a_floating_ip_is_there_whether_its_port_is_plugged_in_or_not(door: Door, vm: dict[str, Any]):
-    """As in Neutron with OVN, the status of a floating IP depends on its association alone, not on the port's
-    status."""
+    """The status of a floating IP depends on its association alone, not on the port's status, as in Neutron with
+    OVN."""
     public = door.make("network", name="public", **{"router:external": True})
     door.make("subnet", network_id=public["id"], cidr="192.0.2.0/24")
     router = door.make("router", "ann", external_gateway_info={"network_id": public["id"]})
@@ -120,7 +120,7 @@ def test_a_floating_ip_is_there_whether_its_port_is_plugged_in_or_not(door: Door
 
 
 def test_the_port_of_a_vip_is_plugged_in_nowhere(door: Door, vm: dict[str, Any]):
-    """As in Neutron, a VIP's port is bound to no node, because every node answers for the VIP."""
+    """A VIP's port is bound to no node, as in Neutron, because every node answers for the VIP."""
     holder = replace(door.snapshot.ports[vm["id"]], device_owner=PortUse.VIP.value, device_id="lb-x")
     door.write(holder)
     assert bound(door, vm) == ("DOWN", "", "unbound")

@@ -353,7 +353,8 @@ def test_lists_are_sorted_paged_and_cut(tmp_path: Path, names: Names):
 
 
 def test_pages_of_zones_end_with_an_empty_one(tmp_path: Path):
-    """Without a link, openstacksdk continues from the last id. Zones have no id, so it would restart forever."""
+    """The last page of zones is an empty one: without a link, openstacksdk continues from the last id, and zones have
+    none, so it would restart forever."""
 
     async def story(place: Inside) -> None:
         names = Names("availability_zone")

@@ -130,7 +130,7 @@ def test_a_batch(tmp_path: Path):
 
 
 def test_all_weights_of_the_largest_table(tmp_path: Path):
-    """At each rank, every member takes slots from members with more: no other change of a table costs more."""
+    """The most expensive change of a slot table: at each rank, every member takes slots from members with more."""
     equal = [member(number, weight=1) for number in range(LARGEST)]
     varied = [{**each, "weight": number} for number, each in enumerate(equal, 1)]
 
@@ -172,7 +172,7 @@ async def good(place: Inside, method: str, path: str, **body: Any) -> Any:
 
 
 def test_a_listener_with_a_pool_for_each_policy(tmp_path: Path):
-    """Then one more of each part is created, each is changed, and the load balancer is deleted."""
+    """The tree is created; one more of each part is created, each is changed, and the load balancer is deleted."""
     nested = policies(members=MEMBERS // POLICIES, rules=IN_ALL["rules"] // POLICIES)
     rule = {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/x"}
 

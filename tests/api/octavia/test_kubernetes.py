@@ -48,7 +48,7 @@ def test_a_service_from_its_beginning_to_its_end(ovn: Door):
 
 
 def test_by_the_name_ovn_it_asks_for_less(ovn: Door):
-    """For a provider named ovn, the request has no access list and no timeouts, and is otherwise the same."""
+    """A Service for a provider named ovn has no access list and no timeouts, and is otherwise the same."""
     made = ovn.good("POST", "/loadbalancers", service("ovn"))["loadbalancer"]
     assert (made["provider"], made["listeners"][0]["allowed_cidrs"]) == ("ovn", None)
 

@@ -265,8 +265,7 @@ def test_an_address_may_stand_for_its_network(door: Door):
 
 
 def test_whose_a_part_is_follows_from_its_load_balancer(door: Door):
-    """If project_id and tenant_id differ, tenant_id counts, as in Octavia. Both are ignored on parts of a load
-    balancer."""
+    """The project of a load balancer is tenant_id if that differs from project_id, as in Octavia. Parts ignore both."""
     made = door.make("lb", vip_subnet_id=SUBNET, project_id="a", tenant_id="b")
     assert (made["project_id"], made["tenant_id"]) == ("b", "b")
     values = {**LISTENER, "loadbalancer_id": door.ids["lb"], "project_id": "other", "tenant_id": "another"}

@@ -60,7 +60,8 @@ MINE = Identity(user="me", project_id="mine", roles=frozenset({"member"}))
 
 
 def test_probes_go_to_ports_of_the_project_only(door):
-    """On a shared network, ports of other projects are not probed, as unassigned addresses are not."""
+    """Ports of other projects on a shared network are not probed, and are refused with the text for unassigned
+    addresses."""
 
     async def story(place: Inside) -> None:
         shared = replace(network(), shared=True)

@@ -156,7 +156,7 @@ def test_limits_of_networks_are_not_of_this_door(tmp_path: Path):
 
 
 async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
-    """The second server has not yet read the first server's write."""
+    """Two servers never exceed a limit together, although the second has not yet read the first server's write."""
 
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
