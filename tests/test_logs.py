@@ -37,7 +37,8 @@ def test_an_exception_is_in_its_record():
 
 
 def test_what_callers_chose_is_one_line_and_not_too_long():
-    """Neither format lets a line end, a cursor movement or a text direction mark through."""
+    """Values that callers chose stay on one bounded line, without cursor movements or text direction marks, in both
+    formats."""
     chosen = "x\n2026-01-01 00:00:00 INFO all is well\x1b[2J\x9b2J\u202egnp\u2028\udcff" + "a" * 10_000
     try:
         raise ValueError(chosen)

@@ -59,7 +59,8 @@ if os.fork() == 0:
 
 
 def test_processor_time_of_a_daemon_counts(timed: Path, tmp_path: Path):
-    """The daemon outlives its parent. The record has at least the CPU time that the daemon measured itself."""
+    """CPU time of a daemon counts, although it outlives its parent; the record has at least the time that it measured
+    itself."""
     done = tmp_path / "done"
     command = '"$1" -c "$2" "$3"; until [ -e "$3" ]; do sleep 0.1; done'
     assert run(timed, "daemon", "sh", "-c", command, "sh", sys.executable, DAEMON, str(done)).returncode == 0
@@ -117,7 +118,7 @@ def test_modules_that_wait_for_something(flaky: ModuleType):
 def test_rounds_go_on_where_they_were_ended(
     flaky: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Module b fails in its second run. A module that ran before the interruption does not run twice."""
+    """Interrupted rounds continue without repeating a module; module b fails in its second run."""
     ran: list[str] = []
 
     def run_module(module: str) -> dict[str, str]:

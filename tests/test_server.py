@@ -60,7 +60,7 @@ def test_an_address_in_use_is_named():
 
 
 def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
-    """The meaning of a removed name, and all rows of its load balancers, could only be guessed."""
+    """A provider name in use cannot be removed, because the meaning of its load balancers' rows would be unknown."""
     whole = some_balancer("0", "p")
     balancers = [replace(whole, id=str(number), provider=name) for number, name in enumerate(("gold", "ovn", "gold"))]
     snapshot = Snapshot(load_balancers=Map({each.id: each for each in balancers}))
@@ -133,7 +133,7 @@ class UnreadableModel(Model):
 
 
 async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A new leader needs the latest stored state; the next resync would be an hour later."""
+    """A resync that found no store is repeated soon, because a new leader needs the latest state, not an hour later."""
     monkeypatch.setattr("fairlead.server.central.STORE_PAUSE", 0.01)
 
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -158,7 +158,8 @@ class BrokenModel(Model):
 
 
 async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
-    """The resync is repeated after the task's restart delay, without a second wait for observed facts."""
+    """A resync that failed by an internal error is repeated after the task's restart delay, without waiting for facts
+    again."""
     first_hears = 0
 
     async def first_hear() -> None:
@@ -178,7 +179,7 @@ async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_p
 
 
 def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    """The largest come first, and the rest is summarised by number."""
+    """Proxies above the limit are logged at the start, the largest first, and the rest as a number."""
     servers = {ProxyPlace(f"net{number}", "demo"): 10 + number for number in range(MAX_LOGGED + 5)}
     snapshot = Snapshot(proxy_servers=Map(servers))
     log_large_proxies(snapshot, 12)

@@ -28,7 +28,7 @@ def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
 
 
 async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
-    """The APIs are available although OVN is down."""
+    """A server with all listeners starts, serves its APIs while OVN is down, and stops."""
     where, for_nodes, for_lxd = (f"127.0.0.1:{free_port()}" for _ in range(3))
     options = write_options(
         tmp_path / "fairlead.toml",

@@ -11,8 +11,8 @@ from fairlead.subprocesses import kill
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_no_pipe_is_left_to_a_loop_that_has_ended(capfd: pytest.CaptureFixture[str], ended: bool) -> None:
-    """The interpreter would print a traceback for each child. `ended`: the child exits by itself, before it is
-    killed."""
+    """No pipe outlives its event loop, for which the interpreter would print a traceback. `ended`: the child exits by
+    itself."""
 
     async def work() -> None:
         pipe = asyncio.subprocess.PIPE

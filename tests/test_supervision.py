@@ -49,7 +49,7 @@ def test_for_whom_the_sign_of_life_is(monkeypatch: pytest.MonkeyPatch, asked: st
 
 @pytest.mark.virtual_clock
 async def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The notifications come at 0, 30, ... and 270 seconds."""
+    """Watchdog notifications come twice per interval: at 0, 30, ... and 270 seconds."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
         hears.bind(f"{tmp_path}/notify")
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")

@@ -132,7 +132,8 @@ def ports(number: int) -> str:
 async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The log drops one message that is larger than the whole log, and one of several with the same number."""
+    """Messages that the log has dropped are replaced by the whole slice: one larger than the log, and one of several
+    with the same number."""
     monkeypatch.setattr(agent_channel, "LARGEST_LOG", 500)
 
     async with scene(tmp_path, "one", "two") as stage:
@@ -227,7 +228,8 @@ STEPS = {
 
 
 async def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
-    """An operator declares and removes hosts, one at a time and all together; OVN knows none of them."""
+    """Hosts receive each other's declarations and announcements, and no chassis of OVN does, however they are declared
+    and removed."""
 
     async with scene(tmp_path, "one", "two", "three") as stage:
         for listener in stage.listeners.values():

@@ -161,7 +161,7 @@ async def test_a_node_is_told_of_its_own_networks_only(scene: Scene):
 
 @pytest.mark.parametrize("how", ["gone", "newer"])
 async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
-    """The client disconnects, the server stops, or the same node sends a new request."""
+    """A long poll ends when the client disconnects, the server stops, or the same node sends a new request."""
 
     digest = (await scene.good())["digest"]
     waiting = asyncio.create_task(scene.good(digest=digest, wait=LONGEST_WAIT))
@@ -176,7 +176,7 @@ async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
 
 
 async def test_who_waits_keeps_nobody_from_their_turn(scene: Scene):
-    """A project may have one concurrent request here."""
+    """A waiting long poll does not use its project's turn; a project may have one concurrent request here."""
 
     digests = {chassis: (await scene.good(chassis))["digest"] for chassis in scene.ports}
     waiting = [
@@ -254,7 +254,7 @@ async def test_as_many_as_a_node_may_remember_fit_in_a_question(scene: Scene):
 
 
 async def test_the_longest_list_holds_nobody_up(scene: Scene):
-    """The list has its maximum size: five networks, each with the maximum number of neighbours."""
+    """The longest list is built in short steps: five networks, each with the maximum number of neighbours."""
 
     names = [f"big{number}" for number in range(neighbours.MOST_NEIGHBOURS // neighbours.MOST_OF_NETWORK)]
     made = [

@@ -191,7 +191,7 @@ async def test_while_ovn_cannot_be_asked_nothing_is_said_to_be_nobodys(scene: Sc
 
 @pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
 async def test_only_agents_and_administrators_come_in(scene: Scene, roles: list[str], status: int):
-    """An agent's user without a chassis may report for no node."""
+    """Only agents and administrators have access, and an agent's user without a chassis may report for no node."""
 
     scene.caller = Identity(user="u", project_id="p", roles=frozenset(roles))
     assert (await scene.whose()).status_code == status
@@ -244,7 +244,8 @@ async def test_a_plain_host_that_is_declared_tells_though_ovn_has_no_chassis_of_
 
 
 async def test_an_agent_learns_whose_the_addresses_are_that_its_node_has(scene: Scene):
-    """node1 has a machine on the network of the VIP, node2 on another one, node3 none."""
+    """An agent resolves counted addresses to listeners of its own node's networks only: node1 has a machine on the
+    VIP's network, node2 on another, node3 none."""
 
     sightings = ("datapath:1", "tcp", "10.0.0.10", 80), ("zone:vm1", "tcp", "10.0.0.10", 81)
     nobodys, named = {"listeners": [None, None], "proxied": [], "places": [None, None]}, [NET, "vm1"]
@@ -343,7 +344,8 @@ def test_a_ledger_forgets_a_node_that_has_been_silent_for_a_day():
 
 
 def test_a_node_that_begins_anew_goes_on_from_what_it_had():
-    """The node lost its file. Traffic that its switch counted before is not counted twice."""
+    """Totals continue after a node has lost its file, and traffic that its switch counted before is not counted
+    twice."""
     clock = Clock()
     node_counts = NodeCounts(clock)
     for told, total in ((100, 100), (90, 100), (95, 105), (0, 105), (1, 106), (1, 106)):

@@ -97,7 +97,7 @@ async def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pyt
 
 
 async def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: Path):
-    """An intermediary between the agent and the server keeps closing connections."""
+    """Closed connections of a live agent are ignored for a while, because an intermediary may keep closing them."""
 
     async with hearing(tmp_path) as it:
         await it.agents.hear(report(), "first")
@@ -164,7 +164,7 @@ async def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_i
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_over_tls_too(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]):
-    """Servers run in uvloop, which does not report EOF of a TLS connection."""
+    """The end of a TLS connection is detected in uvloop, which does not report its EOF."""
 
     async def story() -> None:
         async with deployed(tmp_path) as stage:

@@ -210,7 +210,8 @@ async def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
 
 
 async def test_a_project_is_whatever_is_called_so(tmp_path: Path):
-    """The stock client sends these requests to Keystone before it reads a project's quota."""
+    """The Identity API stub has a project for every name, because the stock client looks it up before it reads a
+    quota."""
     now = Condition(connected=True, writes=True)
     shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):

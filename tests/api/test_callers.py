@@ -144,7 +144,8 @@ def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, righ
     ],
 )
 async def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
-    """DNS rebinding puts a foreign name in Host; a page of another site has a foreign Origin."""
+    """Requests of foreign web pages are rejected: DNS rebinding puts a foreign name in Host, and another site's page in
+    Origin."""
 
     async with opened(names=names_of("127.0.0.1:9876", (), tls=False)) as place:
         place.go_on.set()
@@ -224,7 +225,7 @@ async def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_
 
 @pytest.mark.parametrize("name", ["%", "%s", "%(x)s", "100%"])
 async def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
-    """Callers choose project ids and zone names."""
+    """Names that callers choose, such as project ids and zone names, cannot suppress an audit record."""
     caplog.set_level(logging.INFO)
 
     async with opened() as place:
@@ -289,7 +290,8 @@ async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
 
 
 async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
-    """The sender has reached its limit of bodies in total, whatever their state, so no further body is read."""
+    """Bodies in transfer count against their sender's limit, so no further body of the sender is read, but others'
+    are."""
     begun: list[int] = []
 
     async with opened() as place:

@@ -23,7 +23,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_a_server_goes_on_from_what_is_stored_of_a_silent_node():
-    """The servers: one received all reports, one missed the last one, one started later. The node had lost its file."""
+    """Servers continue from stored counters: one received all reports, one missed the last, one started later. The node
+    had lost its file."""
     clock, stored = Clock(), dict[str, SilentNode]()
     there, missed, late = (
         NodeCounts(clock, lambda: NOON + timedelta(seconds=clock.now), lambda: dict(stored)) for _ in range(3)

@@ -158,7 +158,8 @@ def test_lxd_deletes_what_octavia_made_and_does_not_change_it(both: Both):
 
 
 def test_a_vip_of_octavias_on_the_uplink_is_its_routers_networks(both: Both):
-    """The VIP keeps the network's router in place, so it is listed there and can be deleted there."""
+    """A VIP that the Octavia API made on the uplink blocks changes of the network's router, so the LXD API lists and
+    deletes it."""
     uplink = both.good("POST", f"{NETWORK}/networks", {"network": {"name": "up", "router:external": True}})["network"]
     wanted = {"network_id": uplink["id"], "cidr": "203.0.113.0/24", "ip_version": 4}
     outside = both.good("POST", f"{NETWORK}/subnets", {"subnet": wanted})["subnet"]["id"]

@@ -162,7 +162,7 @@ def test_a_wrong_answer_is_found(doors):
 
 
 def test_a_document_needs_no_name(tmp_path: Path):
-    """Only documents are public; the state of the server is not."""
+    """OpenAPI documents need no authentication; the state of the server does."""
 
     async def nobody(_: object) -> None:
         return None

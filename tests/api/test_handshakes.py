@@ -35,7 +35,7 @@ async def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monk
 
 @pytest.mark.parametrize("way", ["plain", "tls", "in the middle", "said nothing"])
 async def test_a_connection_that_is_over_holds_on_to_nothing(tmp_path: Path, way: str):
-    """Long-lived objects are frozen by the garbage collector, and a cycle of frozen objects is never freed."""
+    """A closed connection leaves no reference cycle, because frozen objects of a cycle would never be freed."""
     context, client = own_tls(tmp_path) if way == "tls" else (None, None)
     living = weakref.WeakSet[BoundedHttp]()
 

@@ -138,7 +138,8 @@ def test_other_names_and_hosts_that_are_not_there(caller: Caller):
     ],
 )
 def test_hosts_are_for_operators_alone(caller: Caller, method: str, path: str):
-    """A tenant, or an agent of a node, could otherwise attract the traffic of other projects' members."""
+    """Only operators declare hosts, because a tenant or an agent could attract the traffic of other projects'
+    members."""
     put(caller, "one", **ONE)
     before = hosts(caller)
     refused = as_tenant(caller, method, f"/operator{path}", NINE if method == "PUT" else None)

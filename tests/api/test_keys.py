@@ -114,7 +114,7 @@ def test_what_a_load_balancer_needs_is_what_its_proxies_read():
 async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """The certificate was stored by an earlier version, which accepted it."""
+    """A certificate that HAProxy does not load is refused, and kept if an earlier version accepted it."""
     make, why = REFUSED["secp256k1"]
     odd = make(tmp_path)
     async with entered(tmp_path / "place") as place:
@@ -383,7 +383,7 @@ async def test_what_was_lent_is_opened_once(tmp_path: Path):
 
 @pytest.mark.virtual_clock
 async def test_a_change_waits_once_however_many_references_it_names():
-    """Each reference is answered within the limit, but not all of them one after another."""
+    """The timeout covers all references of a change together: each alone is answered in time, but not all of them."""
 
     @dataclass
     class Slow:

@@ -91,7 +91,7 @@ def test_a_load_balancer_has_so_many_members(caller: Caller, net: str):
 
 
 def test_a_document_has_a_size(caller: Caller, net: str):
-    """The maximum number of parts can exceed the maximum size of a stored document."""
+    """Documents have a maximum size, because the maximum number of parts can exceed one write of the store."""
     tags = [f"{number:03}" + "\U0001f4a9" * 252 for number in range(limits.TAGS)]
     made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", vip_network_id=net)["id"]
     count = 0
@@ -106,7 +106,7 @@ def test_a_document_has_a_size(caller: Caller, net: str):
 
 
 def test_a_request_has_so_many_ports(caller: Caller, net: str):
-    """Each port has its maximum number of addresses: this change writes the most keys."""
+    """A request has a maximum number of ports; with all of their addresses this change writes the most keys."""
     addresses = [f"10.2.{number // 250}.{number % 250 + 1}" for number in range(FIXED_IPS * BULK)]
     caller.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.2.0.0/16", gateway_ip=None)
     ports = [

@@ -45,7 +45,8 @@ def test_what_an_agent_says_a_server_hears(serving: dict[str, frozenset[int]]):
     ],
 )
 def test_more_is_refused_before_it_is_looked_at(proxies: list[object]):
-    """The number of steps does not grow with the million ports of the body."""
+    """Oversized reports are refused before they are parsed, in steps that do not grow with the million ports of the
+    body."""
     body = {**told({}), "proxies": proxies}
     before = step()
     with pytest.raises(ValueError, match=f"at most {MOST_SERVED} ports of proxies"):
@@ -64,7 +65,7 @@ def test_none_is_as_if_nothing_was_said():
 
 
 def test_whatever_a_program_has_said_an_agent_is_heard():
-    """A program's log file may contain a hole, which is read as NULs, if another process truncated it."""
+    """Reports are accepted with any bytes in a program's output; a log truncated by another process contains NULs."""
     said = Unapplied(dataplane="haproxy", owner="network/net1", error="\0\0[ALERT] \x1b[31mno\udc80" + "x" * 1000)
     report = Report(agent=replace(AGENT, unapplied=(said,)), sightings={}, whole=True)
     [heard] = read_report("one", REPORT(dict(render_report(report)[2]))).agent.unapplied

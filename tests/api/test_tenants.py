@@ -55,7 +55,7 @@ def town(tmp_path: Path) -> Iterator[Town]:
 
 @pytest.mark.parametrize("what", ["a machine", "a VIP"])
 def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: str):
-    """The floating IP does not block changes of the router either."""
+    """A floating IP cannot use another project's router, and so does not block changes of it."""
     if what == "a VIP":
         port = town.make("bob", "loadbalancer", BALANCER, vip_subnet_id=town.square_subnet)["vip_port_id"]
     else:
@@ -78,7 +78,8 @@ def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: 
 
 @pytest.mark.parametrize("change", ["gateway", "interface"])
 def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town, change: str):
-    """The router's owner can change it, and the other project's floating IP becomes unassociated."""
+    """A floating IP that an administrator routed through another project's router does not block changes, but is
+    unassociated by them."""
     port = town.make("bob", "port", network_id=town.square)["id"]
     made = town.make("", "floatingip", floating_network_id=town.public, port_id=port, project_id="bob")
     assert made["router_id"] == town.alices_router
@@ -94,7 +95,7 @@ def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town,
 
 
 def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(town: Town):
-    """Only an administrator can have attached the router; a floating IP blocks its detachment as usual."""
+    """An administrator's router on a tenant's network serves the tenant, and floating IPs block its detachment."""
     router = town.make("", "router", external_gateway_info={"network_id": town.public})["id"]
     path = f"{NETWORK}/routers/{router}"
     town.send("", "PUT", f"{path}/add_router_interface", {"subnet_id": town.bobs_subnet})

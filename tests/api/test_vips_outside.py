@@ -53,7 +53,7 @@ def test_a_network_with_vips_does_not_become_external(caller: Caller):
 
 
 def test_a_vip_on_an_external_network_needs_a_router_with_its_gateway_there(caller: Caller):
-    """The VIP blocks removal of the gateway, and the gateway keeps the network external."""
+    """A VIP on an external network needs a router with a gateway there, and blocks the gateway's removal."""
     public, outside = make_network(caller, "203.0.113.0/24", **{"router:external": True})
     refused = make_balancer(caller, outside)
     told = f"has its gateway on external network {public}: nobody would answer for a VIP there."

@@ -186,7 +186,8 @@ async def test_who_takes_no_answer_makes_room_too():
 
 
 async def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """The log's limit is per minute: the clock stands still, and the test has an allowance of its own."""
+    """Invalid requests log a bounded number of lines per minute; the clock stands still, with an allowance of the
+    test's own."""
     caplog.set_level(logging.WARNING)
     limit = RateLimit(wire.LINES_A_MINUTE)
     limit._allowance = Allowance(wire.LINES_A_MINUTE, lambda: 0.0)
@@ -229,7 +230,7 @@ async def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
 
 
 async def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
-    """uvicorn itself learns of a TLS connection only after the handshake."""
+    """Connections without a finished handshake count against the limits, although uvicorn does not know of them yet."""
     context, client = own_tls(tmp_path)
 
     async with entered(tls=context) as (place, connect):

@@ -129,7 +129,7 @@ def test_a_tenant_has_addresses_of_networks_for_it():
 
 
 def test_a_change_of_members_remembers_whose_the_slots_were():
-    """Tables have the maximum size, and only providers of announced VIPs record previous owners."""
+    """A change of members records previous slot owners, for announced VIPs only; tables have the maximum size."""
     there, asker = having(POOL, NETWORK, HOST), replace(ASKER, providers=NAMES)
     there = replace(there, parting_seconds=60)
     parts = {

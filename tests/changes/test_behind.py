@@ -150,7 +150,8 @@ class Counted(dict[Block, Any]):
 
 @pytest.mark.parametrize("length", [48, 62, 64, 128])
 def test_a_thousand_hosts_that_are_lost_together_take_no_longer_than_one(length: int):
-    """The bound also holds where each prefix covers more blocks than are stored."""
+    """A thousand hosts are processed in one pass over the blocks, also where each prefix covers more blocks than are
+    stored."""
     blocks = {block_of(IPv6Address((number % 1000) << 80 | (number // 1000) << 64)): {"web"} for number in range(5_000)}
     counted = Counted(blocks)
     known = replace(having(*ALL), member_blocks=counted)

@@ -61,7 +61,7 @@ def test_no_address_of_theirs_is_given_out(said: dict[str, str]):
 @pytest.mark.parametrize("said", [{"subnet_id": "four"}, {"network_id": "net"}, {"port_id": "theirs"}])
 @pytest.mark.parametrize("writer", [Writer.LXD, Writer.INCUS])
 def test_load_balancers_are_not_on_networks_of_lxd_and_incus(writer: Writer, said: dict[str, str]):
-    """OVN does not answer ARP for unplugged ports there, so no packet would reach the VIP."""
+    """VIPs on LXD's and Incus' networks are refused, because OVN does not answer ARP for unplugged ports there."""
     network, port = (replace(each, writer=writer) for each in (NETWORK, PORT))
     snapshot = with_facts(Snapshot(), FOREIGN, {owner_of(each): each for each in (network, port)})
     why = refusal(choose_vip, snapshot, ASKER, asked(**said))

@@ -336,7 +336,7 @@ def test_where_a_member_is_probed_is_behind_a_host_too():
 
 
 def test_a_member_behind_a_host_is_on_no_subnet_of_another_network():
-    """Probes would go to the machine with this address on the subnet, but connections to the one routed by the host."""
+    """Members routed by a host cannot name a subnet: probes would go to the address there, connections to the host."""
     asker, own = replace(ASKER, providers=NAMES), replace(NETWORK, id="own", subnets=(subnet("away", "10.1.0.0/24"),))
     there = apply_changes(serving("10.1.0.7"), Changes(puts=(own,)), 2)
     (first,) = there.load_balancers["lb"].pools[0].members

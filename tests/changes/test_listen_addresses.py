@@ -167,7 +167,7 @@ def test_when_all_addresses_of_the_routes_are_taken():
 
 @pytest.mark.parametrize(("cidr", "told"), [("2001:db8:1::/48", True), ("2001:db8:1::/65", False)])
 def test_what_is_routed_is_not_looked_through_for_a_free_address(cidr: str, told: bool):
-    """The prefix has too many addresses to try them one by one."""
+    """Routed prefixes are skipped in the search for a free address, because they are too large to try one by one."""
     there = with_prefix(other_network(snat=False), cidr)
     six = AnyAddress(version=6)
     if told:

@@ -372,7 +372,7 @@ def test_the_port_that_has_the_address_stays():
 
 @pytest.mark.parametrize("field", ["device_id", "device_owner"])
 def test_a_port_that_was_made_for_it_stays_known_as_such(field: str):
-    """The fields identify the port, which is deleted with the Local IP."""
+    """The owner fields of a port created for a Local IP cannot change, because the port is deleted by them."""
     there = apply_changes(world(), create_local_ip(world(), GUEST, new(network_id="net")), 2)
     port = there.ports["made"]
     change = PortChange(port=replace(port, **{field: "other"}))

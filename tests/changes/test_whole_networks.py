@@ -288,7 +288,7 @@ def test_who_joins_a_subnet_first_and_sets_the_gateway_later_shows_no_more_outsi
 
 
 def test_what_a_network_has_not_of_ipv4_is_translated():
-    """Another API front end may add an IPv4 subnet to its router."""
+    """Networks without IPv4 have SNAT enabled, because another API front end may add an IPv4 subnet to the router."""
     for families in ((), (SIX,)):
         (router,) = made(replace(PLAIN, families=families)).routers.values()
         assert router.gateway is not None

@@ -198,7 +198,7 @@ ADVICE = " (agents of nodes do more: probes.by = 'agents' in the configuration)"
 
 @pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])
 def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice: str):
-    """The provider name that allows only the switch gets no such advice."""
+    """Refusals name features that agents would add, except for the provider name that allows only the switch."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     listener = replace(balancer.listeners[0], connection_limit=5)

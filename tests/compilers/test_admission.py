@@ -20,14 +20,14 @@ NEGATED_SET = re.compile(r"!= *[{$]|! *\(?ip[46]")
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_no_rule_is_about_who_is_not_in_a_set(path: Path):
-    """ovn-controller 23.03 makes 32 (IPv6: 128) to the power of the number of members flows for a negated set."""
+    """No rule negates a set: ovn-controller 23.03 would make 32 (IPv6: 128) to the power of its size flows."""
     read_story(path)
     lines = [line for line in path.read_text().splitlines() if line.startswith(("ACL ", "Logical_Router_Policy "))]
     assert [line for line in lines if NEGATED_SET.search(line)] == []
 
 
 def test_what_is_dropped_beside_rules_of_others_is_bounded():
-    """Many distant allowed prefixes leave too many complementary prefixes to drop."""
+    """The number of dropped prefixes next to unmanaged rules is bounded; many distant allowed prefixes are refused."""
     prefixes = "+".join(f"{number}.0.0.1/32" for number in range(11, 111))
     model = "network net1 by=neutron 10.0.0.0/24 fd00::/64\nweb vip={vip} on=net1 tcp:80{{allow={allow}}}=-\n"
     few = compiled(model.format(vip="10.0.0.10", allow=prefixes))

@@ -53,7 +53,7 @@ def test_refusals_are_the_abilities() -> None:
 
 
 def test_zones_are_not_looked_for() -> None:
-    """A node knows only its own zone."""
+    """Zone locality is refused for proxies, because a node knows only its own zone."""
     its = pool("p", locality=Locality.ZONE)
     with pytest.raises(Unsupported) as refused:
         rows_of(view([listener("l", 2000, its)], [its]))
@@ -152,7 +152,8 @@ def test_listeners_have_backends_of_their_own_where_these_would_differ() -> None
 
 @pytest.mark.parametrize("known", [{"protocol": PoolProtocol.PROXYV2}, {"tls": PoolTls(enabled=True)}])
 def test_members_that_learn_of_the_clients_tls_have_a_backend_of_their_own(known: dict[str, object]) -> None:
-    """The PROXY header carries the client's certificate and the SNI name to the member."""
+    """Pools whose members receive TLS attributes of the client get a backend of their own, by PROXY header and SNI
+    name."""
     its = pool("p", member("m1", 90), **known)
     listeners = [listener("http", 2000, its), listener("terminated", 2001, its, **HTTPS)]
     assert ["p:http:5000:50000", "p:https:5000:50000"] == backends_of(view(listeners, [its]))
@@ -165,7 +166,8 @@ def test_members_without_a_port_have_a_backend_for_each_port_of_listeners() -> N
 
 
 def test_a_backend_of_a_disabled_listener_is_checked_and_left_out() -> None:
-    """The disabled listener sorts before the enabled one and shares its backend."""
+    """A disabled listener has no backend, but its backend is validated; here it sorts before an enabled one that shares
+    it."""
     its = pool("p", member("m1", 90))
     off, on = listener("a", 2000, its, admin_state_up=False), listener("b", 2001, its)
     assert ["p:http:5000:50000"] == backends_of(view([off, on], [its]))

@@ -97,7 +97,7 @@ def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
 
 @pytest.mark.parametrize("first", [[True, "txn"], [], None])
 def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
-    """The forms are: a resumed monitor, a new monitor, and a transaction, whose rows are not <table-updates>."""
+    """Large replies of every form are read: a resumed monitor, a new one, and a transaction without <table-updates>."""
     rows = {f"u{number}": {"initial": {"name": "x" * 100}} for number in range(5000)}
     tables = {"A": rows, "B": {"b": {"initial": {}}}}
     results: dict[bool, object] = {True: [*(first or []), tables] if first else tables, False: [{"rows": [rows]}]}
@@ -116,7 +116,8 @@ def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
 
 @pytest.mark.parametrize("size", [1000, 1 << 18, 1 << 24])
 def test_a_large_message_is_the_same_wherever_the_network_cut_it(size: int):
-    """Cases: tables that end at a cut, empty tables, texts with braces, and members before and after the tables."""
+    """Messages are parsed equally for any cut: at table ends, with empty tables, braces in texts, and members around
+    tables."""
     rows = {f"u{number}": {"initial": {"name": f'}}{{"{number}' + "x" * 190}} for number in range(3000)}
     some, others = dict([*rows.items()][:1000]), dict([*rows.items()][1000:])
     tables = {"A": some, "B": {}, "C": others, "D": {"d": {"delete": None}}}
@@ -172,8 +173,8 @@ def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
 
 
 def test_no_look_for_garbage_is_long_after_many_steps():
-    """Each step allocates thousands of objects that stay, and the collector's threshold counts allocations, not
-    traversals."""
+    """Garbage collections stay short, although the collector's threshold counts allocations and each step keeps
+    thousands."""
     looks = list[int]()
 
     def count(phase: str, information: dict[str, int]) -> None:
@@ -201,7 +202,7 @@ def test_no_look_for_garbage_is_long_after_many_steps():
 
 @pytest.mark.parametrize("before", ["nothing", "others"])
 async def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
-    """The number of pools is eight: as many as one load balancer may have with members near each client."""
+    """Values of a thousand chassis are encoded in short steps, for eight pools: the maximum with locality."""
 
     def values(port: int) -> Rows:
         texts = tuple(f"10.0.0.{number}:{port}" for number in range(125))

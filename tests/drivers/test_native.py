@@ -166,7 +166,7 @@ async def test_ports_of_a_pool_have_who_serves_them_once(
 
 
 async def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
-    """An unmanaged element in Fairlead's map conflicts with the change."""
+    """A change that conflicts with an unmanaged element in Fairlead's map has no effect at all."""
 
     driver = Native()
     await put(driver, *way())
@@ -319,7 +319,7 @@ async def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
 
 @pytest.mark.slow
 async def test_ten_thousand_load_balancers_hold_nobody_up(host: Apart) -> None:
-    """All of them are written in one transaction, then one of them changes."""
+    """Ten thousand load balancers are written in one transaction in short steps, then one of them changes."""
 
     driver, changes = Native(), dict[Owner, Diff]()
     for place in range(10_000):

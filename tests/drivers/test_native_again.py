@@ -80,14 +80,16 @@ def test_same_port_is_served_by_whoever_has_its_slot_now(site: Fabric, where: st
 
 @pytest.mark.parametrize("where", PLACES)
 def test_same_port_is_served_anew_after_the_host_before_was_asked(site: Fabric, where: str) -> None:
-    """The packet creates a conntrack entry without translation on the host."""
+    """A source port is served by the slot's new owner after its connection with the previous owner has ended, although
+    the new owner's host tracks that connection without translation."""
     client = asked(site, where)
     assert [ask_once(client, Transport.TCP, vip) for vip in VIPS] == ["m1", "m1"]
 
 
 @pytest.mark.parametrize("where", PLACES)
 def test_host_does_not_take_for_its_own_what_it_cannot_translate(site: Fabric, where: str) -> None:
-    """The host has a listening socket of its own on the same port."""
+    """Packets of a connection that the host tracks without translation never reach a socket of its own on the same
+    port."""
     client = asked(site, where)
     with site.hosts[1].inside():
         own = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True)

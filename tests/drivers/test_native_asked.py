@@ -69,8 +69,8 @@ def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_tunnels_are_not_tracked(site: Fabric, version: int) -> None:
-    """Each flow in a tunnel would take an entry on both hosts. Traffic of other senders to a tunnel's port is
-    tracked."""
+    """Tunnels bypass conntrack, where each flow would take an entry on both hosts; other senders' packets to the port
+    do not."""
     site.open(version)
     site.lead(1)
     for number in HOSTS:
@@ -150,7 +150,8 @@ def test_datagrams_of_a_host_itself_go_where_the_slot_is(site: Fabric, version: 
 
 
 def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) -> None:
-    """The window is between the change of a slot and the deletion of the sender's conntrack entry."""
+    """Datagrams of a host never reach its own sockets between a slot's change and the deletion of their conntrack
+    entry."""
     site.open()
     for number in HOSTS:
         site.serve(number, bytes([1] * 256))

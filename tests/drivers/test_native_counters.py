@@ -53,7 +53,8 @@ def service_of(flow: Flow) -> CountedService:
 
 
 def test_each_connection_and_byte_is_counted_once_where_the_member_is(site: Fabric) -> None:
-    """Packets enter by any host. Clients are outside, on a host, and behind a host, where a member may reach itself."""
+    """Traffic is counted once, on the member's host, wherever it enters, with clients outside, on hosts and behind
+    hosts."""
     site.open()
     serve(site)
     opened: dict[int, Counter[CountedService]] = {number: Counter() for number in HOSTS}
@@ -154,7 +155,8 @@ def test_who_is_refused_because_nobody_serves_is_counted_where_that_was_said(sit
 
 
 def test_agents_and_changes_come_and_go_and_counting_goes_on(site: Fabric, tmp_path: Path) -> None:
-    """An agent of a release with other rules replaces the rules too. The totals are those of the one state file."""
+    """Totals survive changes, agents and an upgrade that replaces the rules, because they are those of the one state
+    file."""
     site.open()
     site.lead(2)
     cookies = set[int]()
@@ -191,7 +193,8 @@ def _counts(readings: Readings) -> list[Count]:
 
 
 def test_table_that_was_loaded_again_as_it_was_saved_counts_from_nothing(site: Fabric) -> None:
-    """Restored counters would otherwise be added twice: in this boot or in the next one."""
+    """A restored ruleset counts from zero, because its counters would be added twice: in this boot or in the next
+    one."""
     site.open()
     serve(site)
     site.lead(1)

@@ -25,7 +25,7 @@ class Killed(Exception):
 async def test_device_of_an_agent_that_was_killed_is_ours(
     host: Apart, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device exists, but has no ownership tag yet."""
+    """A device left by a killed agent is recognised, although it has no ownership tag yet."""
     before = kernel_state(host)
     made: list[str] = []
     index_of = routing.socket.if_nametoindex

@@ -41,7 +41,7 @@ def at_first(often: int) -> Callable[[Message], bool]:
 
 
 async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without a default route searches all addresses for one of its own."""
+    """Interrupted dumps are repeated; a host without a default route searches all addresses for one of its own."""
     host.ip("route del default via 10.20.0.1", f"addr add {FOUR}/32 dev lo")
     come_between(monkeypatch, at_first(3))
 
@@ -60,7 +60,8 @@ async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, mo
 async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
     host: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attempts are bounded. Earlier writes are not forgotten: they are read back before the next write."""
+    """Dumps that are always interrupted fail after bounded attempts; earlier writes are read back before the next
+    one."""
     host.ip("route del default via 10.20.0.1")
     asked, is_there = list[Message](), [True]
 
@@ -85,7 +86,7 @@ async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
 async def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
     host: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Constant changes of nftables prevent reading the notes of connections, after elements have been written."""
+    """Written elements are read back if constant changes of nftables prevented reading the notes of connections."""
     elsewhere = as_rows(Vip(address=FOUR, held=True), service(slots=bytes(256)))
     is_there = [True]
 

@@ -33,7 +33,7 @@ def begin_networkd(host: Apart) -> None:
 
 @pytest.mark.slow
 def test_hosts_are_reached_and_serve_as_before(site: Fabric) -> None:
-    """No agent runs that would restore rules."""
+    """Traffic continues after networkd has removed its rules, without an agent that would restore them."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)

@@ -60,7 +60,7 @@ def lead_to(site: Fabric, *addresses: IPAddress) -> None:
 
 @pytest.mark.parametrize("where", ["client", "member", "host"])
 def test_no_service_leads_to_the_sockets_of_a_host(site: Fabric, where: str) -> None:
-    """The host's addresses are in prefixes where tenants may have members, and no operator has declared them."""
+    """Members at a host's undeclared addresses are unreachable, although tenants may have members in these prefixes."""
     place = {"client": site.client, "member": site.members[1], "host": site.hosts[1]}[where]
     lead_to(site, *map(bridge, VIPS))
     for vip in VIPS:
@@ -83,7 +83,8 @@ def test_members_run_on_hosts_where_that_is_declared(site: Fabric, where: str) -
 
 
 def test_declared_addresses_are_found_again_and_are_one_owners(site: Fabric) -> None:
-    """The addresses move to the host's new name after the old name has released them."""
+    """Declared addresses are read back and have one owner; they move to a host's new name after the old one released
+    them."""
     rows = [Own(address=host_address(1, version)) for version in (4, 6)]
     named = {row.key: row for row in rows}
     site.put(1, rows, OWN)

@@ -189,7 +189,7 @@ async def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release
 async def test_agent_that_is_killed_meanwhile_is_gone_on_for(
     host: Apart, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent is killed after this many transactions."""
+    """An upgrade that is killed after any number of transactions is completed by the next agent."""
 
     driver = Native()
     for owner, rows in WHOLE.items():

@@ -119,7 +119,8 @@ def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric
 def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
     site: Fabric, members: dict[int, Member]
 ) -> None:
-    """Hosts are updated one after the other, while the router moves packets to other hosts."""
+    """Associations survive moved slots on any host, while hosts are updated one by one and the router moves their
+    packets."""
     site.open()
     places = site.client, site.hosts[1], site.hosts[3], site.members[1], site.members[3]
     for number in HOSTS:
@@ -151,7 +152,8 @@ def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
 def test_associations_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
     site: Fabric, members: dict[int, Member], entry: int, order: tuple[int, ...]
 ) -> None:
-    """The host also keeps its old associations. While hosts disagree a packet may be lost, but never misdelivered."""
+    """Associations stay where they are when a drained host returns. While hosts disagree a packet may be lost, never
+    misdelivered."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -198,9 +200,9 @@ def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -
 
 
 def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric, members: dict[int, Member]) -> None:
-    """The previous owner of the slot returns such packets. DATA does not create a conntrack entry, so the host itself
-    rejects it, by ICMP, as it has no SCTP. A HEARTBEAT may belong to an association that conntrack has lost, so the
-    member receives it."""
+    """Packets without an association end at the slot's owner, to which the previous owner returns them. DATA does not
+    create a conntrack entry, so the host itself rejects it, by ICMP, as it has no SCTP. A HEARTBEAT may belong to an
+    association that conntrack has lost, so the member receives it."""
     site.open()
     for number in HOSTS:
         mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
@@ -225,7 +227,8 @@ def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric
 def test_association_that_the_tracker_has_lost_goes_on_after_a_heartbeat(
     site: Fabric, members: dict[int, Member]
 ) -> None:
-    """The loss is that of a host's restart; idle endpoints send a HEARTBEAT."""
+    """A HEARTBEAT, which idle endpoints send, restores an association that conntrack has lost, as after a host's
+    restart."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
@@ -255,7 +258,8 @@ def test_who_is_not_among_the_clients_is_not_heard(site: Fabric, members: dict[i
 
 
 def test_nobody_serves_and_that_is_said(site: Fabric) -> None:
-    """The ICMP error makes clients fail immediately; nftables has no such code over IPv6."""
+    """A listener without members rejects associations by ICMP: protocol unreachable over IPv4, with which clients fail
+    immediately, and port unreachable over IPv6, for which nftables has no such code."""
     site.open()
     for number in HOSTS:
         serve(site, number, b"")
@@ -295,7 +299,7 @@ def service_of(vip: IPAddress) -> CountedService:
 
 
 def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric, members: dict[int, Member]) -> None:
-    """The router sends "packet too big" to a VIP, and any host may receive it."""
+    """A path MTU error that the router sends to a VIP reaches the member, whichever host receives it."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)

@@ -34,7 +34,8 @@ def site() -> Iterator[Fabric]:
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("where", ["a stranger outside", "a tenant's machine"])
 def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: str) -> None:
-    """Forged inner packets would bypass firewalls and reach members behind the host, or the host itself."""
+    """Tunnelled packets reach VIPs only, because forged ones would bypass firewalls to members or to the host
+    itself."""
     site.open()
     for number in HOSTS:
         site.serve(number, SERVED)
@@ -50,7 +51,7 @@ def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_vips_are_reached_by_tunnels(site: Fabric, version: int) -> None:
-    """The positive case shows that hosts accept packets of this format."""
+    """Tunnelled packets for VIPs are accepted, which shows that the other tests use a valid format."""
     site.open()
     for number in HOSTS:
         site.serve(number, SERVED)
@@ -145,7 +146,8 @@ FLUSHED = "; ".join(f"ip {each} rule flush; ip {each} rule add pref 32766 table 
 def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_not_reached(
     site: Fabric, lost: str, transport: Transport
 ) -> None:
-    """The protection holds until the agent has restored the route, also while the agent is down."""
+    """A host's own sockets get no packets for a slot of another host while the route to it is missing, even without an
+    agent."""
     site.open()
     for number in HOSTS:
         site.serve(number, bytes([1]) * 256)

@@ -190,7 +190,8 @@ async def test_two_that_want_the_same_are_refused(host: Apart) -> None:
 
 
 async def test_host_without_an_address_of_its_own_leads_nothing_from_a_vip(host: Apart) -> None:
-    """A VIP as source would lose the replies, and it may be the kernel's choice."""
+    """A host without an address of its own has no route to VIPs for its own packets, because with a VIP as source,
+    which the kernel may choose, the replies would be lost."""
     host.ip("addr del 10.20.0.11/24 dev d0", "addr del 198.18.0.9/32 dev lo")
 
     driver, wanted = Native(), many("198.18.1.0")
@@ -218,7 +219,7 @@ async def rest(reconciler: Reconciler) -> None:
 
 
 async def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> None:
-    """An unmanaged element in Fairlead's map conflicts with one of the owners."""
+    """A batch that the kernel rejects is applied owner by owner; an unmanaged element conflicts with one of them."""
 
     driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
     await driver.open()

@@ -64,7 +64,7 @@ def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric
 
 
 def test_host_without_a_way_to_just_anywhere_asks_from_an_address_of_its_own(site: Fabric) -> None:
-    """The host holds the VIP, which would otherwise be the source address."""
+    """A host without a default route sends from an address of its own, not from the VIP that it holds."""
     for host in site.hosts.values():
         host.ip("route add 10.30.0.0/16 via 10.20.0.1", "route add fd30::/16 via fd20::1")
         host.ip("route del default via 10.20.0.1", "route del default via fd20::1")
@@ -89,8 +89,8 @@ def test_host_that_holds_no_vip_leads_its_clients_all_the_same(site: Fabric) -> 
 
 @pytest.mark.parametrize("loose", [0, 1])
 def test_slots_that_move_keep_their_flows_whichever_host_they_enter(site: Fabric, loose: int) -> None:
-    """Hosts are updated one after the other, while the router moves packets to other hosts. Operators choose whether
-    conntrack picks up connections in the middle (nf_conntrack_tcp_loose)."""
+    """Flows survive moved slots on any host, while hosts are updated one by one and the router moves their packets,
+    with both values of nf_conntrack_tcp_loose."""
     site.open()
     for host in site.hosts.values():
         host.set("net/netfilter/nf_conntrack_tcp_loose", loose)
@@ -122,7 +122,8 @@ def test_slots_that_move_keep_their_flows_whichever_host_they_enter(site: Fabric
 def test_flows_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
     site: Fabric, entry: int, order: tuple[int, ...]
 ) -> None:
-    """The host also keeps its old flows. While hosts disagree a packet may be lost, but none is misdelivered."""
+    """Flows stay where they are when a drained host returns. While hosts disagree a packet may be lost, never
+    misdelivered."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -151,7 +152,8 @@ def test_flows_that_others_got_while_a_host_was_drained_stay_with_them_when_it_i
 
 @pytest.mark.parametrize("entry", HOSTS)
 def test_nobody_is_told_that_nobody_is_there_while_two_hosts_disagree(site: Fabric, entry: int) -> None:
-    """Each host takes the other for the owner. Clients retry, and are served after both hosts agree; no RST is sent."""
+    """No RST is sent while two hosts take each other for a slot's owner: clients retry, and are served once both
+    agree."""
     site.open()
     seconds, firsts = bytes([1] * 256), bytes(256)
     site.serve(1, seconds)
@@ -226,7 +228,7 @@ def test_nobody_serves_and_ports_of_nobody_are_refused(site: Fabric, held: bool)
 
 
 def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric) -> None:
-    """The router sends "packet too big" to a VIP, and any host may receive it."""
+    """A path MTU error that the router sends to a VIP reaches the member, whichever host receives it."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -238,8 +240,7 @@ def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric)
 
 
 def test_errors_about_datagrams_reach_the_member_that_has_to_know(site: Fabric) -> None:
-    """The first reply is lost. The next one is fragmented, because the receiving host forwarded the error to the
-    member."""
+    """A path MTU error about a datagram reaches the member: its first reply is lost, and the next one is fragmented."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
@@ -250,8 +251,8 @@ def test_errors_about_datagrams_reach_the_member_that_has_to_know(site: Fabric) 
 
 
 def test_errors_reach_the_member_of_a_flow_whoever_has_its_slot_now(site: Fabric) -> None:
-    """The third host's slots have moved: old flows stay, new flows of these slots go to other members. Errors come from
-    an outside router, and from the first host about a client behind it."""
+    """ICMP errors reach the member of a flow, old or new, after the third host's slots have moved. They come from an
+    outside router, and from the first host about a client behind it."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)

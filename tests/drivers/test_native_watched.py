@@ -155,8 +155,9 @@ def _asks_from(host: Apart, vip: object) -> str:
 
 
 async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart, clock: Clock) -> None:
-    """The address comes by DHCP or router advertisement; before, the host may have none but VIPs. IPv6 first runs
-    duplicate address detection. Changes of the route are repaired, and nothing else is read again."""
+    """A source address that the host gets later, by DHCP or router advertisement, is used; before, it may have none but
+    VIPs. IPv6 first runs duplicate address detection. Changes of the route are repaired, and nothing else is read
+    again."""
 
     async def looks_until_it_asks_from(driver: Native, wanted: dict[IPAddress, str]) -> None:
         async def asks_from() -> dict[IPAddress, str]:
@@ -185,7 +186,8 @@ async def test_host_asks_its_vips_from_an_address_that_it_gets_later(host: Apart
 async def test_looks_take_a_tenth_of_the_time_however_much_is_changed(
     host: Apart, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The unit is seconds of the driver's clock: one second between two changes, and one per check."""
+    """Checks take a tenth of the time however much changes: one second passes between two changes, and one per
+    check."""
 
     def look(*_: object) -> Missing:
         clock.looks.append(clock.now)
@@ -223,7 +225,7 @@ async def _serving(folder: Path) -> AsyncIterator[Given]:
 async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
     host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next check finds the loss; a check that began earlier may miss it."""
+    """Removed rules are restored by the next check; a check that began before the removal may miss it."""
     looks: list[Kept] = []
     look_after = Native.look_after
 
@@ -252,7 +254,7 @@ async def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_h
 async def test_tunnels_are_opened_after_all_rows_are_applied(
     host: Apart, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same order holds at the start and after the table was recreated."""
+    """Tunnels are opened last, after all rows, at the start and after the table was recreated."""
     seen: list[tuple[bool, bool, bool]] = []
     open_tunnels = Native.open_tunnels
 
@@ -278,7 +280,8 @@ async def test_tunnels_are_opened_after_all_rows_are_applied(
 async def test_address_of_a_vip_that_somebody_else_has_given_the_host_meanwhile_is_not_taken_for_ours(
     host: Apart, clock: Clock
 ) -> None:
-    """The check requests a resync; then the owner fails, with the reason."""
+    """A VIP's address that another process has added to the host is not Fairlead's: the owner fails after a resync,
+    with the reason."""
 
     driver, (other, its) = Native(), way()
     await put(driver, other, its)

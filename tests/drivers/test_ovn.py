@@ -878,7 +878,7 @@ async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_databa
 
 
 async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
-    """All changes that fit together are made while no driver is connected; then a new process starts."""
+    """Drift that happens while no driver is connected is found by a new process: all changes that fit together."""
 
     state = make_state(MODEL)
     async with Observer(server) as observer:
@@ -901,7 +901,7 @@ async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) 
 
 
 async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
-    """A row copied with its marks would be a second row with the same key."""
+    """Copies of rows, including Fairlead's mark, are deleted, and the original rows stay."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -932,8 +932,8 @@ async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
 
 
 async def test_copies_of_rows_that_hold_others(server: Server) -> None:
-    """Copies: a switch that shares ports and groups, a router with a port with marked addresses, a group without an
-    owner."""
+    """Copies of rows that hold others are deleted: a switch that shares ports and groups, a router with a port with
+    marked addresses, a group without an owner."""
 
     async with Observer(server) as observer, Watched(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
@@ -977,7 +977,7 @@ async def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
 
 
 async def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
-    """The row conflicts with Fairlead's: the owner stays in ERROR until the row is removed."""
+    """A row that lost Fairlead's mark is not touched, and its owner stays in ERROR until it is removed."""
 
     row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
     async with Observer(server) as observer, Watched(server.remote) as driver:
@@ -1329,7 +1329,7 @@ def test_a_transaction_writes_the_columns_that_differ() -> None:
 
 
 async def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
-    """Another client sees an update of this VIP's entry alone, and no moment without it."""
+    """A VIP's change is one update of its own entry, without a moment in which it is missing."""
 
     before = make_state(MODEL)
     after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
@@ -1554,7 +1554,7 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
 
 
 async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
-    """The update must not arrive while the reconciler is about to record its own success."""
+    """Drift during an apply is repaired, even if its update arrives while the reconciler records its own success."""
 
     states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
     fault = ""

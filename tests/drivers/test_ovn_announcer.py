@@ -32,7 +32,7 @@ def test_ports_of_machines_are_those_of_the_bridge_that_have_a_number():
 
 
 def test_what_ovn_answers_is_read_of_its_flows():
-    """ARP is answered in a flow; neighbour solicitations are answered by ovn-controller, as the flow directs."""
+    """ARP and ND responders are read from OVN's flows; for ND the flow has the answer that ovn-controller sends."""
     found = (ip_address("10.0.0.200"), "02:00:00:00:ff:0a"), (ip_address("fd00:a::200"), "02:00:00:00:ff:0a")
     assert tuple(parse_answers(FLOWS)) == found
 

@@ -170,8 +170,8 @@ async def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Pat
 
 
 async def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The request at 0 is answered at 5, about a flow that is 10.731 s old by then; the next one is answered
-    immediately."""
+    """A late reply of a busy switch matches the same flow: sent at 0, answered at 5, with a flow that is 10.731 s old
+    by then."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "flows").write_text(FLOWS)
     tool(tmp_path, "ovs-ofctl", f'test "$5" = ip,ct_state=+new+trk && cat {tmp_path}/flows || true')

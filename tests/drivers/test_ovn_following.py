@@ -157,8 +157,8 @@ def _without(row: dict[str, Json], ours: set[str]) -> dict[str, Json]:
 
 
 async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
-    """The VIP is on N1, members on N1 and N2; the router gains N3 and loses N2, and at last N1 is deleted with
-    everything."""
+    """A load balancer on N1 follows its router, which gains N3 and loses N2, the network of a member; at last N1 is
+    deleted."""
 
     world = Cloud(server, tmp_path)
     async with world.client:
@@ -190,8 +190,8 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
 async def test_a_slow_follower_takes_nothing_away(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first resync comes after a long wait, when only networks have been received. Rows that depend on unmanaged
-    networks stay as they are until all of those are received; all others are reconciled."""
+    """Rows that depend on unmanaged networks stay until all of those are received, all others are reconciled. The first
+    resync comes after a long wait, when only networks have been received."""
     monkeypatch.setattr(topology, "SOME", 1)
 
     world = Cloud(server, tmp_path)

@@ -208,7 +208,7 @@ async def test_a_port_that_no_chassis_has_is_down(south: Southbound) -> None:
 
 
 async def test_a_port_of_a_chassis_that_was_deleted_is_down(south: Southbound) -> None:
-    """OVN leaves the column `up` unchanged."""
+    """Ports of a deleted chassis are down, although OVN leaves the column `up` unchanged."""
 
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
     await south.hears(four=Health.ONLINE, other=Health.ONLINE)
@@ -243,8 +243,8 @@ async def test_when_most_chassis_are_silent_nobody_is_dead(south: Southbound) ->
 
 
 async def test_a_row_that_is_made_offline_says_nothing_until_somebody_can_have_probed(south: Southbound) -> None:
-    """Newer OVN releases create every row as offline: a pool that gets a monitor must not reject all traffic
-    until the first probe."""
+    """A new row of status offline counts only after its first probe was due, because newer OVN releases create every
+    row so."""
 
     await south.write(*BINDINGS, *(monitor(each, "offline", **probed_every(1000)) for each in (FOUR, OTHER)))
     await eventually_equal(lambda: len(south.reader._tables._statuses), 2)
@@ -296,7 +296,7 @@ async def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 
 def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
-    """OVN 26.03 probes with ICMP too; the schema of this test has no such protocol."""
+    """Rows with an unknown protocol, such as ICMP of OVN 26.03, affect no other row."""
     tables, row = SouthboundTables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
     good = {"ip": "10.0.0.12", "logical_port": "vm2", "port": 80, "protocol": "tcp", "status": "online"}
     assert tables.change({"Service_Monitor": {"a": {"initial": row}, "b": {"initial": good}}}) == {OTHER}
@@ -305,7 +305,7 @@ def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
 
 
 def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
-    """Another client wrote the same address in another form; later both rows are deleted."""
+    """A second row for one endpoint, with the address in another form, is ignored; later both rows are deleted."""
     tables = SouthboundTables(0.0)
     ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
     theirs = {**ours, "ip": "fd00:0::11", "status": "offline"}
@@ -407,7 +407,7 @@ def cms_options(name: str, **config: str) -> Json:
 
 
 async def test_in_which_zones_a_chassis_is(south: Southbound) -> None:
-    """ovn-controller passes the option on: the complete text each time, next to other options."""
+    """Zones of a chassis are read from the option that ovn-controller passes on, next to other options."""
 
     def zones() -> dict[str, frozenset[str]]:
         return {name: each.zones for name, each in south.snapshot.chassis.items() if name in ("n1", "n2")}
@@ -459,7 +459,7 @@ async def test_which_ports_a_chassis_has(south: Southbound) -> None:
 
 
 async def test_which_node_has_a_port(south: Southbound) -> None:
-    """The node is named by hostname; a port that is not up has none. Only changes are reported."""
+    """The node of a port is its chassis' hostname, or none if the port is not up. Only changes are reported."""
 
     [*_, two] = BINDINGS
     gateway = {
@@ -574,8 +574,8 @@ def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Pat
 
 
 def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
-    """Processing of ten thousand rows takes many turns of the loop; updates that arrive in between are newer than the
-    rows."""
+    """Updates that arrive while ten thousand earlier ones are processed, over many turns of the loop, are reported
+    last."""
     told: dict[Endpoint, Health | None] = {}
     seen = dict.fromkeys((Endpoint(name, parse_address("10.0.0.1"), 80, Transport.TCP) for name in "ab"), Health.ERROR)
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
@@ -595,7 +595,7 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
 
 
 async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
-    """The connection may end while many load balancers are processed; the rest would stay stale."""
+    """Updates whose processing a disconnect has interrupted are reported again."""
     row = {"ip": "10.0.0.11", "logical_port": "vm1", "port": 80, "protocol": "tcp"}
     contents = Contents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
     begun: list[HealthNews] = []
@@ -622,7 +622,8 @@ async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
 
 
 async def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
-    """A port unplugged and a chassis deleted during an outage would otherwise stay forever."""
+    """Ports and chassis that went during an outage are reported, even if the first read of the contents is
+    interrupted."""
     chassis = {"a": {"initial": {"name": "node1", "hostname": "host1"}}}
     port = {"b": {"initial": {"logical_port": "vm1", "chassis": ["uuid", "a"], "up": True, "type": ""}}}
     told: list[tuple[Fact[Any], Any]] = []

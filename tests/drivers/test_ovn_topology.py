@@ -220,7 +220,7 @@ async def test_what_changes_is_told_and_nothing_else(northbound: Server) -> None
 
 
 async def test_a_routers_port_is_there_when_the_router_has_taken_it(northbound: Server) -> None:
-    """Neutron writes the switch port and the router port in two transactions."""
+    """A router's port appears when both of its rows exist, which Neutron writes in two transactions."""
 
     async with Neutron(northbound) as neutron:
         await neutron.write(N1.make(), R1.make(), R1.join(N1, "10.1.0.1/24", attached=False))
@@ -282,7 +282,7 @@ async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(nor
 async def test_whose_a_network_is(
     server: Server, *, metadata: bool, projects: list[str], owner: str, shared: bool
 ) -> None:
-    """The metadata port has the network's project. Without one, it is the project of all ports, or none if they
+    """The project of a network is that of its metadata port, or otherwise the one of all ports, or none if they
     differ."""
 
     async with Neutron(server) as neutron:
@@ -351,7 +351,7 @@ async def test_ports_without_port_security_and_with_a_host_and_a_vlan(server: Se
 
 
 async def test_what_a_real_neutron_wrote_is_understood(server: Server) -> None:
-    """Recorded from a Neutron 29; `neutron_lab/rows.py` lists the contents."""
+    """Rows of a real Neutron 29 are parsed; `neutron_lab/rows.py` lists their contents."""
 
     async with Neutron(server) as neutron:
         await neutron.write(*json.loads(RECORDED.read_text())[1:])
@@ -406,8 +406,8 @@ async def test_networks_of_lxd_and_incus_are_known(server: Server, brand: str) -
 
 @pytest.mark.parametrize("brand", ["lxd", "incus"])
 async def test_addresses_outside_that_others_gave_out_are_known(server: Server, brand: str) -> None:
-    """The addresses are those of gateways, of load balancers and forwards of LXD and Incus, and of Neutron's floating
-    IPs."""
+    """External addresses of others are known: gateways, load balancers and forwards of LXD and Incus, floating IPs of
+    Neutron."""
     async with Neutron(server) as neutron:
         await neutron.write(lxd(brand=brand), basics())
         assert ip_address("192.0.2.33") in neutron.snapshot.given_elsewhere
@@ -458,7 +458,7 @@ async def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 
 async def test_whether_ovn_answers_for_ports_on_no_node_is_seen(server: Server) -> None:
-    """OVN does unless Neutron's maintenance worker has disabled it."""
+    """OVN's answering for unplugged ports is detected; it does unless Neutron's maintenance worker has disabled it."""
 
     async with Neutron(server) as neutron:
         await neutron.write(insert("NB_Global", {"options": encode_map({"mac_prefix": "0a:00:00"})}))
@@ -519,7 +519,7 @@ async def test_news_come_in_parts_in_which_nothing_refers_to_what_was_not_told(s
 
 
 async def test_rows_may_come_in_any_order(server: Server) -> None:
-    """The order within one update of the database is undefined as well."""
+    """Rows may arrive in any order, also within one update of the database, which is unordered."""
 
     async with Neutron(server) as neutron:
         await neutron.write(basics(), lxd())
@@ -549,7 +549,8 @@ async def test_rows_may_come_in_any_order(server: Server) -> None:
 
 
 def test_no_step_is_long_however_many_ports_a_network_has() -> None:
-    """The network arrives with its ports, its subnet gets its id, and all of it is deleted."""
+    """Networks of any size are processed in short steps: the network arrives, its subnet gets its id, and all is
+    deleted."""
     ports = [next(N1.port(f"vm{each}", f"10.{each >> 8}.{each & 255}.9/8"))["row"] for each in range(2000)]
     rows = {an_id(f"row{each}"): {"initial": row} for each, row in enumerate(ports)}
     held = {"name": N1.switch, "ports": ["set", [["uuid", uuid] for uuid in rows]]}

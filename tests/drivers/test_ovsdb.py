@@ -267,7 +267,8 @@ async def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
 
 
 async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
-    """References are a name valid within the transaction, or a uuid chosen by the client."""
+    """Rows of one transaction may refer to each other, by a name valid in the transaction or by a uuid that the client
+    chose."""
 
     async with Client(settings(server.remote), Replica()) as client:
         await client.wait_connected(DEADLINE)
@@ -339,7 +340,7 @@ async def test_close_while_connecting(tmp_path: Path) -> None:
 
 
 async def test_a_stopped_server_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client detects it after the second silent interval. The kernel then accepts connections, without any
+    """A stopped server is detected after the second silent interval. The kernel then accepts connections, without any
     reply."""
     probes, connections = list[Link](), list[Link]()
     probe, connected = Link._probe, Link.connection_made
@@ -464,7 +465,8 @@ class Proxy:
 
 
 async def test_after_a_reconnect_only_the_differences_come(clustered: Server) -> None:
-    """The server's history holds at most a hundred transactions, and no more values than the database itself."""
+    """Only differences arrive after a reconnect within the server's history: a hundred transactions, and no more values
+    than the database."""
 
     proxy, replica = Proxy(clustered), Replica()
     await proxy.listen()
@@ -517,7 +519,8 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
     ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
 )
 async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
-    """A proxy changes a name in the request, so the reply is the server's own to an unknown name."""
+    """Old servers are supported. A proxy changes a name in the request, so the reply is the server's own to an unknown
+    name."""
 
     proxy, replica = Proxy(server, said, heard), Replica()
     await proxy.listen()

@@ -76,7 +76,7 @@ JSON = st.recursive(
     st.sampled_from(["", " ", "\n"]),
 )
 def test_what_was_framed_comes_out(results: list[object], sizes: list[int], ascii_only: bool, gap: str) -> None:
-    """The result is independent of the strings' contents and of the network's cuts."""
+    """The framer returns the sent messages for any string contents and any cuts of the network."""
     texts = [json.dumps({"id": 1, "result": result, "error": None}, ensure_ascii=ascii_only) for result in results]
     stream = gap.join(texts).encode()
     cuts = [*itertools.accumulate(sizes, initial=0), len(stream)]
@@ -85,7 +85,7 @@ def test_what_was_framed_comes_out(results: list[object], sizes: list[int], asci
 
 
 def test_no_byte_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message of any size arrives in pieces of 1 KB."""
+    """The framer scans each byte once, for messages of any size that arrive in pieces of 1 KB."""
     looked, hide_strings = list[int](), Framer._hide_strings
 
     def count(framer: Framer, data: bytes) -> bytes:

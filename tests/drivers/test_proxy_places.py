@@ -134,7 +134,7 @@ async def switch() -> AsyncIterator[Switch]:
 
 @pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
 async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Switch, change: dict[str, Any]) -> None:
-    """Each change is made and reverted, also by an agent without memory."""
+    """Changes of a namespace keep its device; each is made and reverted, also by an agent without memory."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
     for process in (PROCESS, replace(PROCESS, **change), PROCESS):
@@ -215,7 +215,8 @@ async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> Non
 
 
 async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: Switch) -> None:
-    """The process stays the same, no client bypasses it, and a connection survives."""
+    """Routes and packets change under a running proxy: the process stays, no client bypasses it, and a connection
+    survives."""
 
     async def change(it: Stand) -> None:
         await switch.places.make(PROCESS)

@@ -134,7 +134,7 @@ async def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_
 
 
 async def test_it_is_one_transaction(server: Server, northbound: Northbound, driver: OvnDriver):
-    """An observer never sees both sets of rows, nor none."""
+    """The takeover is one transaction: an observer never sees both sets of rows, nor none."""
 
     await put(driver, snapshot_of(PREPARED))
     command = ["ovsdb-client", "monitor", "--format=csv", server.remote, "OVN_Northbound", "Load_Balancer", "name"]
@@ -175,7 +175,8 @@ async def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_th
 async def test_a_row_of_the_name_that_is_not_of_the_stock_provider_is_not_touched(
     northbound: Northbound, driver: OvnDriver, vip: str | None
 ):
-    """The stock provider's rows stay as well: otherwise two rows would have the VIP."""
+    """A row with the load balancer's name that is not the stock provider's is not touched, and the provider's rows stay
+    too, because two rows would have the VIP."""
     northbound.control("create", "Load_Balancer", "name=web", *([f"external_ids:neutron\\:vip={vip}"] if vip else []))
     before = northbound.dump()
 

@@ -155,7 +155,7 @@ def test_what_was_seen_last_holds_until_somebody_has_seen_something_else():
 
 
 def test_a_server_that_begins_waits_for_what_nodes_see_and_not_for_their_first_word():
-    """An agent's probe results are incomplete until its node's endpoints are known, so none of them count yet."""
+    """A new server waits for complete probe results of a node, not only for its agent's first message."""
     begun = with_facts(SITE, AGENTS_PROBE, True)
     assert set(untold_nodes(begun)) == {"one", "two"}
     told = with_facts(begun, SIGHTINGS, {FIRST: seen(Health.ERROR, "one"), SECOND: seen(Health.ONLINE, "two")})

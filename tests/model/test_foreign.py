@@ -59,7 +59,8 @@ def test_they_are_there_and_are_nobodys():
 
 
 def test_nothing_refers_to_what_is_not_there():
-    """Updates arrive in random order and subsets; after a complete update the snapshot is complete."""
+    """References are always complete, for updates in random order and subsets, and so is the snapshot after a full
+    update."""
     dice = random.Random(7)
     snapshot = Snapshot()
     for _ in range(300):
@@ -76,7 +77,8 @@ def test_nothing_refers_to_what_is_not_there():
 
 
 def test_an_address_that_others_gave_twice_stays_while_one_port_has_it():
-    """The winner is independent of the order of updates, so a server that started later has the same port."""
+    """An address with two ports belongs to the same one on every server, in any order of updates, and to the other when
+    that goes."""
     vm1 = DOCUMENTS[Owner(Kind.PORT, "vm1")]
     twice = {**NEWS, Owner(Kind.PORT, "vm2"): replace(vm1, id="vm2", row="vm2@2")}
     place = "net1", parse_address("10.0.0.11")
@@ -107,7 +109,7 @@ def test_a_gateway_goes_with_its_port():
 
 
 def test_a_load_balancer_without_its_network_keeps_its_rows():
-    """The network may be temporarily unknown, and it may be reported again."""
+    """A load balancer whose network disappears keeps its rows, because the network may be reported again."""
     snapshot = apply_changes(told(Snapshot(), NEWS), Changes(puts=(BALANCER,)), 1)
     balancer, shared = owner_of(BALANCER), Owner(Kind.VIP_NETWORK, "net1")
     assert OVN.compile(snapshot, balancer)
@@ -155,8 +157,8 @@ def of_another(port: ForeignPort) -> ForeignPort:
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_load_balancer_has_no_address_that_its_port_has_not(moved: bool):
-    """A port deleted in Neutron, or with another address, has released the VIP, which may belong to another project's
-    machine next."""
+    """A VIP has no rows once its port in Neutron is deleted or has another address, because another project's machine
+    may get the address."""
     snapshot, port = balanced(), NEWS[PORT]
     assert isinstance(port, ForeignPort)
     before = {owner: OVN.compile(snapshot, owner) for owner in owners_with_rows(snapshot)}
@@ -178,7 +180,8 @@ def test_a_load_balancer_has_no_address_that_its_port_has_not(moved: bool):
 
 
 def test_a_subnet_may_be_called_otherwise_later():
-    """OVN knows a subnet without DHCP by the ids in a router port, which may be removed."""
+    """A subnet's id may change, because OVN has the id of a subnet without DHCP only in a router port, which may be
+    removed."""
     snapshot, network, port = balanced(), NEWS[Owner(Kind.NETWORK, "net1")], NEWS[PORT]
     assert isinstance(network, ForeignNetwork)
     assert isinstance(port, ForeignPort)
@@ -193,7 +196,7 @@ def test_a_subnet_may_be_called_otherwise_later():
 
 
 def test_a_port_that_calls_itself_where_probes_come_from_wakes_nobody():
-    """Any Neutron tenant may set this on all of their ports; each would otherwise cause a pass over the whole
+    """A tenant's port that claims to be a probe source affects no owner, because each would cause a pass over the
     network."""
     watching, _ = parse_model(f"{MODEL}api vip=10.0.0.9 on=net1 tcp:80{{monitor=TCP}}=a/10.0.0.11:80", {})
     snapshot = told(Snapshot(), {owner: each for owner, each in watching.items() if is_foreign(each)})
@@ -210,7 +213,7 @@ def test_a_port_that_calls_itself_where_probes_come_from_wakes_nobody():
 
 
 def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPatch):
-    """A shared network may have routers of thousands of tenants; one part of an update has a hundred of them."""
+    """An update of a hundred routers on one shared network evaluates each of them a bounded number of times."""
     joins = "\n".join(
         f"network own{number} by=neutron 10.2.{number}.0/24 project=p{number}\n"
         f"router many{number} by=neutron net1=10.0.0.{number} own{number}=10.2.{number}.1 project=p{number}"

@@ -83,7 +83,7 @@ def test_a_port_of_the_networks_owner_is_what_members_are_probed_from():
     ids=str,
 )
 def test_what_anybody_else_calls_so_is_not_believed(changes: dict[str, str]):
-    """Networks may be shared, and Neutron lets tenants choose the device_id of their own ports."""
+    """Probe ports of tenants are not accepted, because Neutron lets them choose the device_id of their own ports."""
     snapshot = town()
     strange = replace(PROBES, id="00000000-0000-4000-8000-000000000000", **changes)
     alone = told(told(snapshot, gone=(owner_of(PROBES),)), strange)

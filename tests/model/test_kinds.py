@@ -47,7 +47,8 @@ def own(document: Aggregate) -> set[object]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
-    """Documents of all cases are added, changed and removed in random order; a unique key has one holder at a time."""
+    """Indexes equal those built from nothing, after documents of all cases were added, changed and removed in random
+    order."""
     chance = random.Random(seed)
     snapshot, there = Snapshot(), dict[Owner, Aggregate]()
     for revision in range(1, STEPS):

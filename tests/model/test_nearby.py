@@ -42,7 +42,8 @@ def near_keys(pool: Pool, near: Sequence[frozenset[int]], down: frozenset[int]) 
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
 def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_gets(weights: list[int], random: Random):
-    """The guarantee is per place, and holds while the place has a living member before and after, or neither time."""
+    """Failures, recoveries and moves change only the member's own slots, per place, while the place has a living member
+    before and after, or neither time."""
     pool = make_pool(*(make_member(number, weight) for number, weight in enumerate(weights)))
     ordinals = [member.ordinal for member in pool.members]
     near, down = frozenset[int](), frozenset[int]()
@@ -60,8 +61,8 @@ def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_get
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
 def test_the_tiers_serve_in_their_order_and_an_ordinary_member_before_any_backup(weights: list[int], random: Random):
-    """The order is chassis, zone, everywhere; then the backups likewise. In each tier a failure or recovery moves only
-    the necessary slots."""
+    """Tiers serve in order: chassis, zone, everywhere; then the backups likewise. In each tier a failure or recovery
+    moves only the necessary slots."""
     pool = make_pool(*(make_member(number, weight, backup=number % 3 == 0) for number, weight in enumerate(weights)))
     everybody = frozenset(member.ordinal for member in pool.members)
     backups = frozenset(member.ordinal for member in pool.members if member.backup)

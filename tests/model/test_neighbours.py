@@ -53,7 +53,7 @@ def test_a_node_is_told_of_local_ips_on_the_networks_of_its_own_machines():
 
 
 def test_whoever_has_the_address_does_not_hear_of_it():
-    """The excluded ports are the address's owner, and replicas in passthrough mode."""
+    """Ports with the address itself are excluded: the owner's, and replicas in passthrough mode."""
     snapshot = snapshot_of("local-ip lip net1 10.0.0.200 port=owner +vma passthrough\n")
     assert told(snapshot, ["vma", "vmb", "owner"]) == {
         "net1": (("owner", "vma", "vmb"), {"10.0.0.200": (VIRTUAL, True, ("owner", "vma"))})

@@ -67,7 +67,8 @@ def test_a_host_speaks_of_what_is_behind_itself_alone(known: Snapshot):
 
 
 def test_what_an_operator_has_declared_stays_declared(known: Snapshot):
-    """A member at such an address therefore does not prevent a split of the prefix."""
+    """Declarations are independent of a host's own addresses, so a member at one does not prevent a split of its
+    prefix."""
     own, web = saying(known, h1=ITS), known.load_balancers["web"]
     assert declared_behind(own, web, BRIDGE) == own.hosts["h1"]
 

@@ -129,7 +129,7 @@ def with_project(network: Network) -> tuple[Subnet, ...]:
 
 @pytest.mark.parametrize("what", Counted)
 def test_every_resource_is_held_to_its_limit(what: Counted):
-    """The test includes resources that no API can create yet."""
+    """Every counted resource is held to its limit, including those that no API can create yet."""
     changes = Changes(puts=(one_of(what),))
     snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
     for defaults, there in ((NO_LIMITS, snapshot), (Limits(**{what.value: 0}), Snapshot())):

@@ -90,7 +90,8 @@ def test_who_crosses_no_network_is_not_looked_at():
 
 
 def test_a_gateway_that_becomes_a_machine_is_a_way():
-    """Creation, deletion and use as a subnet's gateway affect every load balancer whose path needs it."""
+    """A machine at a gateway's address is a path: its creation, deletion and naming by a subnet affect every load
+    balancer that needs it."""
     apart = snapshot_of(NETWORKS)
     machine = snapshot_of(NETWORKS + "port appliance net1 10.0.0.1").ports["appliance"]
     made = apply_changes(apart, Changes(puts=(machine,)), 2)

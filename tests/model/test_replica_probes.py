@@ -209,7 +209,8 @@ HEARD = st.dictionaries(st.sampled_from([VMA, VMB, VMC, OVER_SIX]), st.sampled_f
 
 @given(st.lists(st.one_of(HEARD, st.sampled_from(["watch", "unwatch", "vma", "vmb"])), max_size=12))
 def test_whatever_is_heard_and_written_in_any_order_who_serves_follows_from_the_last_of_it(steps: list[object]):
-    """Ports go and return. Updates are sound: an owner that `differing` omits has unchanged rows."""
+    """The serving replica follows from the last updates, in any order; ports go and return. An owner that `differing`
+    omits has unchanged rows."""
     first = snapshot_of(MODEL)
     snapshot, revision = first, 1
     for step in steps:

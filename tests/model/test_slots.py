@@ -303,7 +303,7 @@ def test_who_drains_while_another_comes_has_its_home_when_it_is_back():
 
 @given(members=weights, data=st.data())
 def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[int, int], data: st.DataObject):
-    """New members have the weights of the removed ones, so the shares are the same, except for rounding."""
+    """A swap of members with equal weights moves no slot of a remaining member, except for rounding."""
     gone = data.draw(st.sets(st.sampled_from(sorted(members)), max_size=len(members) - 1))
     table = deal(EMPTY, {}, members)
     after = {(member + 100 if member in gone else member): weight for member, weight in members.items()}
@@ -312,7 +312,8 @@ def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[i
 
 
 def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_were():
-    """The document is in the format of a release with one table for both families; it is also written back."""
+    """The shared table of an earlier release's document keeps its slot owners, when read and after it is written
+    back."""
     shared = (4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 0, 4, 1, 4)
     shared += (4, 1, 0, 2, 2, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4)
     four = [make_member(number, weight) for number, weight in enumerate((1, 2, 1))]
@@ -339,7 +340,7 @@ def test_large_pools_change_in_bounded_work(count: int):
 
 
 def test_more_members_than_slots_are_not_dealt_at_all():
-    """Compilers refuse such pools, and a request that will be refused must not delay other requests."""
+    """Pools with more members than slots get no table: compilers refuse them, and the request must not delay others."""
     full = deal(EMPTY, {}, equal(LARGEST))
     assert deal(full, equal(LARGEST), equal(1000)).ranks == ()
     assert len(deal(full, equal(LARGEST), equal(LARGEST - 1)).ranks[0]) == LARGEST
@@ -356,7 +357,7 @@ def test_half_of_the_members_of_a_full_table_are_others():
 
 
 def test_a_pool_that_has_grown_too_large_begins_anew_when_it_is_smaller_again():
-    """No compiler accepted the pool in between, so it had no connections to preserve."""
+    """A pool that shrinks to the maximum size starts with a new table, because no compiler accepted the larger pool."""
     large = deal(deal(EMPTY, {}, equal(LARGEST)), equal(LARGEST), equal(1000))
     small = deal(large, equal(1000), equal(LARGEST))
     assert small == deal(EMPTY, {}, equal(LARGEST))

@@ -28,7 +28,7 @@ def walked(gone: set[IPAddress], pools: list[AllocationPool], seed: str) -> IPAd
 
 @pytest.mark.parametrize("cidr", [ip_network("10.0.0.0/21"), ip_network("fd00::/117"), ip_network("0.0.0.0/23")])
 def test_it_is_the_address_that_a_walk_would_find(cidr: IPNetwork):
-    """The subnet fills up and empties again; its pools have gaps."""
+    """The free address equals that of a linear search, while a subnet fills up and empties; its pools have gaps."""
     random, taken, gone = Random(1), Map(), set[IPAddress]()
     first = cidr.network_address
     pools = [

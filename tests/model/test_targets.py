@@ -147,7 +147,8 @@ web vip=10.0.0.10,fd00::10 on=net1 provider=fairlead tcp:80{proxy=2000,%s}=%s
 def test_a_probe_begins_as_the_pools_connections_do_where_a_member_of_it_takes_them(
     kind: str, pool: str, members: str, wanted: dict[tuple[str, int], bool]
 ):
-    """Members with one port in common share one probe."""
+    """Probes start with a PROXY header where a pool member takes connections with one; members with the same port share
+    a probe."""
     snapshot = snapshot_of(GREETED % (f"monitor={kind},{pool}", members))
     header = ProxyHeader.V2 if "V2" in pool else ProxyHeader.V1
     found = {(str(each.endpoint.address), each.endpoint.number): each.check.header for each in asked(snapshot, "web")}

@@ -77,7 +77,7 @@ def test_who_looks_on_counts_what_another_server_puts_right_but_not_what_it_appl
 
 
 def test_health_that_flaps_is_no_fight_for_a_server_that_looks_on():
-    """Flapping changes no generation: this server computes other rows first, and then the other server writes them."""
+    """Flapping health is no contention for a standby: it computes other rows first, and then the leader writes them."""
     contention = Contention()
     for _ in range(50):
         contention.differs(A, 1)

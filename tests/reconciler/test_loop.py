@@ -243,7 +243,7 @@ async def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more(
 
 
 async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
-    """A typing error in the store's path must not delete every tenant's rows."""
+    """An empty model deletes no rows without confirmation, because the path of the store may be mistyped."""
 
     driver = FakeDriver(references)
     before = make(driver, STATE.snapshot())
@@ -388,7 +388,7 @@ async def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails
 
 
 async def test_who_stops_waiting_for_an_owner_leaves_nothing():
-    """A deleted owner has no further outcome; a request may have started to wait for it after the deletion."""
+    """Cancelled waits leave nothing behind, also for a deleted owner, which has no further outcome."""
     reconciler = make(FakeDriver(references), STATE.snapshot())
     for number in range(100):
         waiting = [asyncio.create_task(reconciler.news(Owner(Kind.NETWORK, f"gone{number}"), 1)) for _ in range(2)]

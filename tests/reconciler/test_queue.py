@@ -76,7 +76,7 @@ def test_the_dataplane_that_comes_back_ends_every_back_off():
 
 
 def test_what_fails_for_hours_is_still_tried_again():
-    """Unbounded doubling would overflow after 1,024 failures, which is an hour and a half."""
+    """The retry delay is bounded: unbounded doubling would overflow after 1,024 failures, within an hour and a half."""
     queue, now = Queue(), 0.0
     queue.add([A], now)
     for _ in range(3000):

@@ -248,7 +248,7 @@ async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> No
 
 
 async def test_doors_are_served_while_many_are_compiled() -> None:
-    """One compilation is quick; all of them together take long."""
+    """API requests are served during a batch: each compilation is quick, but all of them together take long."""
 
     async def run() -> None:
         world, served = World(100), asyncio.Event()
@@ -326,7 +326,7 @@ async def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_what_a_look_at_everything_found_is_applied_in_the_order_in_which_it_refers() -> None:
-    """Owners left over from the resync do not jump the queue."""
+    """Differences found by a resync are applied in reference order; owners left over do not jump the queue."""
 
     world = World(110)
     assert await world.reconciler.resync() == 110

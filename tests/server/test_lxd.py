@@ -87,7 +87,8 @@ def test_nothing_older_than_tls_1_3(play: Callable[..., None]):
 
 
 def test_much_goes_both_ways(play: Callable[..., None], tmp_path: Path):
-    """Transfers are larger than a TLS record and than one read of the loop; a connection carries several requests."""
+    """Large transfers work in both directions, beyond a TLS record and one read of the loop, and several on one
+    connection."""
     own, _ = identity(tmp_path)
 
     async def story(place: Served) -> None:

@@ -100,7 +100,7 @@ def test_another_deployment_cannot_take_its_place(tmp_path: Path):
 
 
 def test_no_node_can_pass_for_a_server(tmp_path: Path):
-    """The node's certificate has the same CA, but another purpose."""
+    """A node's certificate does not authenticate a server: it has the same CA, but another purpose."""
 
     async def story(stage: Deployed) -> None:
         one, two = await stage.enrol("one"), await stage.enrol("two")
@@ -207,7 +207,7 @@ def test_an_agent_says_that_its_own_certificate_has_expired_and_takes_the_next(
 
 
 def test_a_certificate_of_another_time_is_none(tmp_path: Path):
-    """The handshake leaves the validity period to the server, which can then log the expired certificate's name."""
+    """Expired certificates are rejected after the handshake, so that the server can log their name."""
 
     async def story(stage: Deployed) -> None:
         enrolment = stage.nodes.enrolment()

@@ -79,7 +79,8 @@ def counts(clock: Clock) -> NodeCounts:
 async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
     tmp_path: Path, largest: Snapshot, counts: NodeCounts, clock: Clock
 ):
-    """The node has the maximum number of listeners and many endpoints; `harness.hold` bounds the steps."""
+    """Storing the largest unresponsive node, with all listeners and many endpoints, takes short steps
+    (`harness.hold`)."""
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
     model.snapshot = largest

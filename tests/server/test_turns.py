@@ -126,7 +126,7 @@ async def stand_by_and_go_on(turns: Turns) -> None:
 
 
 async def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
-    """systemd kills a process that continues after STOPPING=1."""
+    """STOPPING=1 is sent only at the end of the process, because systemd kills a process that continues after it."""
 
     async with serving(turns):
         await stand_by_and_go_on(turns)
@@ -172,7 +172,7 @@ async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_
 
 
 async def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns, caplog: pytest.LogCaptureFixture):
-    """Two models at a time may exceed the memory of a machine sized for one."""
+    """A finished phase frees its model, because two models may exceed the memory of a machine sized for one."""
     caplog.set_level(logging.CRITICAL, "fairlead")  # pytest keeps records, whose errors refer to frames
 
     def models() -> int:

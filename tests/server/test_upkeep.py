@@ -29,7 +29,8 @@ web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11:80
 
 @pytest.mark.virtual_clock
 async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path):
-    """Records of hosts that are drained, or whose time is not over, are kept."""
+    """Expired records of returning hosts and moved slots are deleted; those of draining hosts, or not yet expired, are
+    kept."""
     later = datetime.now(UTC) + timedelta(hours=1)
 
     def aged(document: object) -> object:

@@ -182,7 +182,8 @@ async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
 
 
 async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
-    """Pairs written by one transaction are equal in the file; writes continue throughout the backup."""
+    """A backup of a running server is consistent: pairs written by one transaction are equal, although writes
+    continue."""
     command = [sys.executable, "-m", "fairlead.cli", "store", "backup", f"{tmp_path}/b", "--store", url]
     store = await open_store(url)
     padding = {f"claim/m{each}": b"x" * 1000 for each in range(1500)}

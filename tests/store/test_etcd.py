@@ -298,7 +298,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
 ):
-    """Each read takes a quarter of the waiting time here."""
+    """A server that was killed while it had precedence delays others for a bounded time; each read takes a quarter of
+    it here."""
     store, other = await opened(), await opened()
     etcd.ctl("put", store._keys.precedence.decode(), "somebody")
     with monkeypatch.context() as patch:
@@ -329,7 +330,8 @@ async def test_a_server_that_goes_first_holds_others_up_until_it_gives_way(
 async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
 ):
-    """Such writers are servers of a version without the precedence key. Each attempt takes a second here."""
+    """A large change that others overtake each time fails with a conflict; such writers are servers of a version
+    without the precedence key. Each attempt takes a second here."""
     guards = {f"key/{each:03}": ABSENT for each in range(400)}
     look, attempts = EtcdStore._look, count(1)
     now = [0]
@@ -363,7 +365,8 @@ async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, open
 async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
     etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ):
-    """Every second change is a deletion, or a server starts for each change."""
+    """Deleted names are kept as long as the feed, whether every second change is a deletion or a server starts for each
+    change."""
     monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
     monkeypatch.setattr("fairlead.store.etcd.TRIMMED", 2)
 
@@ -395,7 +398,8 @@ async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, mon
 
 
 async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
-    """A watch from the compacted revision itself would silently omit deletions."""
+    """Compacted revisions are re-read, because a watch from the compacted revision itself would silently omit
+    deletions."""
 
     store = await opened()
     revisions = [await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])]
@@ -415,7 +419,7 @@ async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
 
 
 async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
-    """Servers that run during the restore receive later writes, but not the lost ones again."""
+    """A restored cluster re-reads: running servers receive later writes, but not the lost ones again."""
     saved = tmp_path / "snapshot"
 
     with started() as cluster:
@@ -466,7 +470,7 @@ async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
 
 
 async def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
-    """A watch that starts at the compacted revision omits deletions."""
+    """Deletions are detected, although a watch that starts at the compacted revision omits them."""
 
     store = await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -616,7 +620,7 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
 async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A write in progress during the renewal is answered on its own connection."""
+    """A changed password is used after a renewal, and a write in progress is answered on its own connection."""
     for name in ("DEADLINE", "LONGEST_CALL"):
         monkeypatch.setattr(etcd_calls, name, DEADLINE)
     secret, lost = tmp_path / "password", list[str]()
@@ -816,7 +820,7 @@ async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(e
 
 
 async def test_a_reader_of_a_stream_that_begins_with_nothing_new_waits_for_no_change(etcd: Etcd, opened):
-    """The reader may call before the stream knows the revision, and no change will come."""
+    """A reader of a stream without changes does not wait, even if it called before the stream had a revision."""
     store = await opened()
     last = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     feed = Feed(store._members, store._keys)

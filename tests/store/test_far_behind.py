@@ -40,7 +40,7 @@ def known(snapshot: Snapshot) -> dict[str, object]:
 async def test_whatever_was_written_meanwhile_is_known_then(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The store moves from state to state, then to empty, and then to the last state."""
+    """A re-read finds every missed change: the store moves from state to state, to empty, and to the last state."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
     monkeypatch.setattr("fairlead.store.rereading.PAGE", 7)
 

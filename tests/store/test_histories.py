@@ -60,7 +60,8 @@ def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
     st.randoms(use_true_random=False),
 )
 def test_whatever_was_done_one_after_the_other_is_accepted_however_it_overlapped(drawn, random):  # type: ignore[no-untyped-def]
-    """Each operation takes effect at a distinct time between its request and its response."""
+    """Sequential histories are accepted with any overlap: each operation takes effect between its request and its
+    response."""
     state, history = 0, []
     for moment, (writes, before, after) in enumerate(drawn):
         state = moment + 1 if writes else state

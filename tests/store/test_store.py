@@ -236,7 +236,8 @@ async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path,
 async def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int | None, feed: int
 ):
-    """Another server wrote before, and deletes or changes the document before the first server has read the feed."""
+    """A write returns its own result, although another server wrote before, and deletes or changes the document before
+    the feed is read."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", feed)
     network = replace(DOCUMENTS["network/net1"], id="mine")
     owner = Owner(Kind.NETWORK, "mine")
@@ -293,7 +294,7 @@ async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_
 async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """All sizes are a sixteenth of the real ones."""
+    """A large feed of an earlier version is trimmed and its space freed; all sizes are a sixteenth of the real ones."""
     for name, bound in (("FEED_BYTES", FEED_BYTES), ("SPARE", SPARE)):
         monkeypatch.setattr(f"fairlead.store.sqlite.{name}", bound // 16)
     path, size = tmp_path / "s.db", LARGE // 16

@@ -103,7 +103,7 @@ async def test_two_servers_never_lose_an_update(opened: Opener):
 
 @pytest.mark.parametrize("rests", [False, True])
 async def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
-    """Other tasks run during a long compilation."""
+    """Writes that do not compile are rejected, and other tasks run during a long compilation."""
     served = asyncio.Event()
 
     def refuse(snapshot: Snapshot, owner: Owner) -> Steps[None] | None:
@@ -143,7 +143,8 @@ async def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened
 
 
 async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Opener):
-    """The port's document only reads the network, so the deletion and the creation write different documents."""
+    """A network's deletion conflicts with a port that another server creates on it, although they write different
+    documents."""
     network = DOCUMENTS["network/net1"]
     port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
     owner = Owner(Kind.NETWORK, "net1")
@@ -185,7 +186,7 @@ async def test_what_was_deleted_is_known_also_after_a_restart(opened: Opener):
 
 @pytest.mark.parametrize("number", [1, 41, 130, 4_100])
 async def test_a_change_of_many_documents_is_one_transaction(opened: Opener, number: int):
-    """The sizes include 1,000 ports with their claims, and a cascading deletion."""
+    """Changes of many documents are one transaction, up to 1,000 ports with their claims, and a cascading deletion."""
     puts = {f"key/{each:05}": b"%d" % each for each in range(number)}
 
     store = await opened()

@@ -17,7 +17,8 @@ def test_a_token_of_a_project():
 
 
 def test_roles_that_nobody_knows_here_are_ignored_and_so_is_that_of_services():
-    """An agent's chassis comes from the password file. Keystone's role `service` belongs to Nova, Neutron and so on."""
+    """Unknown roles and the role `service` grant nothing: that role is Nova's and Neutron's, and agents have no
+    Keystone tokens."""
     found = read_token(token("manager", "service", "load-balancer_member", "heat_stack_owner", **OF_SHOP))
     assert found.identity.roles == {"load-balancer_member"}
 
@@ -36,7 +37,8 @@ def test_a_token_of_the_system_speaks_for_no_project():
     "scope", [{"domain": DOMAIN}, {}, {"system": {}}, {"system": {"all": False}}, {"project": {"id": "p" * 37}}]
 )
 def test_all_other_tokens_speak_for_nobody(scope: dict[str, object]):
-    """Domain-scoped tokens of domain administrators carry the role admin, which counts for nothing here."""
+    """Tokens without a valid project or system scope grant nothing, although those of domain administrators have the
+    role admin."""
     found = read_token(token(*ADMIN_ROLES, **scope)).identity
     assert found == Identity(user=ALICE["id"], project_id="", roles=frozenset())
     assert not found.may_see("")

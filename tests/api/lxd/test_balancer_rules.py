@@ -342,7 +342,7 @@ def test_a_network_without_a_way_there_is_refused(site: Door, network: str, addr
 
 
 def test_a_network_whose_router_has_left_it_is_refused(tmp_path: Path):
-    """The router made with the network keeps its gateway but has no interface in the network."""
+    """A network is refused if its router has no interface in it any more, although the router keeps its gateway."""
     door = Door(tmp_path)
     settle(door)
     door.run(door.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "four-port1"),))))

@@ -78,7 +78,7 @@ def test_operations_are_filtered(site: Door):
 @pytest.mark.parametrize(("method", "more"), [("PUT", {"network": "UPLINK"}), ("PATCH", {})])
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_key_of_the_servers_own_is_not_unset(site: Door, method: str, more: dict[str, Any], version: int):
-    """`incus network unset` sends the key with an empty value."""
+    """Keys that the server owns cannot be unset, for which `incus network unset` sends an empty value."""
     key = f"volatile.network.ipv{version}.address"
     said = f'Invalid value for network "net" option "{key}": It is chosen by the server'
     assert site.bad(method, "/1.0/networks/net", {"config": {**more, key: ""}}) == (400, said)

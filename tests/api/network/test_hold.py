@@ -70,7 +70,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
 
 @pytest.mark.slow
 def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Crowd):
-    """All addresses are in one subnet. A request whose last port is invalid is rejected as quickly, with no write."""
+    """The largest request for ports: all addresses are in one subnet. With an invalid last port it is rejected, with no
+    write."""
     port = {"network_id": crowd.net, "fixed_ips": [{"subnet_id": crowd.four}] * FIXED_IPS}
     wrong = {"network_id": crowd.net, "fixed_ips": [{"ip_address": "192.0.2.1"}]}
     assert crowd.send("POST", "/ports", {"ports": [*[port] * (BULK - 1), wrong]}) == 400
@@ -80,7 +81,7 @@ def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Cr
 
 @pytest.mark.slow
 def test_pools_that_are_full(crowd: Crowd):
-    """Each port searches every pool of every subnet before the allocation fails."""
+    """Allocation from full pools is bounded, although each port searches every pool of every subnet."""
     net = crowd.make("network")
     for number in range(3):
         hosts = [f"10.{number}.0.{host}" for host in range(2, 2 + ALLOCATION_POOLS)]
@@ -126,8 +127,8 @@ def test_lists(crowd: Crowd, query: str):
 
 @pytest.mark.slow
 def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
-    """The steps include a list of all associations of one Local IP, and the deletion of a port that is a replica of
-    many."""
+    """Local IPs at their limits, with a list of all associations of one, and the deletion of a port that is a replica
+    of many."""
     ports = [port_id(number) for number in range(1000, 1000 + ASSOCIATIONS)]
     monitor = {"type": "TCP", "port": 80, "delay": 60}
     made = [{"network_id": crowd.net, "health_monitor": monitor}] * BULK

@@ -141,7 +141,7 @@ def test_the_port_of_a_machine_stays(world: World):
 
 
 def test_what_neutron_says_of_what_cannot_be_made(world: World):
-    """Each text is Neutron's own."""
+    """Refused Local IPs have Neutron's own error texts."""
     bare, several, one = world.port(), world.port("10.0.0.8", "10.0.0.9"), world.port("10.0.0.7")
     empty = world.door.make("network", "ann")["id"]
     said = world.refused(400, "LocalIPPortOrNetworkRequired")
@@ -317,7 +317,7 @@ def test_which_address_of_a_replica_is_meant(world: World):
 
 
 def test_better_answers_where_neutron_fails(world: World):
-    """Neutron answers 500 here, or not at all."""
+    """Requests that Neutron answers with 500, or not at all, get an error with its cause."""
     local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
     world.associate(local_ip, port_id)
     said = world.not_associated(409, "LocalIPPortAlreadyAssociated", local_ip, fixed_port_id=port_id)

@@ -119,7 +119,7 @@ def test_a_port_can_have_no_address(door: Door, net: dict[str, Any]):
 
 
 def test_an_automatic_address_is_made_of_the_mac(door: Door):
-    """The MAC and the address are the example of RFC 4291, appendix A."""
+    """SLAAC addresses are derived from the MAC; both are the example of RFC 4291, appendix A."""
     net = door.make("network")
     subnet = door.make("subnet", network_id=net["id"], cidr="fd00::/64", ipv6_address_mode="slaac")
     port = door.make("port", network_id=net["id"], mac_address="34:56:78:9a:bc:de")
@@ -335,7 +335,8 @@ def test_a_port_becomes_a_vips_by_its_load_balancer_alone(door: Door, net: dict[
 
 
 def test_an_administrator_may_reserve_a_port_for_a_load_balancer_that_will_be(door: Door, net: dict[str, Any]):
-    """Octavia creates the VIP port this way before it calls its provider driver."""
+    """Administrators may create a port for a future load balancer, as Octavia does before it calls its provider
+    driver."""
     device = "lb-00000000-0000-4000-8000-00000000000a"
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": device}}
     assert door.refused("POST", "/ports", body, "ann")[0] == 400

@@ -98,7 +98,8 @@ def test_an_interface_by_subnet_takes_the_gateways_address(door: Door, router: d
 def test_a_subnet_that_comes_back_has_the_same_mac_as_its_gateway(
     door: Door, router: dict[str, Any], net: dict[str, Any]
 ):
-    """Machines on the subnet have the MAC in their neighbour tables."""
+    """A subnet that is detached and attached again gets the same gateway MAC, which machines have in their neighbour
+    tables."""
     macs = []
     for _ in range(2):
         added = add(door, router, subnet_id=net["subnets"][0])

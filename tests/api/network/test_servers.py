@@ -56,7 +56,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Model, Model]]:
 
 
 async def test_addresses_and_macs_are_given_once(two: tuple[Model, Model]):
-    """A /28 has 13 addresses in addition to the gateway's."""
+    """Two servers allocate each address and MAC once; a /28 has 13 addresses in addition to the gateway's."""
 
     one, other = two
     await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))

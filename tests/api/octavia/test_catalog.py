@@ -205,7 +205,8 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
 
 
 def test_the_description_of_a_provider_can_stand_in_a_configuration():
-    """Octavia and its clients write provider lists as name:description,name:description."""
+    """Descriptions of providers have no comma and no colon, the separators of provider lists in Octavia's
+    configuration."""
     assert not [provider for provider in IMPLEMENTATIONS.values() if set(provider.description) & set(",:")]
 
 
@@ -254,7 +255,8 @@ def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: 
 
 
 def test_two_names_lead_to_one_provider(tmp_path: Path):
-    """Clients switch features by provider name, so each load balancer keeps the name of its create request."""
+    """Two provider names may have one implementation; each load balancer keeps its own, because clients switch features
+    by it."""
 
     async def story(place: Inside) -> None:
         lb = {"vip_subnet_id": SUBNET}
@@ -374,7 +376,7 @@ def test_pages_of_zones_end_with_an_empty_one(tmp_path: Path):
 
 
 def test_what_has_no_rows_waits_for_nothing(tmp_path: Path):
-    """No owner is marked, no driver is called, and a resync finds no difference."""
+    """Documents without rows mark no owner and call no driver, and a resync finds no difference."""
 
     async def story(place: Inside) -> None:
         compiled = place.reconciler.statistics.compiled

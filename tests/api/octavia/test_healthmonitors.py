@@ -149,7 +149,7 @@ def test_what_cannot_be_changed(door: Door, more: dict[str, Any], words: str):
 
 @pytest.mark.parametrize("kind", ["TCP", "PING", "TLS-HELLO"])
 def test_a_domain_name_and_a_version_are_taken_for_every_type(door: Door, kind: str):
-    """Both are stored and shown, as in Octavia, which refuses only attributes of an HTTP request and its response."""
+    """domain_name and http_version are stored and shown for every type of monitor, as in Octavia."""
     more = {"http_version": 1.1, "domain_name": "a.b"}
     made = door.make("monitor", pool_id=door.ids["tcp"], **{**MONITOR, "type": kind}, **more)
     assert {name: made[name] for name in more} == more

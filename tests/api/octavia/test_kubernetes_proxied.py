@@ -92,7 +92,8 @@ def test_a_connection_limit_comes_and_goes(proxied: Door):
 
 
 def test_traffic_policy_local_probes_kube_proxy_and_may_be_turned_off(proxied: Door):
-    """Turning it off replaces the monitor by one of another type, because every node serves."""
+    """The monitor for `externalTrafficPolicy: Local` probes kube-proxy; without the policy it is replaced by another
+    type."""
     asked = service("fairlead", **TIMEOUTS)
     pool = asked["loadbalancer"]["listeners"][0]["default_pool"]
     pool |= {"healthmonitor": LOCAL, "members": [{**each, "monitor_port": NODE_PORT} for each in members(11, 12)]}

@@ -244,7 +244,7 @@ def test_a_persistence_keeps_its_type(anything: Door):
 
 
 def test_the_code_of_a_redirection(door: Door):
-    """A target without a code gets 302; a code can be removed alone."""
+    """A redirection without a code gets 302; a code can be removed alone."""
     values = {**URL, "listener_id": door.ids["front"], "redirect_url": "http://a"}
     made = door.make("policy", **values, redirect_http_code=None)
     assert made["redirect_http_code"] == 302

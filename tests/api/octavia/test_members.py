@@ -132,7 +132,7 @@ def test_a_machine_may_be_a_gateway_and_addresses_elsewhere_are_not_ours_to_judg
 
 
 def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
-    """The member was created before the VIP and is kept; its status shows that it is not usable."""
+    """A member whose address becomes a VIP later is kept, but its status is ERROR."""
 
     async def story(place: Inside) -> None:
         body = tree(VIP, "10.0.0.11", monitor=None)
@@ -161,7 +161,7 @@ def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
 
 @pytest.mark.parametrize("text", ["::ffff:10.0.0.11", "::ffff:a00:b", "::FFFF:10.0.0.100"])
 def test_ipv4_is_not_written_as_ipv6(door, text: str):
-    """The cases are all attributes with an address that may end up in a row."""
+    """IPv4-mapped IPv6 addresses are refused in every attribute with an address that may end up in a row."""
 
     async def story(place: Inside) -> None:
         made = (await place.good("POST", f"{ROOT}/loadbalancers", tree("10.0.0.11")))["loadbalancer"]

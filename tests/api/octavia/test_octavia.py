@@ -131,7 +131,8 @@ TREE = {
 
 
 def test_an_address_is_shown_as_it_was_written_and_is_one_address(door):
-    """Clients that compare the response with their request (Terraform, Octavia's own tests) must see no difference."""
+    """Addresses are shown as written, because Terraform and Octavia's own tests compare the response with their
+    request."""
 
     async def story(place: Inside) -> None:
         made = (await place.good("POST", LBS, {"loadbalancer": TREE}))["loadbalancer"]

@@ -194,7 +194,8 @@ async def _nothing(*_: object) -> Any:
 
 
 def test_every_operation_has_a_rule_and_every_rule_is_octavias(tmp_path: Path):
-    """An operation missing from the table would be allowed for administrators only."""
+    """Every operation has a rule, and it is Octavia's; an operation missing from the table would be for administrators
+    only."""
 
     async def story(place: Inside) -> None:
         document = (await place.client.get("/openapi.json")).json()

@@ -96,8 +96,7 @@ def test_all_load_balancers_of_a_network_count_and_what_goes_makes_room(door: Ca
 
 
 def test_what_is_above_the_limit_is_served_and_can_change_and_shrink(tmp_path: Path) -> None:
-    """Usage exceeds the limit, for example after an operator lowered it or after an upgrade from a version without
-    one."""
+    """A load balancer above the limit is served and can change and shrink, as after an operator lowered the limit."""
 
     async def above(place: Inside) -> None:
         place.model.snapshot = replace(place.model.snapshot, proxied_providers=frozenset({"fairlead"}))

@@ -160,8 +160,7 @@ def test_a_port_that_is_reserved_for_another_load_balancer_is_not_taken(tmp_path
 
 
 def test_addresses_on_several_ports_are_refused_by_name(tmp_path: Path):
-    """Another provider of the service may have created such a load balancer. Fairlead requires one port for all
-    VIPs."""
+    """A load balancer with addresses on several ports is refused by name; another provider may have created it."""
 
     async def story(place: Inside) -> None:
         more = [{"subnet_id": SUBNET, "port_id": OTHER, "ip_address": "10.0.0.51"}]
