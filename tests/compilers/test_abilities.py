@@ -121,11 +121,11 @@ SAID: dict[str, Any] = {
     "insert_headers": (("X-Forwarded-For", "true"),),
     "hsts_max_age": 1,
 }
-"""Values of attributes for which neither a text nor a flag is valid."""
+"""Values of attributes that accept neither a text nor a flag."""
 
 
 def _saying(kind: type[Any]) -> dict[str, Any]:
-    """Return each attribute -> a value in which only this attribute is set."""
+    """Return each attribute -> a value with only this attribute set."""
     nothing = kind()
     return {each.name: replace(nothing, **{each.name: _said(nothing, each.name)}) for each in fields(kind)}
 

@@ -36,9 +36,9 @@ OFTEN = {"post": 12, "put": 9, "patch": 9, "get": 3, "delete": 5}
 DESCRIBED = 0.7
 """Probability that a body for the LXD API is a valid specification."""
 ENDLESS = "/chassis/{chassis}/slice"
-"""Suffix of the path whose response is an endless stream."""
+"""Suffix of the path with an endless response stream."""
 FLOW = "/flow"
-"""Path of the flow trace, whose parameters must match each other."""
+"""Path of the flow trace; its parameters must match each other."""
 REFRESH = 10
 """Calls between two refreshes of the known objects."""
 MOST_MEMORY = 400 * 2**20
