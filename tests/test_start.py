@@ -36,7 +36,7 @@ async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: 
         store={"path": str(tmp_path / "store.db")},
         nodes={"listen": for_nodes, "socket": f"unix:{tmp_path}/agent.socket", "socket_chassis": "one"},
         lxd={"listen": for_lxd, "socket": f"unix:{tmp_path}/lxd.socket"},
-        probes={"by": "agents"},
+        health={"prober": "agents"},
         ovn={"northbound": f"unix:{tmp_path}/nobody.sock", "southbound": f"unix:{tmp_path}/nobody.sock"},
     )
     own = {"WATCHDOG_USEC": "200000"}
@@ -75,8 +75,8 @@ def test_an_agent_begins_where_there_is_no_switch_and_no_server_and_ends(tmp_pat
         tmp_path / "fairlead.toml",
         agent={
             "servers": f"http://127.0.0.1:{free_port()}",
-            "identity": str(tmp_path / "identity.pem"),
-            "state": str(tmp_path / "agent.json"),
+            "identity_file": str(tmp_path / "identity.pem"),
+            "state_file": str(tmp_path / "agent.json"),
             "run_dir": str(tmp_path),
         },
     )

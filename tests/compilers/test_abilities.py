@@ -193,7 +193,7 @@ def test_stories_tell_refusals_in_octavias_words():
         assert tell_feature(Feature(attribute, "X")) == say_feature(Feature(attribute, "X"))
 
 
-ADVICE = " (agents of nodes do more: probes.by = 'agents' in the configuration)"
+ADVICE = " (agents of nodes do more: health.prober = 'agents' in the configuration)"
 
 
 @pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])

@@ -56,4 +56,4 @@ def test_where_they_run_none_it_is_refused_with_what_would_help():
     with pytest.raises(Unsupported, match=r"LEAST_CONNECTIONS|algorithm") as refused:
         check("tcp:80{LEAST_CONNECTIONS}", ALONE)
     assert refused.value.asked == Feature("pool.algorithm", "LEAST_CONNECTIONS")
-    assert "probes.by = 'agents'" in refused.value.remedy
+    assert "health.prober = 'agents'" in refused.value.remedy

@@ -50,7 +50,7 @@ async def test_one_that_is_full_says_so_and_goes_on(
         for _ in range(CLIENTS):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
             client.sendall(UNFINISHED)
-        why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory): connections are refused"
+        why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory_limit): connections are refused"
         await eventually_equal(failure, why)
         assert site.failing[-1] == [WEB]
         assert site.driver.counts()[MEMORY_LIMIT_REACHED] == 1

@@ -171,7 +171,7 @@ async def test_with_too_many_connections_they_are_not_listed(caplog: pytest.LogC
     tools = Told()
     assert await Tracked("br-int", tools, Path(), 3).unanswered() == []
     assert tools.asked == [("ovs-appctl", "dpctl/ct-get-nconns")]
-    assert "4 are tracked; the limit is most_connections=3" in caplog.text
+    assert "4 are tracked; agent.max_tracked_connections is 3" in caplog.text
 
 
 async def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):

@@ -207,7 +207,7 @@ class _State(Collector):
         )
         yield GaugeMetricFamily(
             "fairlead_proxies_above_limit",
-            "Places whose HAProxies have more servers than providers.proxy_servers; the log says which at the start.",
+            "HAProxies with more servers than providers.max_proxy_servers; the log names them at the start.",
             len(large_proxies(self._services.proxy_servers, self._services.model.snapshot)),
         )
         yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")

@@ -92,7 +92,7 @@ _HOSTS = Provider(
     announces=True,
     availability_zone_capabilities=ZONES,
 )
-_REMEDY = "agents of nodes do more: probes.by = 'agents' in the configuration"
+_REMEDY = "agents of nodes do more: health.prober = 'agents' in the configuration"
 IMPLEMENTATIONS: Mapping[str, Provider] = {
     "fairlead": replace(
         _SWITCHES,

@@ -39,7 +39,7 @@ OWNERS_LEFT_OUT = AgentCounter(
 MEMORY_LIMIT_REACHED = AgentCounter(
     name="memory_limit_reached",
     metric="fairlead_agent_haproxy_memory_limit_reached",
-    meaning="Times that an HAProxy began to refuse connections because it had all of agent.haproxy_memory.",
+    meaning="Times that an HAProxy began to refuse connections because it had all of agent.haproxy_memory_limit.",
 )
 DISCARDED_STARVED = AgentCounter(name="discarded_starved", metric=_DISCARDED, meaning=_DISCARD, reason="starved")
 """This agent was not given the processor."""

@@ -33,7 +33,9 @@ class HostProxying:
 
     async def run(self) -> None:
         """Apply the proxies' rows until cancelled; the processes continue."""
-        missing = f"there is no HAProxy at {self._program} (agent.haproxy): listeners that need one go to other hosts"
+        missing = (
+            f"there is no HAProxy at {self._program} (agent.haproxy_binary): listeners that need one go to other hosts"
+        )
         while shutil.which(self._program) is None:
             if not self._known.is_set():
                 LOG.warning("%s", missing)

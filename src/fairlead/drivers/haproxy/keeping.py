@@ -395,7 +395,7 @@ class Keeper:
             limit = self.program.memory
             self.memory_limit_reached += 1
             network.shortage = (
-                f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory): connections are refused"
+                f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory_limit): connections are refused"
             )
             LOG.warning("the proxy of %s: %s", network.kept.folder.name, network.shortage)
         else:

@@ -51,7 +51,7 @@ class SecretFiles:
         if not wanted:
             return {}
         if not is_in_memory(kept.folder):
-            raise DriverError(f"{kept.folder} is on no tmpfs: keys are not brought there (agent.proxies)")
+            raise DriverError(f"{kept.folder} is on no tmpfs: keys are not brought there (agent.proxy_directory)")
         answers = dict(zip((each.secret for each in wanted), await self.fetch(wanted), strict=True))
         for secret, found in answers.items():
             self._note(kept, secret, found)

@@ -94,7 +94,7 @@ class Tracked:
         tracked = (await self._ask("ovs-appctl", "dpctl/ct-get-nconns")).strip()
         if not tracked.isdecimal() or int(tracked) > self._most:
             LOG.warning(
-                "unanswered connections are not flushed: %s are tracked; the limit is most_connections=%d",
+                "unanswered connections are not flushed: %s are tracked; agent.max_tracked_connections is %d",
                 tracked,
                 self._most,
             )
