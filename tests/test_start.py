@@ -46,7 +46,7 @@ async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: 
             network = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             assert (network.status_code, network.json()["network"]["name"]) == (201, "n"), network.text
             assert client.get("/load-balancer/v2/lbaas/loadbalancers").json()["loadbalancers"] == []
-            assert "fairlead_loop_longest_hold_seconds" in client.get("/metrics").text
+            assert "fairlead_event_loop_lag_seconds_bucket" in client.get("/metrics").text
             token = client.post("/operator/chassis/one/token").json()["token"]
         await come_in(token, tmp_path)
         server.wait_for("WATCHDOG=1")

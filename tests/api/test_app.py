@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fairlead import __version__
 from fairlead.api.app import make_app
 from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
 from fairlead.api.door import Services
@@ -166,19 +167,26 @@ async def test_figures_are_for_administrators(tmp_path: Path):
     text = (await get(tmp_path / "3", "/metrics", caller=ADMIN, now=now)).text
     for line in (
         'fairlead_owners{kind="network",status="ACTIVE"} 1.0',
-        'fairlead_applied_total{dataplane="ovn"} 1.0',
-        'fairlead_resync_changes_total{dataplane="ovn"} 0.0',
-        "fairlead_ovn_writer 1.0",
+        'fairlead_owners{kind="router",status="ACTIVE"} 0.0',
+        'fairlead_members{status="ERROR"} 0.0',
+        'fairlead_applies_total{dataplane="ovn",outcome="changed"} 1.0',
+        'fairlead_full_reconcile_corrections_total{dataplane="ovn"} 0.0',
+        'fairlead_dataplane_connected{dataplane="ovn"} 1.0',
+        'fairlead_dataplane_leader{dataplane="ovn"} 1.0',
         "fairlead_southbound_connected 0.0",
-        'fairlead_api_request_seconds_count{code="201",door="network",method="POST"} 1.0',
-        'fairlead_compile_seconds_count{dataplane="ovn",kind="network"} 1.0',
-        'fairlead_apply_seconds_count{dataplane="ovn",kind="network"} 1.0',
-        'fairlead_unsettled_seconds{dataplane="ovn"} 0.0',
-        "fairlead_announcing_nodes 0.0",
-        "fairlead_listening_nodes 0.0",
+        'fairlead_http_request_duration_seconds_count{api="network",code="201",method="POST"} 1.0',
+        'fairlead_compile_duration_seconds_count{dataplane="ovn",kind="network"} 1.0',
+        'fairlead_apply_duration_seconds_count{dataplane="ovn",kind="network"} 1.0',
+        'fairlead_oldest_unapplied_change_timestamp_seconds{dataplane="ovn"} 0.0',
+        "fairlead_store_unavailable_since_timestamp_seconds 0.0",
+        "fairlead_connected_announcers 0.0",
+        "fairlead_connected_agents 0.0",
+        f'fairlead_build_info{{version="{__version__}"}} 1.0',
+        "process_resident_memory_bytes ",
     ):
         assert line in text
     assert 'kind="quota"' not in text
+    assert "_created" not in text
 
 
 async def test_what_is_followed_of_others_is_counted(tmp_path: Path):
@@ -186,10 +194,10 @@ async def test_what_is_followed_of_others_is_counted(tmp_path: Path):
     now = Condition(connected=True, writes=True, follows=True, followed=followed, unreadable=3, hindrances=("no",))
     text = (await get(tmp_path / "1", "/metrics", caller=ADMIN, now=now)).text
     for line in (
-        'fairlead_following{dataplane="ovn"} 1.0',
-        'fairlead_followed{dataplane="ovn",kind="port",writer="neutron"} 24.0',
-        'fairlead_followed_unreadable_rows{dataplane="ovn"} 3.0',
-        'fairlead_hindrances{dataplane="ovn"} 1.0',
+        'fairlead_import_connected{dataplane="ovn"} 1.0',
+        'fairlead_imported_objects{dataplane="ovn",kind="port",writer="neutron"} 24.0',
+        'fairlead_import_unreadable_rows{dataplane="ovn"} 3.0',
+        'fairlead_apply_blockers{dataplane="ovn"} 1.0',
     ):
         assert line in text
     figures = (await get(tmp_path / "2", "/operator/statistics", caller=ADMIN, now=now)).json()
@@ -307,7 +315,9 @@ async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
                 return before, (await client.get("/metrics")).text
 
     before, after = await run()
-    assert 'door="other",method="GET"' in after
+    assert 'api="other",code="404",method="GET"' in after
     assert "nothing" not in after
     assert "BREW" not in after
-    assert after.count("api_request_seconds_bucket") - before.count("api_request_seconds_bucket") <= 13
+    assert (
+        after.count("http_request_duration_seconds_bucket") - before.count("http_request_duration_seconds_bucket") <= 13
+    )

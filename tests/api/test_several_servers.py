@@ -134,7 +134,9 @@ async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypat
             await eventually(
                 lambda: two.ask("GET", "/readyz"), is_enough=lambda answer: "the store was not read" in answer.text
             )
-            assert "fairlead_store_away_seconds 0.0" not in (await two.ask("GET", "/metrics")).text
+            assert (
+                "fairlead_store_unavailable_since_timestamp_seconds 0.0" not in (await two.ask("GET", "/metrics")).text
+            )
         finally:
             for member in range(3):
                 etcd.signal(member, signal.SIGCONT)

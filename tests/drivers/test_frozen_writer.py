@@ -66,7 +66,7 @@ def renaming(server: Server, balancer: str) -> Iterator[list[int]]:
 def written_by_others(server: Server) -> list[str]:
     """Return the leader's count of drift in Fairlead's rows."""
     lines = server.client.get("/metrics").text.splitlines()
-    return [line for line in lines if line.startswith("fairlead_foreign_changes_total")]
+    return [line for line in lines if line.startswith("fairlead_drift_total")]
 
 
 def test_a_writer_that_is_frozen_in_the_middle_of_writes_is_fenced_when_it_thaws(

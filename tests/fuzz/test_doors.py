@@ -181,8 +181,8 @@ def test_afterwards_ovn_is_what_the_model_says(server: Machine, world: World):
     plan = server.get("/operator/plan")["plan"]
     assert plan == {}
     for line in server.client.get("/metrics").text.splitlines():
-        if line.startswith("fairlead_owners{"):
-            assert 'status="PENDING' not in line
+        if line.startswith("fairlead_owners{") and 'status="PENDING' in line:
+            assert line.endswith(" 0.0")
     world.refresh()
     for kind in ("network", "router", "port", "loadbalancer"):
         for identity in world.ids[kind]:

@@ -59,7 +59,7 @@ class Place:
     def questions(self, administrator: str) -> int:
         """Return the server's own count of requests to Keystone about tokens."""
         text = self.call(administrator, "GET", "/metrics").text
-        return sum(map(int, re.findall(r"^fairlead_keystone_questions_total\S* (\d+)\.0$", text, re.MULTILINE)))
+        return sum(map(int, re.findall(r"^fairlead_keystone_requests_total\S* (\d+)\.0$", text, re.MULTILINE)))
 
 
 @pytest.fixture(scope="module")

@@ -351,7 +351,7 @@ def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
             agent = processes.launch("agent", environment, log)
             said[user] = "" if nodes else "this is for agents"
             wait_until(lambda log=log, words=said[user]: words in log.read_text())
-            wait_until(lambda told=f"fairlead_counting_nodes {nodes}.0": told in server.client.get("/metrics").text)
+            wait_until(lambda told=f"fairlead_counting_agents {nodes}.0": told in server.client.get("/metrics").text)
             agent.terminate()
             assert agent.wait(DEADLINE) == 0
             said[user] = log.read_text()

@@ -244,9 +244,9 @@ async def test_figures_are_of_each_dataplane(tmp_path: Path):
     told = figures.json()
     assert told["failed"] == told["dataplanes"]["toy"]["failed"] == 3
     for line in (
-        'fairlead_failed_total{dataplane="toy"} 3.0',
-        'fairlead_failed_total{dataplane="ovn"} 0.0',
-        'fairlead_takeovers_total{dataplane="toy"} 0.0',
-        "fairlead_toy_writer 1.0",
+        'fairlead_applies_total{dataplane="toy",outcome="failed"} 3.0',
+        'fairlead_applies_total{dataplane="ovn",outcome="failed"} 0.0',
+        'fairlead_failovers_total{dataplane="toy"} 0.0',
+        'fairlead_dataplane_leader{dataplane="toy"} 1.0',
     ):
         assert line in metrics.text

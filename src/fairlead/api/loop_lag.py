@@ -7,13 +7,12 @@ that this thread used in the interval, because on a shared machine other process
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from fairlead.logs import RateLimit
 
 BEAT = 0.02
 """Wake-up interval in seconds."""
-LONG = 0.05
-"""Target maximum of one piece of work, in seconds."""
 WORTH_A_LINE = 0.5
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
@@ -21,10 +20,11 @@ LOG.addFilter(RateLimit(10))
 
 class LoopLag:
     def __init__(self) -> None:
-        self.longest = 0.0
-        """Longest lag since the start, in seconds."""
-        self.long = 0
-        """Number of times that the loop was blocked for longer than LONG."""
+        self._observe: Callable[[float], None] = lambda _: None
+
+    def follow(self, observe: Callable[[float], None]) -> None:
+        """`observe` is called with each lag in seconds."""
+        self._observe = observe
 
     async def beat(self) -> None:
         """Measure the lag until cancelled."""
@@ -34,7 +34,6 @@ class LoopLag:
             self.note(min(time.monotonic() - due, time.thread_time() - worked))
 
     def note(self, held: float) -> None:
-        self.longest = max(self.longest, held)
-        self.long += held > LONG
+        self._observe(max(held, 0.0))
         if held > WORTH_A_LINE:
             LOG.warning("the event loop was held for %.2f s", held)

@@ -1,13 +1,24 @@
 """What monitoring sees: `/metrics` in Prometheus' text format, `/healthz` and `/readyz`.
 
-The two that say "well" or "not well" are for everybody; figures are for administrators, like all of the operator's.
-`fairlead_resync_changes_total` must stay 0 after the start: it counts what a look at everything found different.
+Health checks need no authentication; metrics need an administrator, like the operator API.
+`fairlead_full_reconcile_corrections_total` must stay 0 after the start: it counts owners that a full comparison
+corrected.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client import Counter as EventCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from fairlead import __version__
 from fairlead.api.agent_metrics import render_agent_counters
 from fairlead.api.door import Services, identity
 from fairlead.api.keystone.figures import Asked, Known
@@ -28,7 +40,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.replica_probes import replicas_health
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.standing import balancer_status
-from fairlead.model.status import OperatingStatus, derive_provisioning_status
+from fairlead.model.status import OperatingStatus, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
 from fairlead.reconciler.dataplanes import Central, Dataplanes
 from fairlead.reconciler.memory import Work
@@ -42,9 +54,23 @@ STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
 STORE_PATIENCE = 10.0
 """Seconds for which the store may be away: an election of etcd, and a member that stands still, take some."""
+LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+"""Seconds; the target is at most 0.05."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
+ROOT = "root"
+"""Value of the label `api` for paths of no API front end."""
+MEMBER_STATUSES = (
+    OperatingStatus.ONLINE,
+    OperatingStatus.OFFLINE,
+    OperatingStatus.ERROR,
+    OperatingStatus.DRAINING,
+    OperatingStatus.NO_MONITOR,
+)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times would be series of their own
 
 
 class Metrics:
@@ -60,30 +86,40 @@ class Metrics:
     ) -> None:
         """`doors` are the first parts of paths by which requests are told apart; `tokens` is who checks them."""
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        Info("fairlead_build", "Version of Fairlead.", registry=self._registry).info({"version": __version__})
+        lag = Histogram(
+            "fairlead_event_loop_lag_seconds",
+            "Time for which one piece of work blocked the event loop.",
+            buckets=LAG_BUCKETS,
+            registry=self._registry,
+        )
+        loop_lag.follow(lag.observe)
         self._central = dataplanes.central
         self._looks = services.model.looks
         self._nodes = services.nodes
         self._doors = frozenset({"", *doors})
         self._requests = Histogram(
-            "fairlead_api_request_seconds",
-            "Time from request to answer.",
-            ["door", "method", "code"],
+            "fairlead_http_request_duration_seconds",
+            "Duration of HTTP requests.",
+            ["api", "method", "code"],
             buckets=BUCKETS,
             registry=self._registry,
         )
         self._paced = EventCounter(
             "fairlead_api_paced_requests",
-            "Requests that were paced: refused (429, with Retry-After), or delayed until others of their project end.",
+            "Requests that were refused (429 with Retry-After), or delayed until others of their project ended.",
             ["api", "outcome"],
             registry=self._registry,
         )
-        self._compiling = self._timing("fairlead_compile_seconds", "Time to compile one owner.")
+        self._compiling = self._timing("fairlead_compile_duration_seconds", "Duration of compiling one owner.")
         self._applying = self._timing(
-            "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
+            "fairlead_apply_duration_seconds", "Duration of comparing one owner and writing the difference."
         )
         for central in self._central:
             central.reconciler.watch(self._observer(central.dataplane.name))
-        self._state = _State(services, dataplanes, loop_lag)
+        self._state = _State(services, dataplanes)
         self._registry.register(self._state)
         if tokens is not None:
             self._registry.register(TokenCollector(tokens))
@@ -101,7 +137,7 @@ class Metrics:
     def _door(self, path: str) -> str:
         """Under names of ours only: each that a stranger could invent would be kept for ever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        return first if first in self._doors else "other"
+        return (first or ROOT) if first in self._doors else "other"
 
     def _timing(self, name: str, meaning: str) -> Histogram:
         return Histogram(
@@ -163,8 +199,7 @@ class _State(Collector):
     """Read when it is asked for: there is no second place in which a figure is kept. What has to be counted among ten
     thousand load balancers is counted in steps just before."""
 
-    def __init__(self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag) -> None:
-        self._lag = loop_lag
+    def __init__(self, services: Services, dataplanes: Dataplanes) -> None:
         self._services = services
         self._central = dataplanes.central
         self._owners: Mapping[tuple[str, ...], int] = {}
@@ -183,26 +218,20 @@ class _State(Collector):
         yield from _work(self._central)
         yield from _conditions(self._central)
         yield from _observed(self._central)
-        yield from _followed(self._central)
+        yield from _unmanaged(self._central)
         yield GaugeMetricFamily(
-            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.node_counts.nodes
+            "fairlead_counting_agents", "Agents that report counters.", self._services.node_counts.nodes
         )
-        yield from _told_to_nodes(self._services.nodes)
+        yield from _agents(self._services.nodes)
         yield from _store(self._services.model.looks)
         yield GaugeMetricFamily(
-            "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._lag.longest
-        )
-        yield CounterMetricFamily(
-            "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._lag.long
-        )
-        yield GaugeMetricFamily(
             "fairlead_unreadable_keys",
-            "Keys, certificates and lists that nodes ask for and that cannot be read any more; the log says which.",
+            "Keys, certificates and revocation lists in use that can no longer be read; the log names them.",
             self._services.keys.unreadable(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(
             "fairlead_weak_keys",
-            "Certificates in use that no new load balancer may use: HAProxy or clients refuse them; see the log.",
+            "Certificates in use that HAProxy or clients reject; new load balancers cannot use them. See the log.",
             self._services.keys.weak(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(
@@ -210,9 +239,28 @@ class _State(Collector):
             "HAProxies with more servers than providers.max_proxy_servers; the log names them at the start.",
             len(large_proxies(self._services.proxy_servers, self._services.model.snapshot)),
         )
-        yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
-        yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)
-        yield _counted("fairlead_replicas", "Replicas of Local IPs that a health monitor watches.", self._replicas)
+        yield _counted(
+            "fairlead_owners",
+            "Objects with rows in a dataplane, by provisioning status.",
+            self._owners,
+            ("kind", "status"),
+            product([kind.value for kind in Kind if has_rows(kind)], [each.value for each in ProvisioningStatus]),
+        )
+        statuses = [(each.value,) for each in MEMBER_STATUSES]
+        yield _counted(
+            "fairlead_members",
+            "Members with a health monitor, by operating status.",
+            self._members,
+            ("status",),
+            statuses,
+        )
+        yield _counted(
+            "fairlead_local_ip_replicas",
+            "Replicas of Local IPs with a health monitor, by operating status.",
+            self._replicas,
+            ("status",),
+            statuses,
+        )
 
     def _count_owners(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
@@ -244,45 +292,70 @@ class _State(Collector):
 
 
 class TokenCollector(Collector):
-    """Of callers that Keystone knows."""
+    """Validations of tokens by Keystone."""
 
     def __init__(self, tokens: KeystoneTokens) -> None:
         self._tokens = tokens
 
     def collect(self) -> Iterator[Metric]:
         figures = self._tokens.figures
-        asked = CounterMetricFamily("fairlead_keystone_questions_total", "About tokens.", labels=["outcome"])
+        asked = CounterMetricFamily(
+            "fairlead_keystone_requests_total", "Requests to Keystone that validate a token.", labels=["outcome"]
+        )
         for outcome in Asked:
             asked.add_metric([outcome.value], figures.asked[outcome])
         known = CounterMetricFamily(
-            "fairlead_keystone_unasked_total", "Tokens about which Keystone was not asked, by why.", labels=["why"]
+            "fairlead_keystone_cached_validations_total",
+            "Tokens that were accepted or rejected without a request to Keystone.",
+            labels=["reason"],
         )
         for why in Known:
             known.add_metric([why.value], figures.known[why])
         yield from (asked, known)
-        yield CounterMetricFamily("fairlead_keystone_seconds_total", "That questions took.", figures.seconds)
-        yield GaugeMetricFamily("fairlead_keystone_tokens", "That are remembered as good.", len(self._tokens.memory))
-        yield GaugeMetricFamily("fairlead_keystone_answers", "0 while it does not.", int(self._tokens.keystone.answers))
+        yield CounterMetricFamily(
+            "fairlead_keystone_request_duration_seconds_total",
+            "Total duration of requests to Keystone.",
+            figures.seconds,
+        )
+        yield GaugeMetricFamily(
+            "fairlead_keystone_cached_tokens", "Valid tokens in the cache.", len(self._tokens.memory)
+        )
+        yield GaugeMetricFamily(
+            "fairlead_keystone_up", "1 if Keystone answered the last request.", int(self._tokens.keystone.answers)
+        )
 
 
-def _told_to_nodes(nodes: Nodes) -> Iterator[Metric]:
-    yield GaugeMetricFamily("fairlead_listening_nodes", "Whose agents hear their slice.", nodes.channel.listening)
+def _agents(nodes: Nodes) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "fairlead_announcing_nodes", "Whose agents wait for MACs to announce.", nodes.neighbours.waiting
+        "fairlead_connected_agents",
+        "Agents that are connected for their node's configuration.",
+        nodes.channel.listening,
+    )
+    yield GaugeMetricFamily(
+        "fairlead_connected_announcers",
+        "Agents that are connected for addresses to announce.",
+        nodes.neighbours.waiting,
     )
     yield CounterMetricFamily(
-        "fairlead_announcements_total", "News of MACs that nodes were told to announce.", nodes.neighbours.told
+        "fairlead_announcements_total", "MAC address changes sent to agents for announcement.", nodes.neighbours.told
     )
 
 
 def _store(looks: Looks) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "fairlead_store_away_seconds", "Since which the store cannot be read; 0 while it can.", looks.away
+        "fairlead_store_unavailable_since_timestamp_seconds",
+        "Time since which the store is unavailable; 0 while it is available.",
+        _timestamp(looks.away),
     )
+    yield CounterMetricFamily("fairlead_store_polls_total", "Polls of the store's revision.", looks.made)
     yield CounterMetricFamily(
-        "fairlead_store_looks_total", "Questions whether another server has stored something.", looks.made
+        "fairlead_store_read_barriers_total", "Requests that needed a poll of the store's revision.", looks.shared
     )
-    yield CounterMetricFamily("fairlead_store_reads_total", "Requests for which that was asked.", looks.shared)
+
+
+def _timestamp(age: float) -> float:
+    """Unix time of a moment `age` seconds ago; 0 for an age of 0, which stands for never."""
+    return time.time() - age if age else 0.0
 
 
 def _status(health: Health) -> OperatingStatus:
@@ -291,121 +364,156 @@ def _status(health: Health) -> OperatingStatus:
     return OperatingStatus.ERROR if health.is_down else OperatingStatus.ONLINE
 
 
-def _counted(name: str, meaning: str, counts: Mapping[tuple[str, ...], int], *labels: str) -> Metric:
-    family = GaugeMetricFamily(name, meaning, labels=[*labels, "status"])
-    for values, number in sorted(counts.items()):
-        family.add_metric(values, number)
+def _counted(
+    name: str,
+    text: str,
+    counts: Mapping[tuple[str, ...], int],
+    labels: Sequence[str],
+    expected: Iterable[tuple[str, ...]],
+) -> Metric:
+    """Gauges of counts; expected label values without a count are 0, so that a series never disappears."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values in sorted({*counts, *expected}):
+        family.add_metric(values, counts.get(values, 0))
     return family
 
 
 Read = Callable[[Central], float]
 _COUNTED: Mapping[str, tuple[str, Read]] = {
-    "compiled": ("Owners compiled.", lambda each: each.reconciler.statistics.compiled),
-    "applied": ("Transactions that changed the dataplane.", lambda each: each.reconciler.statistics.applied),
-    "failed": ("Applies that failed; each is tried again.", lambda each: each.reconciler.statistics.failed),
-    "refused": ("Owners that their provider cannot have.", lambda each: each.reconciler.statistics.refused),
-    "resyncs": ("Looks at everything.", lambda each: each.reconciler.statistics.resyncs),
-    "resync_changes": (
-        "Owners that a look at everything found different.",
+    "compiles": ("Owners compiled.", lambda each: each.reconciler.statistics.compiled),
+    "full_reconciles": (
+        "Comparisons of all owners with the dataplane.",
+        lambda each: each.reconciler.statistics.resyncs,
+    ),
+    "full_reconcile_corrections": (
+        "Owners that a comparison of all owners found different.",
         lambda each: each.reconciler.statistics.resync_changes,
     ),
-    "meddled": (
-        "Times that somebody else changed rows of an owner.",
+    "drifted_owners": (
+        "Owners whose rows another program changed.",
         lambda each: each.reconciler.statistics.meddled,
     ),
 }
+_APPLIES: Mapping[str, Read] = {
+    "changed": lambda each: each.reconciler.statistics.applied,
+    "failed": lambda each: each.reconciler.statistics.failed,
+    "unsupported": lambda each: each.reconciler.statistics.refused,
+}
+"""Outcome -> number of applies."""
 _GAUGES: Mapping[str, tuple[str, Read]] = {
-    "queue_owners": ("Owners that wait to be applied.", lambda each: len(each.reconciler)),
-    "queue_age_seconds": ("Of the one that waits longest.", lambda each: each.reconciler.age()),
-    "unsettled_seconds": (
-        "Since the oldest change that is not applied.",
-        lambda each: each.reconciler.unsettled(),
+    "queue_length": ("Owners that wait to be applied.", lambda each: len(each.reconciler)),
+    "queue_oldest_timestamp_seconds": (
+        "Time since which the oldest owner waits in the queue; 0 if the queue is empty.",
+        lambda each: _timestamp(each.reconciler.age()),
+    ),
+    "oldest_unapplied_change_timestamp_seconds": (
+        "Time of the oldest change that is not applied; 0 if all changes are applied.",
+        lambda each: _timestamp(each.reconciler.unsettled()),
     ),
     "contended_owners": (
-        "Owners that somebody else changes again and again: their repairs wait.",
+        "Owners that another program changes repeatedly; their repairs are delayed.",
         lambda each: each.reconciler.contended(),
     ),
 }
 
 
-def _work(central: Iterable[Central]) -> Iterator[Metric]:
-    """What the reconcilers do and have done."""
-    for name, (meaning, read) in _COUNTED.items():
-        counter = CounterMetricFamily(f"fairlead_{name}_total", meaning, labels=["dataplane"])
+def _work(central: Sequence[Central]) -> Iterator[Metric]:
+    """Work of the reconcilers."""
+    for name, (text, read) in _COUNTED.items():
+        counter = CounterMetricFamily(f"fairlead_{name}_total", text, labels=["dataplane"])
         for each in central:
             counter.add_metric([each.dataplane.name], read(each))
         yield counter
-    for name, (meaning, read) in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"fairlead_{name}", meaning, labels=["dataplane"])
+    applies = CounterMetricFamily(
+        "fairlead_applies_total",
+        "Applies of owners: the dataplane was changed, the apply failed and is retried, or the provider cannot do it.",
+        labels=["dataplane", "outcome"],
+    )
+    for each in central:
+        for outcome, read in _APPLIES.items():
+            applies.add_metric([each.dataplane.name, outcome], read(each))
+    yield applies
+    for name, (text, read) in _GAUGES.items():
+        gauge = GaugeMetricFamily(f"fairlead_{name}", text, labels=["dataplane"])
         for each in central:
             gauge.add_metric([each.dataplane.name], read(each))
         yield gauge
 
 
 def _conditions(central: Iterable[Central]) -> Iterator[Metric]:
-    takeovers = CounterMetricFamily(
-        "fairlead_takeovers_total",
-        "Times that this server took the place of one that held the lock.",
+    connected = GaugeMetricFamily(
+        "fairlead_dataplane_connected", "1 if the dataplane can be read.", labels=["dataplane"]
+    )
+    leader = GaugeMetricFamily(
+        "fairlead_dataplane_leader", "1 if this server is the leader, which writes the dataplane.", labels=["dataplane"]
+    )
+    failovers = CounterMetricFamily(
+        "fairlead_failovers_total",
+        "Times that this server took the lock from an unresponsive leader.",
         labels=["dataplane"],
     )
     for each in central:
-        name, title, now = each.dataplane.name, each.dataplane.title, each.condition()
-        yield GaugeMetricFamily(f"fairlead_{name}_connected", f"1 while {title} can be read.", int(now.connected))
-        yield GaugeMetricFamily(
-            f"fairlead_{name}_writer", "1 while this server is the one that writes.", int(now.writes)
-        )
-        takeovers.add_metric([name], now.takeovers)
-    yield takeovers
-    yield _foreign(central)
+        name, now = each.dataplane.name, each.condition()
+        connected.add_metric([name], int(now.connected))
+        leader.add_metric([name], int(now.writes))
+        failovers.add_metric([name], now.takeovers)
+    yield from (connected, leader, failovers)
+    yield _drift(central)
 
 
 def _observed(central: Iterable[Central]) -> Iterator[Metric]:
-    """What is heard of nodes, by whichever dataplane."""
+    """State of the Southbound database, and of chassis."""
     conditions = [each.condition() for each in central]
     probing = Counter[str]()
     for now in conditions:
         probing.update(now.probing)
     yield GaugeMetricFamily(
         "fairlead_southbound_connected",
-        "1 while it is heard what health monitors see.",
+        "1 if results of OVN's health monitors are received.",
         int(any(now.southbound for now in conditions)),
     )
-    yield GaugeMetricFamily("fairlead_southbound_unreadable_rows", "Probes that are left out.", probing["unreadable"])
-    chassis = GaugeMetricFamily("fairlead_chassis", "Compute nodes that are known.", labels=["status"])
+    yield GaugeMetricFamily(
+        "fairlead_southbound_unreadable_rows", "Service_Monitor rows that are ignored.", probing["unreadable"]
+    )
+    chassis = GaugeMetricFamily("fairlead_chassis", "Chassis in OVN's Southbound database.", labels=["status"])
     for status in ("alive", "dead"):
         chassis.add_metric([status], probing[status])
     yield chassis
 
 
-def _followed(central: Iterable[Central]) -> Iterator[Metric]:
-    """What is known of networks that others wrote."""
+def _unmanaged(central: Iterable[Central]) -> Iterator[Metric]:
+    """Networks that other systems write into OVN."""
     documents = GaugeMetricFamily(
-        "fairlead_followed", "Documents of others that are followed.", labels=["dataplane", "writer", "kind"]
+        "fairlead_imported_objects",
+        "Networks, subnets, routers and ports imported from another writer.",
+        labels=["dataplane", "writer", "kind"],
     )
     unreadable = GaugeMetricFamily(
-        "fairlead_followed_unreadable_rows", "Rows of others that are left out.", labels=["dataplane"]
+        "fairlead_import_unreadable_rows", "Rows of other writers that cannot be imported.", labels=["dataplane"]
     )
-    following = GaugeMetricFamily("fairlead_following", "1 while it is heard what others write.", labels=["dataplane"])
-    hindrances = GaugeMetricFamily(
-        "fairlead_hindrances",
-        "What others have set that keeps load balancers from being reached; the log says what.",
+    importing = GaugeMetricFamily(
+        "fairlead_import_connected", "1 if changes of other writers are received.", labels=["dataplane"]
+    )
+    blockers = GaugeMetricFamily(
+        "fairlead_apply_blockers",
+        "Settings of other writers that make load balancers unreachable; the log names them.",
         labels=["dataplane"],
     )
     for each in central:
         name, now = each.dataplane.name, each.condition()
-        hindrances.add_metric([name], len(now.hindrances))
-        following.add_metric([name], int(now.follows))
+        blockers.add_metric([name], len(now.hindrances))
+        importing.add_metric([name], int(now.follows))
         unreadable.add_metric([name], now.unreadable)
         for (writer, kind), count in sorted(now.followed.items()):
             documents.add_metric([name, writer, kind], count)
-    yield from (following, documents, unreadable, hindrances)
+    yield from (importing, documents, unreadable, blockers)
 
 
-def _foreign(central: Iterable[Central]) -> Metric:
-    """As many labels as the columns that we write: they do not grow with what somebody else does."""
+def _drift(central: Iterable[Central]) -> Metric:
+    """One series for each column that Fairlead writes, whatever other programs do."""
     family = CounterMetricFamily(
-        "fairlead_foreign_changes_total",
-        "Changes of our rows that were not ours, by table and column; `row` for one that came or went.",
+        "fairlead_drift_total",
+        "Changes of managed rows by other programs, by table and column; `row` for an added or removed row.",
         labels=["dataplane", "table", "column"],
     )
     for each in central:

@@ -130,7 +130,9 @@ class Site:
 
     def await_applied(self) -> None:
         """Wait until all changes and dependent rows are written, and every chassis has the flows."""
-        applied = re.compile(r'^fairlead_unsettled_seconds\{dataplane="ovn"\} 0\.0$', re.MULTILINE)
+        applied = re.compile(
+            r'^fairlead_oldest_unapplied_change_timestamp_seconds\{dataplane="ovn"\} 0\.0$', re.MULTILINE
+        )
         wait_until(
             lambda: applied.search(httpx.get(f"{self.url}/metrics").text),
             "all is written",
@@ -183,7 +185,7 @@ class Site:
         """Run an agent on each chassis, once all of them report counters."""
         started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
         try:
-            telling = f"fairlead_counting_nodes {len(started)}.0"
+            telling = f"fairlead_counting_agents {len(started)}.0"
             wait_until(lambda: telling in httpx.get(f"{self.url}/metrics").text, "every node tells")
             yield started
         finally:

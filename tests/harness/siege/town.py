@@ -18,6 +18,7 @@ from typing import Any
 import bcrypt
 import httpx
 
+from harness.event_loop_lag import longest_lag
 from harness.fuzz.machine import Machine, machine
 from harness.pools import upper_half
 from harness.ports import free_port
@@ -177,8 +178,7 @@ class Town:
             began = time.perf_counter()
             text = root.get("/metrics").text
             report.metrics_took, report.metrics_lines = time.perf_counter() - began, text.count("\n")
-        found = re.search(r"^fairlead_loop_longest_hold_seconds (\S+)", text, re.MULTILINE)
-        report.hold = float(found[1]) if found else None
+        report.hold = longest_lag(text)
         report.store = sum(path.stat().st_size for path in self._folder.glob("fairlead.db*"))
         return report
 
