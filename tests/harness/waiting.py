@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-DEADLINE = 120.0  # seconds
+from fairlead.lab.patience import patient
+
+DEADLINE = patient(120.0)  # seconds
 INTERVAL = 0.02  # seconds between two observations
 _T = TypeVar("_T")
 

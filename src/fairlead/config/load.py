@@ -48,6 +48,7 @@ COMMAND_VARIABLES = frozenset(
         "FAIRLEAD_LAB",
         "FAIRLEAD_LAB_DIR",
         "FAIRLEAD_LAB_FRR",
+        "FAIRLEAD_LAB_PATIENCE",
         "FAIRLEAD_LAB_ROOT",
     }
 )

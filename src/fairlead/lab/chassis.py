@@ -25,6 +25,7 @@ from fairlead.lab.layout import (
     Chassis,
     Layout,
 )
+from fairlead.lab.patience import patient
 from fairlead.lab.processes import Command, run
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
@@ -33,7 +34,7 @@ UPLINK = "underlay"
 FABRIC_BRIDGE = "fabric"
 EXTERNAL_UPLINK = "external"
 OUTSIDE_BRIDGE = "eth0"
-VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
+VSCTL_PATIENCE = f"--timeout={patient(15):.0f}"  # without a switch or its database it would wait for ever
 LOOKS = "max-revalidator=100"  # milliseconds: who waits for the switch's look at what it has cached waits for a round
 PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
 

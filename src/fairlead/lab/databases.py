@@ -12,9 +12,10 @@ import msgspec
 
 from fairlead.lab.errors import CommandFailed, ConditionTimedOut
 from fairlead.lab.layout import Layout
+from fairlead.lab.patience import patient
 from fairlead.lab.processes import Command, run
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = patient(30.0)
 LOOK_SECONDS = 0.02
 _ALARM = -14  # how a client of these databases dies when its --timeout has passed
 
@@ -87,7 +88,7 @@ def wait_until(client: Command, seconds: float, *words: str) -> None:
 def wait(client: Command, seconds: float, condition: str, words: Sequence[str]) -> None:
     """Run a command of a client that returns when the condition holds."""
     try:
-        run(_with(client, seconds, words), timeout=seconds + 10)
+        run(_with(client, seconds, words), timeout=seconds + patient(10))
     except CommandFailed as error:
         if error.code == _ALARM:
             raise ConditionTimedOut(condition, seconds) from error

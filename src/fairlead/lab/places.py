@@ -12,7 +12,7 @@ from fairlead.lab import load, records
 from fairlead.lab.clients import Traffic, TrafficResult
 from fairlead.lab.held import Held, holding
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import RUN_SECONDS, Command, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Places(ABC):
     def command(self, place: str, argv: Sequence[str]) -> Command:
         """What runs a program in a node or workload."""
 
-    def exec(self, place: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> str:
+    def exec(self, place: str, argv: Sequence[str], *, stdin: str = "", timeout: float = RUN_SECONDS) -> str:
         """Run a program to its end in a node or workload and give what it prints."""
         return run(self.command(place, argv), stdin=stdin, timeout=timeout)
 

@@ -18,12 +18,14 @@ from pathlib import Path
 from time import monotonic
 
 from fairlead.lab.errors import CommandFailed, CommandTimedOut
+from fairlead.lab.patience import patient
 
 MARK = "FAIRLEAD_LAB_DIR"
 PROGRAM = "fairlead.cli"
 """A module."""
-GRACE_SECONDS = 2.0
-KILL_SECONDS = 10.0
+RUN_SECONDS = patient(60.0)
+GRACE_SECONDS = patient(2.0)
+KILL_SECONDS = patient(10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Command:
         return {**os.environ, **self.environment}
 
 
-def run(command: Command, *, stdin: str = "", timeout: float = 60) -> str:
+def run(command: Command, *, stdin: str = "", timeout: float = RUN_SECONDS) -> str:
     """Run a program to its end and give its standard output; anything but exit code 0 raises."""
     try:
         done = subprocess.run(

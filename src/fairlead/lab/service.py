@@ -18,12 +18,13 @@ from time import monotonic, sleep
 from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
+from fairlead.lab.patience import patient
 from fairlead.lab.processes import MARK
 from fairlead.lab.records import Dataplane
 
 NOTHING: Mapping[str, str] = {}
 DEFAULT_LISTEN = "127.0.0.1:9876"
-START_SECONDS = 60.0
+START_SECONDS = patient(60.0)
 LOOK_SECONDS = 0.05
 NATIVE = {
     "FAIRLEAD_PROVIDERS_NAMES": "native=native",

@@ -8,9 +8,10 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 
-from fairlead.lab import namespaces, processes
+from fairlead.lab import namespaces, processes, taps
 from fairlead.lab.chassis import VSCTL_PATIENCE, execute
 from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.layout import INTEGRATION_BRIDGE, Chassis, Layout, is_node_name, workload_device
@@ -22,6 +23,13 @@ ANSWER = "answer"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class Link(StrEnum):
+    """How a workload is plugged in: as a container, or as a virtual machine."""
+
+    VETH = "veth"
+    TAP = "tap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,7 @@ class Workload:
     gateways: tuple[str, ...] = ()
     mtu: int = GENEVE_MTU
     serve: tuple[int, ...] = ()
+    link: Link = Link.VETH
 
     def __post_init__(self) -> None:
         """A record that exists can be plugged in: what is wrong with it is said here, before anything is made."""
@@ -78,7 +87,10 @@ def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
     device = workload_device(workload.name)
     near = namespaces.LinkEnd(namespace=layout.namespace(node.name), device=device)
     far = namespaces.LinkEnd(namespace=namespace, device=DEVICE, address=workload.mac)
-    namespaces.link(near, far, workload.mtu)
+    if workload.link is Link.TAP:
+        taps.connect(layout, workload.name, near, far, workload.mtu)
+    else:
+        namespaces.link(near, far, workload.mtu)
     namespaces.configure(namespace, _addressing(workload))
     _add_port(layout, node, workload)
     start_answer(layout, workload.name, workload.serve)
@@ -103,6 +115,7 @@ def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:
     device = workload_device(workload.name)
     removed = ("--if-exists", "del-port", INTEGRATION_BRIDGE, device)
     execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", *removed)
+    taps.disconnect(layout, workload.name)
     namespaces.remove_device(layout.namespace(node.name), device)
     remove(layout, workload.name)
 

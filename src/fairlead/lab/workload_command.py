@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from dataclasses import replace
 from typing import assert_never
 
 import msgspec
@@ -11,7 +12,7 @@ from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.lab import Lab
 from fairlead.lab.native import Machine, NativeLab
 from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.workload import GENEVE_MTU, Workload
+from fairlead.lab.workload import GENEVE_MTU, Link, Workload
 
 EXAMPLES = """A port of Fairlead's network API is named by name or id; what it says need not be said again.
 A port that only OVN knows is said in full.
@@ -43,6 +44,13 @@ def _add_workload_add(actions: "parsing.Subparsers") -> None:
     add.add_argument("--number", type=int, metavar="N", help="of plain hosts: those addresses that end in N")
     add.add_argument("--answer", metavar="PORT", type=int, action="append", default=[], help="answer on TCP and UDP")
     add.add_argument(
+        "--link",
+        type=Link,
+        choices=list(Link),
+        default=Link.VETH,
+        help="with OVN: plugged in as a container, or by a tap device as a virtual machine (%(default)s)",
+    )
+    add.add_argument(
         "--url",
         default=os.environ.get("FAIRLEAD_URL", f"http://{service.DEFAULT_LISTEN}"),
         help="Fairlead's server, to ask about the port (environment FAIRLEAD_URL; %(default)s)",
@@ -70,7 +78,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     if arguments.port is None:
         raise InvalidWorkload(f"workload {placement.name!r}: which port? --port is missing")
     if arguments.mac is None:
-        return workload_of_port(arguments.url, arguments.port, placement)
+        return replace(workload_of_port(arguments.url, arguments.port, placement), link=arguments.link)
     return Workload(
         name=placement.name,
         chassis=placement.chassis,
@@ -80,6 +88,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
         gateways=tuple(arguments.gateway),
         mtu=arguments.mtu,
         serve=placement.serve,
+        link=arguments.link,
     )
 
 
