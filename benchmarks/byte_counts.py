@@ -94,7 +94,7 @@ def prepare(stack: ExitStack, lab: Lab, version: int) -> tuple[Site, str]:
 
 def listener(protocol: str, port: int, member: str) -> dict[str, object]:
     members = [{"address": member, "protocol_port": port}]
-    pool = {"protocol": protocol.upper(), "lb_algorithm": "SOURCE_IP_PORT", "members": members}
+    pool = {"protocol": protocol.upper(), "lb_algorithm": "ROUND_ROBIN", "members": members}
     return {"protocol": protocol.upper(), "protocol_port": port, "default_pool": {"name": f"{protocol}{port}", **pool}}
 
 

@@ -213,7 +213,7 @@ def make_vip(site: Site, version: int) -> str:
 
 
 def listener(port: int, member: str, ports: Sequence[int]) -> dict[str, object]:
-    pool = {"name": f"pool-{port}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
+    pool = {"name": f"pool-{port}", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}
     members = [{"address": member, "protocol_port": each} for each in ports]
     return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": members}}
 

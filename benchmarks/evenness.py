@@ -149,7 +149,7 @@ def vip(site: Site, case: Case) -> Iterator[tuple[str, Counts]]:
     address = site.address("members", case.version)
     members = [{"address": address, "protocol_port": port, "weight": weight} for port, weight in case.weights.items()]
     protocol = case.protocol.upper()
-    pool = {"name": "pool", "protocol": protocol, "lb_algorithm": "SOURCE_IP_PORT", "members": members}
+    pool = {"name": "pool", "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": members}
     made = site.cloud.load_balancer.create_load_balancer(
         name="evenness",
         vip_subnet_id=site.subnet(f"net-v{case.version}").id,

@@ -199,7 +199,7 @@ def make_vip(site: Site, version: int, members: Sequence[str], locality: str) ->
 
 def listener(site: Site, version: int, port: int, members: Sequence[str], locality: str) -> dict[str, Any]:
     bodies = [{"address": site.address(name, version), "protocol_port": port} for name in members]
-    pool = {"name": f"pool{port}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "locality": locality}
+    pool = {"name": f"pool{port}", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "locality": locality}
     return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": bodies}}
 
 

@@ -79,7 +79,7 @@ def udp(addresses: list[str]) -> dict[str, object]:
 
 
 def listener(protocol: str, port: int, members: list[dict[str, object]]) -> dict[str, object]:
-    pool = {"name": f"pool-{port}", "protocol": protocol, "lb_algorithm": "SOURCE_IP_PORT", "members": members}
+    pool = {"name": f"pool-{port}", "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": members}
     return {"protocol": protocol, "protocol_port": port, "default_pool": pool}
 
 

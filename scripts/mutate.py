@@ -592,8 +592,14 @@ MUTANTS = (
     Mutant(
         "options share a row",
         "compilers/ovn/balancers.py",
-        "where = (transport, _selection_fields(snapshot.abilities, pool, vip.address.version))",
+        "where = (transport, selection_fields(snapshot.abilities, pool, vip.address.version))",
         "where = (transport, ())",
+    ),
+    Mutant(
+        "SOURCE_IP_PORT is left to the datapath's own hash",
+        "compilers/ovn/selection.py",
+        "return pool.goes_by_source or pool.algorithm is lb.Algorithm.SOURCE_IP_PORT",
+        "return pool.goes_by_source",
     ),
     Mutant(
         "every router answers for a VIP outside",

@@ -580,7 +580,7 @@ def _pool(identity: str, old: LoadBalancer | None, size: int, protocol: str, wor
     pool = Pool(
         id=f"{identity}-pool",
         protocol=pool_protocol(protocol.upper(), words),
-        algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.SOURCE_IP_PORT),
+        algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.ROUND_ROBIN),
         persistence=persistence,
         health_monitor=next((_monitor(identity, word[8:]) for word in words if word.startswith("monitor=")), None),
         admin_state_up="pool-off" not in words,

@@ -46,7 +46,7 @@ def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(s
     random = Random(seed)
     weights = {name: random.choice([1, 2, 3]) for name in MEMBERS[:3]}
     with (
-        site.balancer("slots-v4", list(weights), weights=weights) as balancer,
+        site.balancer("slots-v4", list(weights), weights=weights, lb_algorithm="SOURCE_IP_PORT") as balancer,
         holding(site.lab, "watcher1", balancer.vip, 80) as near,
         holding(site.lab, "watcher2", balancer.vip, 80) as far,
     ):
@@ -106,7 +106,8 @@ def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
 @contextmanager
 def two_families(site: Site) -> Iterator[Balancer]:
     monitor = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-    with site.balancer("slots-v4", MEMBERS, additional_vips=[{"subnet_id": site.subnet("slots-v6").id}]) as balancer:
+    more = {"additional_vips": [{"subnet_id": site.subnet("slots-v6").id}], "lb_algorithm": "SOURCE_IP_PORT"}
+    with site.balancer("slots-v4", MEMBERS, **more) as balancer:
         members = [
             {"name": f"{name}{kind}", "address": site.address(name, version), "protocol_port": PORT}
             for version, kind in ((4, ""), (6, "/6"))

@@ -264,7 +264,7 @@ def _pool(listener: Listener, ports: Iterable[Port]) -> Pool:
         project_id=project_id,
         created_at=created_at,
         protocol=PoolProtocol.TCP,
-        algorithm=Algorithm.SOURCE_IP_PORT,
+        algorithm=Algorithm.ROUND_ROBIN,
         locality=Locality.CHASSIS,
         members=tuple(replace(member, ordinal=number) for number, member in enumerate(members)),
         next_ordinal=len(members),

@@ -167,7 +167,7 @@ class Site:
                     "default_pool": {
                         "name": "pool",
                         "protocol": protocol,
-                        "lb_algorithm": "SOURCE_IP_PORT",
+                        "lb_algorithm": "ROUND_ROBIN",
                         "members": bodies,
                         **pool,
                     },

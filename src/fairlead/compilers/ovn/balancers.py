@@ -26,12 +26,12 @@ from fairlead.compilers.ovn.monitors import monitor_rows
 from fairlead.compilers.ovn.parting import Endpoints, parting_rows
 from fairlead.compilers.ovn.proxies import refuse_proxies
 from fairlead.compilers.ovn.router import router_port_name
+from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
 from fairlead.compilers.ovn.uplink import ANSWERING, answering_rows
 from fairlead.compilers.ovn.vip_networks import vip_router_name
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
-    SOURCE_IPV6,
     Displaced,
     GroupMember,
     LoadBalancer,
@@ -208,7 +208,7 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
         for vip, addresses in place.addresses:
-            where = (transport, _selection_fields(snapshot.abilities, pool, vip.address.version))
+            where = (transport, selection_fields(snapshot.abilities, pool, vip.address.version))
             found = dict(zip(expand(listener.ports), tables.backends(listener, pool, vip.address.version), strict=True))
             serving[transport].update(*found.values())
             nobody = _reset_at(snapshot, balancer, place, pool, vip.address.version)
@@ -278,24 +278,6 @@ def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, table
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
     """Return the floating IPs of a VIP, each needed as a VIP too, because OVN translates once per router."""
     return [floating_ip.address for floating_ip in floating_ips_of(snapshot, vip)]
-
-
-def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
-    """Return the selection fields; none means the whole 5-tuple (`dp_hash`).
-
-    ROUND_ROBIN is treated as a request for an even spread: a switch keeps no turn, and spreads by hash. Persistence is
-    SOURCE_IP, also by hash, because OVN's own affinity (`affinity_timeout`) drops the first packet of every client to
-    learn it, and retransmissions in user space are lost too. A hash never expires, so any persistence timeout is
-    satisfied.
-
-    OVN passes `ip_src` on as the IPv4 field. Without an IPv6 field the source MAC is used: the load balancer is applied
-    on the client's own switch, where the MAC is the client's.
-    """
-    if pool is None or not pool.goes_by_source:
-        return ()
-    if version == 4:
-        return ("ip_src",)
-    return (SOURCE_IPV6,) if SOURCE_IPV6 in abilities else ("eth_src",)
 
 
 def _switched_pools(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[lb.Pool]:

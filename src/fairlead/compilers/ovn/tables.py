@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
+from fairlead.compilers.ovn.selection import goes_by_fields
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.health import HealthKey
 from fairlead.model.nearby import Tiers
 from fairlead.model.pool_slots import slots_near, slots_of
 from fairlead.model.port_ranges import count, expand, targets
-from fairlead.model.shares import shortest_table
+from fairlead.model.shares import LARGEST, shortest_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Tables:
             return ()
         places = {member.ordinal: str(member.address) for member in pool.members}
         gone = frozenset(member.id for member in pool.members if member.id in self.out)
-        return tuple(map(places.__getitem__, self._table(pool, version, gone)[1]))
+        return tuple(map(places.__getitem__, shortest_table(self._table(pool, version, gone)[0])))
 
     def _map(self, listener: lb.Listener, pool: lb.Pool, version: int) -> "Iterator[_Choice]":
         """Yield the choice for each port: a member may be down at one of its ports and up at others."""
@@ -115,10 +116,13 @@ _NOBODY = _Choice(places={}, gone=frozenset(), slots=(), backends=())
 
 
 def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the slots as buckets of an Open vSwitch group: the shortest table with the same choices.
+    """The slots as buckets of an Open vSwitch group.
 
-    A group without selection fields (`dp_hash`) selects by the low bits of the hash, so a periodic table equals its
-    first period. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups of
-    ovs-actions(7)), so the number of buckets has to stay the same, or clients would move.
+    A group without selection fields (`dp_hash`) picks by the low bits of the hash, so a table that repeats itself is
+    the same as its first part, and the shortest one leads every client to the same member. With selection fields a
+    bucket wins by its number (rendezvous hashing, in `hash` groups of ovs-actions(7)): the number of buckets must stay
+    as it is, or clients would move, so the table is repeated up to its full size.
     """
-    return slots if pool.goes_by_source and len(set(slots)) > 1 else shortest_table(slots)
+    if not goes_by_fields(pool):
+        return shortest_table(slots)
+    return slots * (LARGEST // len(slots)) if len(set(slots)) > 1 else shortest_table(slots)
