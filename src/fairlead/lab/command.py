@@ -30,6 +30,8 @@ from fairlead.lab.native.lab import HOSTS
 from fairlead.lab.native.status import NativeStatus
 from fairlead.lab.records import Dataplane
 from fairlead.lab.status import LabStatus
+from fairlead.lab.vm import kernels as vm_kernels
+from fairlead.lab.vm.up import up as up_in_vm
 
 EXAMPLES = {
     "lab": """examples:
@@ -49,6 +51,8 @@ EXAMPLES = {
   debootstrap --variant=minbase --include=ovn-central,ovn-host,openvswitch-switch trixie /var/tmp/trixie
   fairlead lab up --root /var/tmp/trixie        (with the OVN and Open vSwitch of Debian 13)
   fairlead lab up --dataplane native --chassis 3        (three plain Linux hosts behind two routers, and no OVN)
+  fairlead lab up --vm        (in a virtual machine whose kernel has Open vSwitch; then a shell in it)
+  fairlead lab up --vm bookworm -- fairlead lab status        (on the kernel of Debian 12; one command, no shell)
 With OVN, external networks are flat on the physical network `physnet`. A host outside, the place `outside`, is there as
 203.0.113.1 and 2001:db8::1:
   openstack network create public --external --provider-network-type flat --provider-physical-network physnet
@@ -120,6 +124,16 @@ def _add_up(commands: "parsing.Subparsers") -> None:
         metavar="DIR",
         help=f"OVN and Open vSwitch of another system's tree (environment {programs.ROOT_VARIABLE}; this machine's)",
     )
+    parser.add_argument(
+        "--vm",
+        nargs="?",
+        const=vm_kernels.DEFAULT,
+        choices=vm_kernels.NAMES,
+        metavar="KERNEL",
+        help="in a virtual machine with this machine's files, on the datapath of a distribution's kernel: "
+        f"{', '.join(vm_kernels.NAMES)} ({vm_kernels.DEFAULT}); needs QEMU and busybox; no root where KVM works",
+    )
+    parser.add_argument("argv", metavar="-- CMD", nargs="*", help="with --vm: the command to run instead of a shell")
 
 
 def _zones(text: str) -> tuple[tuple[str, ...], ...]:
@@ -130,11 +144,29 @@ def _zones(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _up(arguments: argparse.Namespace) -> None:
+    if arguments.vm is not None:
+        up_in_vm(arguments.vm, arguments.name, _up_words(arguments), arguments.argv, parsing.progress)
+        return
+    if arguments.argv:
+        raise LabError(f"a command needs --vm: {' '.join(arguments.argv)}")
     found = records.find_dataplane(Layout(name=arguments.name))
     if (arguments.dataplane or found) is Dataplane.NATIVE:
         _up_native(arguments)
     else:
         _up_ovn(arguments)
+
+
+def _up_words(arguments: argparse.Namespace) -> list[str]:
+    """The options that the lab in the virtual machine gets."""
+    zones = ",".join(":".join(each) for each in arguments.zones)
+    given = {
+        "--dataplane": arguments.dataplane,
+        "--chassis": arguments.chassis,
+        "--zones": zones,
+        "--serve": arguments.serve,
+        "--root": arguments.root,
+    }
+    return [f"{option}={value}" for option, value in given.items() if value]
 
 
 def _up_ovn(arguments: argparse.Namespace) -> None:

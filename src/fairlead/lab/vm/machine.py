@@ -1,0 +1,170 @@
+"""A machine of QEMU that runs one command on another kernel and then ends.
+
+KVM is tried by booting with it: a device /dev/kvm that is there may still not work, inside a virtual machine for
+example. Where it does not, the processor is emulated, ten times slower.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+from fairlead.lab.errors import LabError, MissingTools
+from fairlead.lab.vm import initramfs
+from fairlead.lab.vm.initramfs import JOB, JOB_SHARE, MODULE_SHARE, PROBE, ROOT_SHARE, RUNS
+from fairlead.lab.vm.kernels import KernelTree
+
+QEMU = "qemu-system-x86_64"
+PROBE_TIMEOUT = 60.0  # seconds; with KVM the guest is up and down again in two
+LOADED = (
+    *("openvswitch", "geneve", "vport_geneve", "veth", "bridge", "8021q", "vrf", "tun", "ipip", "ip6_tunnel"),
+    *("nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nf_tables", "nft_ct", "nft_nat", "nft_hash", "sctp"),
+)
+"""Modules that programs of the lab take for granted; those that a kernel lacks or has built in are passed over."""
+SCRIPT = """\
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+hostname fairlead-vm
+ip link set lo up
+for module in {modules}; do modprobe -q $module; done
+sysctl -qw kernel.panic=-1 vm.overcommit_memory=1
+cd {folder}
+{command} </dev/hvc0 >/dev/hvc0 2>&1
+echo $? >{job}/code
+sync
+echo o >/proc/sysrq-trigger
+while :; do sleep 1; done
+"""
+
+
+class Accelerator(StrEnum):
+    KVM = "kvm"
+    TCG = "tcg"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the guest is made of."""
+
+    tree: KernelTree
+    accelerator: Accelerator
+    processors: int = 2
+    memory_mib: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A command of the guest, and where it runs."""
+
+    argv: Sequence[str]
+    folder: Path
+    """Where it runs; the path is the same on both sides."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shared: Path | None = None
+    """A folder of this machine that the guest may write to, at `initramfs.JOB`; None is one that goes with the job."""
+    terminal: bool = False
+    """Whether the command has a terminal of its own, by which a person talks to it."""
+
+
+def choose_accelerator(tree: KernelTree) -> Accelerator:
+    """Boot with KVM, and take it if the guest runs."""
+    _require_qemu()
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return Accelerator.TCG
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "initramfs"
+        initramfs.write(tree, image)
+        machine = Machine(tree=tree, accelerator=Accelerator.KVM, processors=1, memory_mib=512)
+        argv = [*_hardware(machine, image, PROBE), "-serial", "stdio"]
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Accelerator.TCG
+    return Accelerator.KVM if done.returncode == 0 and RUNS.encode() in done.stdout else Accelerator.TCG
+
+
+def run_job(machine: Machine, job: Job, output: IO[bytes] | None = None) -> int:
+    """Boot, run the command with its input and output on ours (or its output in a file), and give its exit code.
+
+    Raises LabError if the guest ended without one; its kernel's messages are in the error.
+    """
+    _require_qemu()
+    with _shared(job) as folder, tempfile.TemporaryDirectory() as own:
+        image, console = Path(own) / "initramfs", folder / "console"
+        initramfs.write(machine.tree, image)
+        (folder / "code").unlink(missing_ok=True)
+        (folder / "init").write_text(_script(job))
+        done = subprocess.run(
+            [*_hardware(machine, image), *_devices(machine, folder, console)],
+            stdin=None if job.terminal else subprocess.DEVNULL,
+            stdout=output,
+            check=False,
+        )
+        code = _read(folder / "code").strip()
+        if done.returncode != 0 or not code.isdigit():
+            said = "\n".join(_read(console).splitlines()[-20:])
+            raise LabError(f"the guest ended without an exit code (QEMU: {done.returncode}); its console:\n{said}")
+        return int(code)
+
+
+def _require_qemu() -> None:
+    if shutil.which(QEMU) is None:
+        raise MissingTools([QEMU], ["qemu-system-x86"])
+
+
+@contextmanager
+def _shared(job: Job) -> Iterator[Path]:
+    if job.shared is not None:
+        job.shared.mkdir(parents=True, exist_ok=True)
+        yield job.shared
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _script(job: Job) -> str:
+    words = [f"{name}={value}" for name, value in job.environment.items()]
+    argv = shlex.join(["env", *words, *job.argv])
+    command = f"setsid -c {argv}" if job.terminal else argv
+    return SCRIPT.format(modules=" ".join(LOADED), folder=shlex.quote(str(job.folder)), command=command, job=JOB)
+
+
+def _hardware(machine: Machine, image: Path, *words: str) -> list[str]:
+    """Processors, memory and kernel. `words` go to the kernel's command line."""
+    said = ("console=ttyS0", "quiet", "panic=-1", "random.trust_cpu=on", "mitigations=off", *words)
+    model = "host" if machine.accelerator is Accelerator.KVM else "max"
+    return [
+        *(QEMU, "-accel", machine.accelerator.value, "-cpu", model, "-smp", str(machine.processors)),
+        *("-m", f"{machine.memory_mib}M", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-kernel", str(machine.tree.image), "-initrd", str(image), "-append", " ".join(said)),
+    ]
+
+
+def _devices(machine: Machine, folder: Path, console: Path) -> list[str]:
+    """This machine's files, the kernel's messages in a file, and the command's input and output on ours."""
+    shares = {
+        ROOT_SHARE: ("/", ",readonly=on"),
+        MODULE_SHARE: (str(machine.tree.modules), ",readonly=on"),
+        JOB_SHARE: (str(folder), ""),
+    }
+    words = []
+    for tag, (path, how) in shares.items():
+        words += ["-virtfs", f"local,path={path},mount_tag={tag},security_model=none,multidevs=remap{how}"]
+    return [
+        *words,
+        *("-chardev", f"file,id=messages,path={console}", "-serial", "chardev:messages"),
+        *("-chardev", "stdio,id=terminal,signal=off", "-device", "virtio-serial-pci"),
+        *("-device", "virtconsole,chardev=terminal", "-device", "virtio-rng-pci"),
+    ]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

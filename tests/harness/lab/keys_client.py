@@ -1,0 +1,128 @@
+"""A client in a workload that lives as long as its test: which member answers each source port, and held connections.
+
+Each line of standard input is a JSON list whose first item is a command; each answer is a line of JSON.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from subprocess import PIPE, Popen
+from typing import Any
+
+from fairlead.lab import Lab
+from fairlead.lab.clients import Protocol, Traffic, open_socket, send
+
+PATIENCE = 60.0  # seconds for one exchange: an emulated machine is slow, and what is lost stays so
+HELD_PATIENCE = 10.0  # seconds until a held connection counts as broken
+CONCURRENCY = 4
+
+
+class KeysClient:
+    """The other end of the program's pipes."""
+
+    def __init__(self, process: "Popen[str]") -> None:
+        self._process = process
+
+    def keys(self, to: str, protocol: Protocol, first: int, count: int, port: int = 80) -> dict[int, str]:
+        """The member that answers each source port. Raises AssertionError if one is not answered."""
+        answers, errors = self._call("keys", to, port, protocol.value, first, count)
+        assert not errors, f"{to} {protocol}: {errors}"
+        return {int(source): name for source, name in answers.items()}
+
+    def hold(self, to: str, first: int, count: int, port: int = 80) -> None:
+        """Open connections beside those that are open."""
+        opened = self._call("hold", to, port, first, count)
+        assert opened == count
+
+    def attempt(self, to: str, first: int, count: int, port: int = 80) -> None:
+        """Send the first packets of connections, and wait for no answer."""
+        assert self._call("attempt", to, port, first, count) == count
+
+    def release(self) -> int:
+        """Send once on all that are held, close them, and count those that were broken."""
+        return int(self._call("release"))
+
+    def _call(self, *words: object) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps(words), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+
+@contextmanager
+def keys_client(lab: Lab, place: str) -> Iterator[KeysClient]:
+    command = lab.command(place, [sys.executable, __file__])
+    with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
+        try:
+            yield KeysClient(process)
+        finally:
+            process.kill()
+
+
+# In the workload
+
+
+def main() -> None:
+    held = list[socket.socket]()
+    for line in sys.stdin:
+        match json.loads(line):
+            case ["keys", to, port, protocol, first, count]:
+                answer: object = ask(to, port, Protocol(protocol), first, count)
+            case ["hold", to, port, first, count]:
+                held += [connect(to, port, first + number) for number in range(count)]
+                answer = len(held)
+            case ["attempt", to, port, first, count]:
+                held += [begin(to, port, first + number) for number in range(count)]
+                answer = len(held)
+            case ["release"]:
+                answer = sum(not lives(client) for client in held)
+                held = []
+            case other:
+                raise ValueError(other)
+        print(json.dumps(answer), flush=True)
+
+
+def ask(to: str, port: int, protocol: Protocol, first: int, count: int) -> tuple[Mapping[int, str], Mapping[str, int]]:
+    result = send(
+        Traffic(
+            to=to,
+            port=port,
+            protocol=protocol,
+            count=count,
+            source_port_from=first,
+            concurrency=CONCURRENCY,
+            timeout=PATIENCE,
+        )
+    )
+    return result.keys, result.errors
+
+
+def connect(to: str, port: int, source: int) -> socket.socket:
+    client = open_socket(Traffic(to=to, port=port), source)
+    client.settimeout(PATIENCE)
+    client.connect((to, port))
+    client.sendall(b"?\n")
+    client.recv(100)
+    return client
+
+
+def begin(to: str, port: int, source: int) -> socket.socket:
+    client = open_socket(Traffic(to=to, port=port), source)
+    client.connect_ex((to, port))
+    return client
+
+
+def lives(client: socket.socket) -> bool:
+    """Whether it is answered once more; it is closed afterwards."""
+    with client, suppress(OSError):
+        client.getpeername()
+        client.settimeout(HELD_PATIENCE)
+        client.sendall(b"?\n")
+        return bool(client.recv(100))
+    return False
+
+
+if __name__ == "__main__":
+    main()
