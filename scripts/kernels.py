@@ -68,7 +68,7 @@ def passes(name: str, words: Sequence[str]) -> bool:
 
 def run_here(folder: Path, words: Sequence[str]) -> int:
     with (folder / "pytest.log").open("wb") as log:
-        command = [*PYTEST, *report(folder), *(words or ["tests"])]
+        command = [*PYTEST, *report(folder), *(words or marked())]
         return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False).returncode
 
 
@@ -81,13 +81,19 @@ def run_on(name: str, folder: Path, words: Sequence[str]) -> int:
     if accelerator is Accelerator.TCG:
         environment[VARIABLE] = str(EMULATED_PATIENCE)
     job = Job(
-        argv=[*PYTEST, *report(Path(JOB)), *(words or ["tests/lab"])],
+        argv=[*PYTEST, *report(Path(JOB)), *(words or marked())],
         folder=ROOT,
         environment=environment,
         shared=folder,
     )
     with (folder / "pytest.log").open("wb") as log:
         return run_job(Machine(tree=tree, accelerator=accelerator), job, log)
+
+
+def marked() -> list[str]:
+    """The modules with such tests: to import all others takes an emulated machine minutes."""
+    modules = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(module.relative_to(ROOT)) for module in modules if "pytest.mark.kernel" in module.read_text()]
 
 
 def report(folder: Path) -> list[str]:

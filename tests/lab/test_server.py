@@ -231,9 +231,7 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
     with serving(own_lab, tmp_path) as first, serving(own_lab, tmp_path) as second:
         balancer = build(first, "shared")
         listener = first.make(LISTENERS, "listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)
-        pool = first.make(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="SOURCE_IP_PORT")[
-            "id"
-        ]
+        pool = first.make(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="ROUND_ROBIN")["id"]
         wait_equal(lambda: second.client.get(f"{POOLS}/{pool}").status_code, 200)
         writers = [
             Writer(number=number, server=(first, second)[number % 2], pool=pool, balancer=balancer)

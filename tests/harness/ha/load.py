@@ -278,7 +278,7 @@ LISTENER = {
     "default_pool": {
         "name": "pool",
         "protocol": "TCP",
-        "lb_algorithm": "SOURCE_IP_PORT",
+        "lb_algorithm": "ROUND_ROBIN",
         "members": [{"address": "10.255.0.1", "protocol_port": 8080}],
     },
 }
