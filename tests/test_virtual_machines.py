@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.lab import command
 from fairlead.lab.errors import LabError
 from fairlead.lab.vm import initramfs, kernels, up
 from fairlead.lab.vm.kernels import KERNELS, KernelTree
@@ -95,3 +96,17 @@ def test_a_command_in_the_machine_runs_only_if_the_lab_is_up():
 def test_only_an_emulated_machine_has_more_patience():
     assert "FAIRLEAD_LAB_PATIENCE" in up.environment("lab", Accelerator.TCG)
     assert "FAIRLEAD_LAB_PATIENCE" not in up.environment("lab", Accelerator.KVM)
+
+
+def test_a_command_without_a_virtual_machine_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert command.main(["up", "--", "echo", "hello"]) == 1
+    assert capsys.readouterr().err == "error: a command needs --vm: echo hello\n"
+
+
+def test_the_lab_in_the_virtual_machine_gets_the_other_options(monkeypatch: pytest.MonkeyPatch):
+    seen = []
+    monkeypatch.setattr(command, "up_in_vm", lambda *words: seen.append(words[:-1]))
+    assert command.main(["up", "--vm", "noble", "--name", "x", "--zones", "a,b:c", "--serve", "--", "make", "-k"]) == 0
+    options = ["--zones=a,b:c", "--serve=127.0.0.1:9876"]
+    assert command.main(["up", "--vm"]) == 0
+    assert seen == [("noble", "x", options, ["make", "-k"]), ("trixie", "lab", [], [])]
