@@ -11,6 +11,7 @@ hour instead of minutes.
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,8 +30,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".kernels"
 HERE = "here"
 COMPILED = ("src", "tests", ".venv/lib")
-PYTEST = (".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-m", "kernel", "-rP")
-COUNTS = re.compile(r"^counts\t(.*)$", re.MULTILINE)
+PYTEST = (".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-m", "kernel", "-vv", "-s", "--color=no")
+COUNTS = re.compile(r"\bcounts\t(.*)$", re.MULTILINE)
+SNAPSHOT = "for part in src tests; do cp -a $part $part.copy && rm -rf $part && mv $part.copy $part; done; exec "
+"""What the guest does first: it keeps its own copy of what may be edited here while it runs."""
 
 
 def main() -> int:
@@ -80,8 +83,9 @@ def run_on(name: str, folder: Path, words: Sequence[str]) -> int:
     environment = {"CI": "yes", "PYTHONUNBUFFERED": "1"}
     if accelerator is Accelerator.TCG:
         environment[VARIABLE] = str(EMULATED_PATIENCE)
+    argv = [*PYTEST, *report(Path(JOB)), *(words or marked())]
     job = Job(
-        argv=[*PYTEST, *report(Path(JOB)), *(words or marked())],
+        argv=["sh", "-c", SNAPSHOT + shlex.join(argv)],
         folder=ROOT,
         environment=environment,
         shared=folder,
@@ -97,7 +101,7 @@ def marked() -> list[str]:
 
 
 def report(folder: Path) -> list[str]:
-    return [f"--junitxml={folder / 'junit.xml'}", "-o", "junit_logging=system-out"]
+    return [f"--junitxml={folder / 'junit.xml'}"]
 
 
 def compile_all() -> None:
@@ -119,11 +123,9 @@ def summary(folder: Path) -> str:
 
 def counts(folder: Path) -> dict[str, str]:
     """What was counted, by what it is."""
-    report_file = folder / "junit.xml"
-    if not report_file.exists():
-        return {}
-    texts = (each.text or "" for each in ElementTree.parse(report_file).getroot().iter("system-out"))
-    lines = (line.split("\t") for text in texts for line in COUNTS.findall(text))
+    log = folder / "pytest.log"
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = (line.strip().split("\t") for line in COUNTS.findall(text))
     return {" ".join(words): value for *words, value in lines}
 
 
