@@ -18,6 +18,9 @@ PATIENCE = 60.0  # seconds for one exchange: an emulated machine is slow, and wh
 HELD_PATIENCE = 10.0  # seconds until a held connection counts as broken
 CONCURRENCY = 4
 
+Kind = tuple[str, int]
+"""What a test calls the connections that it holds at the same time."""
+
 
 class KeysClient:
     """The other end of the program's pipes."""
@@ -31,18 +34,17 @@ class KeysClient:
         assert not errors, f"{to} {protocol}: {errors}"
         return {int(source): name for source, name in answers.items()}
 
-    def hold(self, to: str, first: int, count: int, port: int = 80) -> None:
-        """Open connections beside those that are open."""
-        opened = self._call("hold", to, port, first, count)
-        assert opened == count
+    def hold(self, kind: Kind, to: str, first: int, count: int, port: int = 80) -> None:
+        """Open connections of a kind, beside those that are open."""
+        assert self._call("hold", str(kind), to, port, first, count) == count
 
-    def attempt(self, to: str, first: int, count: int, port: int = 80) -> None:
+    def attempt(self, kind: Kind, to: str, first: int, count: int, port: int = 80) -> None:
         """Send the first packets of connections, and wait for no answer."""
-        assert self._call("attempt", to, port, first, count) == count
+        assert self._call("attempt", str(kind), to, port, first, count) == count
 
-    def release(self) -> int:
-        """Send once on all that are held, close them, and count those that were broken."""
-        return int(self._call("release"))
+    def release(self, kind: Kind) -> int:
+        """Send once on all of a kind that are held, close them, and count those that were broken."""
+        return int(self._call("release", str(kind)))
 
     def _call(self, *words: object) -> Any:
         assert self._process.stdin
@@ -65,20 +67,19 @@ def keys_client(lab: Lab, place: str) -> Iterator[KeysClient]:
 
 
 def main() -> None:
-    held = list[socket.socket]()
+    held: dict[str, list[socket.socket]] = {}
     for line in sys.stdin:
         match json.loads(line):
             case ["keys", to, port, protocol, first, count]:
                 answer: object = ask(to, port, Protocol(protocol), first, count)
-            case ["hold", to, port, first, count]:
-                held += [connect(to, port, first + number) for number in range(count)]
-                answer = len(held)
-            case ["attempt", to, port, first, count]:
-                held += [begin(to, port, first + number) for number in range(count)]
-                answer = len(held)
-            case ["release"]:
-                answer = sum(not lives(client) for client in held)
-                held = []
+            case ["hold", kind, to, port, first, count]:
+                held[kind] = [connect(to, port, first + number) for number in range(count)]
+                answer = len(held[kind])
+            case ["attempt", kind, to, port, first, count]:
+                held[kind] = [begin(to, port, first + number) for number in range(count)]
+                answer = len(held[kind])
+            case ["release", kind]:
+                answer = sum(not lives(client) for client in held.pop(kind))
             case other:
                 raise ValueError(other)
         print(json.dumps(answer), flush=True)
