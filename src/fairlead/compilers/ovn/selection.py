@@ -1,10 +1,10 @@
 """Which fields of a packet the choice of a member depends on, by the algorithm of the pool (ADR 90).
 
 Without selection fields a group of Open vSwitch chooses by `dp_hash`, and one flow of the datapath serves all
-connections of a bucket. In the kernel that hash is random for each TCP connection of a socket of the same kernel, and
-has a seed of its own on each host and boot: it spreads evenly, and promises nothing else. With selection fields
-ovs-vswitchd computes the hash, the same on every node, for the price of one upcall and one flow of the datapath for
-each connection.
+connections of a bucket. In the kernel that hash is random for each socket of the same kernel, depends on the random
+flow label of an IPv6 packet, and has a seed of its own on each host and boot: it spreads evenly, and promises nothing
+else. With selection fields ovs-vswitchd computes the hash, the same on every node, for the price of one upcall and one
+flow of the datapath for each connection.
 """
 
 from fairlead.dataplane.ovn import SOURCE_IPV6
