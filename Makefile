@@ -22,8 +22,8 @@ TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo demo-octavia demo-native down check format-check types pure newest test unit end-to-end test-all \
-	parts flaky test-long test-random test-package test-octavia test-ovn test-kernels test-neutron cases mutants mutants-changed fuzz siege \
-	tempest wheel bench scale lab clean format killed killed-nodes ha
+	parts flaky test-long test-random test-package test-octavia test-ovn test-ovn-sid test-kernels test-neutron cases mutants mutants-changed \
+	fuzz siege tempest octavia-api wheel bench scale lab clean format killed killed-nodes ha
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -115,6 +115,9 @@ test-ovn: ## part ovn: the lab's tests on another OVN: that of ROOT=DIR, or of a
 	@scripts/setup ovn
 	@root=$${ROOT:-$$(scripts/tree $(OVN))} && chroot "$$root" ovn-northd --version | head -1 && \
 		FAIRLEAD_LAB_ROOT=$$root $(PYTEST) $(TOGETHER) -m '$(OVN_TESTS)' $(TESTS)
+
+test-ovn-sid: ## part ovn-sid: the lab's tests of OVN's rows and flows on the newest OVN that Debian has
+	@$(MAKE) --no-print-directory test-ovn OVN=sid OVN_TESTS='ovn and not extended'
 
 test-kernels: ## part kernels: tests marked kernel on the kernels of Debian 12, 13 and Ubuntu 24.04, in virtual machines: KERNELS="bookworm"
 	@scripts/setup kernels

@@ -47,6 +47,12 @@ PARTS = (
     ),
     Part(name="ovn", text="the lab on a second OVN (OVN=trixie)", targets=("test-ovn",), covers=OVN),
     Part(
+        name="ovn-sid",
+        text="the lab's tests of OVN's rows and flows on the newest OVN that Debian has",
+        targets=("test-ovn-sid",),
+        covers=OVN,
+    ),
+    Part(
         name="kernels",
         text="the kernel's datapath: tests marked kernel on kernels of distributions, in virtual machines",
         targets=("test-kernels",),

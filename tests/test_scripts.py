@@ -81,7 +81,10 @@ def test_parts_that_a_change_needs():
     parts = importlib.import_module("parts")
     needed = {
         "src/fairlead/octavia_plugin/driver.py": {"tempest", "neutron", "octavia"},
-        "src/fairlead/compilers/ovn/compiler.py": {"long", "ovn", "kernels", "random", "mutants", "neutron"},
+        "src/fairlead/compilers/ovn/compiler.py": {
+            *("long", "ovn", "ovn-sid", "kernels", "random", "mutants", "neutron"),
+        },
+        "src/fairlead/api/octavia/encode.py": {"fuzz", "siege", "tempest", "octavia-api"},
         "tests/fuzz/test_doors.py": {"random", "fuzz"},
         "README.md": set(),
     }
