@@ -22,7 +22,7 @@ METRICS = "metrics"
 EXPORTER = "exporter"
 """Frontend with the process's metrics for the agent."""
 LISTS = "lists"
-"""A folder, below that of the configuration; that of secrets is beside it."""
+"""Folder of crt-lists, relative to the folder of the configuration, next to the folder of secrets."""
 _AFTER_POLICIES = frozenset({"http-request", "http-response", "default_backend"})
 
 
@@ -107,11 +107,11 @@ class Frontend:
     lines: tuple[Line, ...]
     """All directives but `maxconn` and those of L7 policies."""
     policies: tuple[Policy, ...] = ()
-    """In the order in which they apply."""
+    """L7 policies in the order in which they apply."""
     prepared: tuple[Policy, ...] = ()
-    """Examples of others for which a new process has free slots (`haproxy_policies.py`)."""
+    """Examples of shapes for which a new process has free slots (`haproxy_policies.py`)."""
     backends: tuple[str, ...] = ()
-    """All backends that it may use."""
+    """All backends that the frontend can use."""
     secrets: tuple[Secret, ...] = ()
     """Secrets needed to bind it, other than its certificates."""
 
@@ -125,11 +125,11 @@ class Frontend:
 
     @property
     def lasting(self) -> tuple[str, int, tuple[Line, ...], tuple[Secret, ...]]:
-        """What no command changes."""
+        """Attributes that no runtime command changes."""
         return self.process, self.connections, self.lines, self.secrets
 
     def section(self, policies: tuple[Line, ...] = ()) -> tuple[Line, ...]:
-        """With the directives of its L7 policies, which are looked at before a request is changed."""
+        """Return the directives, with those of L7 policies before all that change a request."""
         place = next((at for at, line in enumerate(self.lines) if line[0] in _AFTER_POLICIES), len(self.lines))
         first = ("frontend", name(self.name)), ("maxconn", str(self.connections))
         return *first, *self.lines[:place], *policies, *self.lines[place:]

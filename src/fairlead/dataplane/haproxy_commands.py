@@ -1,13 +1,13 @@
 """Runtime API commands (management guide, 9.3 "Unix Socket commands") that replace a reload.
 
-L7 policies are in slots that a process has (`haproxy_policies.py`). A backend to which nothing leads any more stays in
-the process until the next reload, without a server.
+L7 policies use slots that the process has (`haproxy_policies.py`). An unused backend stays in the process until the
+next reload, without servers.
 
-The files follow: a process that starts later has it from there. A command that fails, and need not
-succeed, is forgotten; any other that fails means that the process and the files differ, and a reload makes them one.
+The files are updated afterwards, so a process that starts later has the change. The failure of a command that may
+fail is ignored; any other failure means that process and files differ, and a reload follows.
 
-A changed connection limit also needs a reload, because `set maxconn frontend` on a full frontend crashes HAProxy 2.6:
-it deadlocks on its own lock (HAProxy issue 2726; seen with 2.6.12).
+A changed connection limit also needs a reload, because `set maxconn frontend` on a full frontend crashes HAProxy
+2.6: it deadlocks on its own lock (HAProxy issue 2726; seen with 2.6.12).
 """
 
 import re
@@ -63,8 +63,8 @@ NO_SLOTS = Arranged()
 
 
 def commands(diff: Diff, arranged: Arranged = NO_SLOTS) -> Commands | None:
-    """All that turns a process of before into one of after; None where only a reload does. What is new comes before
-    what goes, so a backend has a server at any moment."""
+    """Return the commands for a change; None if it needs a reload. Additions come before removals, so a backend
+    always has a server."""
     try:
         return (
             *(command for row in diff.creates.values() for command in _create(row)),
@@ -126,7 +126,7 @@ def _update(update: Update, arranged: Arranged) -> Iterator[Command]:
         case Server() as before, Server() as after if before.lasting == after.lasting:
             yield from _change(before, after)
         case Process() as before, Process() as after if before.lasting == after.lasting:
-            return  # its place is changed under it
+            return  # its namespace is updated in place
         case Frontend() as before, Frontend() as after if before.lasting == after.lasting:
             yield from _put_policies(after.name, arranged.before.get(after.name), arranged.after.get(after.name))
         case _:
@@ -143,13 +143,13 @@ def _delete(row: Row) -> Iterator[Command]:
             yield Command(text=f"del ssl crt-list {list_path(row.frontend)} {row.secret.path}")
             yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # another frontend shows it
         case Backend():
-            return  # nothing in the process leads there: else its frontend has another directive
+            return  # no frontend uses it: otherwise the frontend's directives would have changed
         case _:
             raise _Reload
 
 
 def _put_policies(frontend: str, before: Slots | None, after: Slots | None) -> Iterator[Command]:
-    """All policies are those of before until the table is another one."""
+    """Yield the commands that change L7 policies. The old policies apply until the last command replaces the table."""
     if before is None or after is None or not is_loaded(before, after):
         raise _Reload
     path = map_path(frontend)
@@ -163,8 +163,8 @@ def _put_policies(frontend: str, before: Slots | None, after: Slots | None) -> I
 
 
 def escaped(text: str) -> str:
-    """One argument of a command. Only what is printable goes to the socket, and a short line: it is read in a buffer of
-    16 KB (configuration manual, tune.bufsize)."""
+    """Escape an argument of a command. Raises _Reload for control characters and long arguments, because the socket
+    reads a line into a buffer of 16 KB (configuration manual, tune.bufsize)."""
     found = "".join(char if _PLAIN.fullmatch(char) or not char.isascii() else f"\\{char}" for char in text)
     if not text or not text.isprintable() or len(found.encode()) > _LONGEST_ARGUMENT:
         raise _Reload

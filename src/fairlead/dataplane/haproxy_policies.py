@@ -1,13 +1,14 @@
-"""L7 policies of a frontend, which come, change and go while its process runs.
+"""L7 policies of a frontend, which can change without a reload.
 
-The configuration has slots: each has the conditions of one policy, of a fixed shape, with values that the runtime API
-changes. A table in a map names the slots that are in use and their order, and other entries of the map have the action
-of each slot. A policy is written into a free slot first; then the table is replaced by one command. A request reads the
-table once, so it meets all policies of before or all of after, and slots in use never change. A shape without a free
-slot needs a new process, which gets as many free slots of this shape as it has in use: so of the changes of one
-listener few are processes, whatever comes and goes.
+- The configuration has slots. Each has the conditions of one policy, of a fixed shape; the runtime API changes their
+  values.
+- A map has a table with the order of the slots in use, and for each slot its action.
+- A change first writes policies into free slots, then replaces the table with one command. A request reads the table
+  once, so it meets either all old or all new policies; slots in use never change.
+- A shape without a free slot needs a new process, which gets as many free slots of this shape as it has in use. So
+  few of a listener's changes need a new process.
 
-Pure: what a process has loaded is an argument (`Slots`), and so the same for a file and for commands.
+Pure: the slots of a process are an argument (`Slots`), so files and commands have the same result.
 """
 
 from collections import Counter, defaultdict
@@ -18,47 +19,47 @@ from typing import TypeAlias
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name, render_line
 
 MAPS = "policies"
-"""A folder, below that of the configuration: a map for each frontend that has slots."""
+"""Folder of maps, relative to the configuration: one for each frontend with slots."""
 TABLE = "now"
-"""The key of the table; those of actions are the numbers of slots."""
+"""Key of the table. The keys of actions are slot numbers."""
 MAX_SLOTS = 250
-"""Of one frontend. A policy in force has one, and these are 100 at most (model/sizes.py)."""
+"""Maximum slots of one frontend. A policy in force uses one, and there are at most 100 of these (model/sizes.py)."""
 MAX_SPARE_PATTERNS = 1_000
-"""Of all free slots of one frontend: each is memory, and is read by each process."""
+"""Maximum patterns in all free slots of one frontend. Each uses memory, and each process parses it."""
 MIN_SPARE = 2
-"""Free slots of each shape that is in use or prepared, in a new process."""
+"""Minimum free slots of each shape that is in use or prepared, in a new process."""
 FREE = -1
 CODES = (301, 302, 303, 307, 308)
-"""Of redirects (Octavia API, `redirect_http_code`): HAProxy takes them in the configuration alone."""
+"""Status codes of redirects (Octavia API, `redirect_http_code`). HAProxy accepts them only as constants."""
 _PATTERNS = 2**16
-"""Identities of one frontend: 100 policies of 50 rules with two samples each, and the free slots."""
+"""Pattern ids reserved for one frontend: 100 policies of 50 rules with two samples each, and the free slots."""
 _MOST_NUMBERS = 2**31 // _PATTERNS
 _UNRANKED, _STEP = 999_999, 1_000
-"""The rank of a free slot, and what an order is multiplied by: the rest is the slot. All ranks have six digits."""
+"""Rank of a free slot, and the factor of the order in a rank; the remainder is the slot. All ranks have six digits."""
 _WIDTH = 7
-"""Of a rank in the table, with what is between two."""
+"""Characters of a rank in the table, with the separator."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], Line, bool, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A rule of a policy: whether one of its samples matches."""
+    """Rule of a policy: it matches if one of its samples does."""
 
     samples: tuple[str, ...]
     matching: Line = ()
-    """The method, and flags."""
+    """Match method and flags."""
     value: str | None = None
-    """What is looked for; None if the sample itself is true or false."""
+    """Pattern; None if the sample is a boolean."""
     inverted: bool = False
 
     @property
     def shape(self) -> tuple[tuple[str, ...], Line, bool, bool]:
-        """What no command changes."""
+        """Attributes that no runtime command changes."""
         return self.samples, self.matching, self.value is not None, self.inverted
 
     def line(self, acl: str, sample: str, identity: int | None = None) -> Line:
-        """`identity`: by which the runtime API finds the pattern."""
+        """Return the `acl` directive. `identity` is the id by which the runtime API finds the pattern."""
         if self.value is None:
             return "acl", acl, sample
         known = ("-u", str(identity)) if identity is not None else ()
@@ -67,7 +68,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """It applies to a request if all of its conditions do."""
+    """L7 policy: it applies to a request if all of its conditions match."""
 
     action: str
     """`deny`, `pool:BACKEND`, `location-CODE:URL` or `prefix-CODE:URL`."""
@@ -82,7 +83,7 @@ class Policy:
         return sum(len(each.samples) for each in self.conditions)
 
     def __str__(self) -> str:
-        """Raises Unwritable."""
+        """Render the policy for cases and logs. Raises Unwritable."""
         entry(self)
         conditions = (
             render_line(each.line("unless" if each.inverted else "if", sample)[1:])
@@ -94,30 +95,30 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The policies of one frontend as a process has loaded them, and as commands have changed them since."""
+    """Policies of one frontend as loaded by a process and changed by commands since."""
 
     number: int
-    """Of the frontend among all of its process."""
+    """Number of the frontend, unique in its process."""
     build: int = 0
-    """Counts the processes that got other slots."""
+    """Incremented each time a new process gets other slots."""
     policies: tuple[Policy, ...]
-    """What each slot has; a free one has what it had last."""
+    """Policy of each slot; a free slot has the last one."""
     ranks: tuple[int, ...]
-    """The order of each slot among those in use; FREE for the others."""
+    """Order of each slot among those in use; FREE for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The policies of a frontend."""
+    """Desired policies of a frontend."""
 
     policies: tuple[Policy, ...] = ()
-    """In their order."""
+    """Policies in the order in which they apply."""
     prepared: tuple[Policy, ...] = ()
-    """Examples of others for which a new process has a free slot."""
+    """Examples of shapes for which a new process has free slots."""
 
 
 def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Mapping[str, Slots]:
-    """The slots of all frontends that need any, or had. Raises Unwritable."""
+    """Return the slots of all frontends that have or had policies. Raises Unwritable."""
     taken, found = {each.number for key, each in before.items() if key in wanted}, dict[str, Slots]()
     number = 0
     for frontend, its in sorted(wanted.items(), key=lambda each: each[0]):
@@ -133,19 +134,20 @@ def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Ma
 
 
 def arrange(before: Slots, wanted: Wanted) -> Slots:
-    """The policies in slots that the process has, if it has enough; else in slots of a new process."""
+    """Assign the policies to slots that the process has; if these do not suffice, to slots of a new process."""
     return _fitted(before, wanted.policies) or _built(before, wanted)
 
 
 def is_loaded(before: Slots | None, after: Slots | None) -> bool:
-    """Whether commands turn a process with the one into a process with the other."""
+    """Whether commands can change a process from `before` to `after`."""
     if before is None or after is None:
         return before is after
     return (before.number, before.build) == (after.number, after.build)
 
 
 def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> Slots | None:
-    """A policy that stays has its slot; others take slots that are free before, so no slot in use changes."""
+    """Assign policies without a new process. A policy that stays keeps its slot; the others get slots that were free
+    before, so no slot in use changes. None if a shape has too few free slots."""
     policies, ranks = list(before.policies), [FREE] * len(before.policies)
     same, free = defaultdict[Policy, list[int]](list), defaultdict[Shape, list[int]](list)
     for slot in sorted(range(len(policies)), key=lambda slot: (before.ranks[slot] == FREE, before.ranks[slot])):
@@ -168,8 +170,8 @@ def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> Slots | None:
 
 
 def _built(before: Slots, wanted: Wanted) -> Slots:
-    """In their order, so that later ones are seldom looked at, and free slots behind them: some of each shape, then as
-    many as are in use, then as many as the process has had."""
+    """Assign slots of a new process: the policies in order, so later ones are seldom evaluated, then free slots. Of
+    these each shape first gets a minimum, then as many as are in use, then as many as the old process had."""
     policies = wanted.policies
     by_shape = defaultdict[Shape, list[Policy]](list)
     for policy in policies:
@@ -196,14 +198,14 @@ def map_path(frontend: str) -> str:
 
 
 def entry(policy: Policy) -> str:
-    """The action as a value of the map. Raises Unwritable for what is no plain word there."""
+    """Return the action as a value of the map. Raises Unwritable if it is not one printable word."""
     if not policy.action.isascii() or not policy.action.isprintable() or " " in policy.action:
         raise Unwritable("a URL with characters that no header may have")
     return policy.action
 
 
 def table(slots: Slots) -> str:
-    """The ranks of all slots."""
+    """Return the table: the ranks of all slots."""
     return ":".join(
         str(_UNRANKED if order == FREE else (_STEP // 10 + order) * _STEP + slot)
         for slot, order in enumerate(slots.ranks)
@@ -216,7 +218,8 @@ def map_text(slots: Slots) -> str:
 
 
 def patterns(slots: Slots) -> Iterator[tuple[int, int, str, Condition, int]]:
-    """Each pattern: its slot, its condition and that one's place there, the sample, and the identity."""
+    """Yield each pattern: its slot, the index of its condition in the slot, the sample, the condition, and the
+    pattern id."""
     number = slots.number * _PATTERNS
     for slot, policy in enumerate(slots.policies):
         for place, condition in enumerate(policy.conditions):
@@ -226,15 +229,18 @@ def patterns(slots: Slots) -> Iterator[tuple[int, int, str, Condition, int]]:
 
 
 def policy_lines(frontend: str, slots: Slots) -> Iterator[Line]:
-    """Directives of the frontend. A slot is looked at if its rank is below that of each slot that applies, so those
-    that are free, or come later, cost nearly nothing (configuration manual, 7.1: conditions are evaluated in order)."""
+    """Yield the directives of the frontend.
+
+    A slot is evaluated only if its rank is below the rank of each slot that has matched, so free and later slots
+    cost almost nothing (configuration manual, 7.1: conditions are evaluated in order).
+    """
     path = map_path(frontend)
     for slot, place, sample, condition, identity in patterns(slots):
         yield condition.line(_acl(slot, place), sample, identity)
     yield "http-request", "set-var(txn.policies)", f"str({TABLE}),map_str({path})"
     yield "http-request", "set-var(txn.policy)", f"int({_UNRANKED})"
     for slot, policy in enumerate(slots.policies):
-        # bytes() gives no text, and only a text is read as a number: lower() makes it one
+        # bytes() returns binary, and only a string is converted to a number: lower() makes it one
         rank = f"var(txn.policies),bytes({slot * _WIDTH},{_WIDTH - 1}),lower"
         names = (f"{'!' * each.inverted}{_acl(slot, place)}" for place, each in enumerate(policy.conditions))
         is_first = "{", f"{rank},sub(txn.policy)", "lt", "0", "}"
@@ -257,13 +263,13 @@ def _is(action: str) -> Line:
 
 
 def changed_patterns(before: Slots, after: Slots) -> Iterator[tuple[int, str]]:
-    """The identity of each pattern that changes, and its value."""
+    """Yield the id and the new value of each changed pattern."""
     for (*_, old, identity), (*_, new, _) in zip(patterns(before), patterns(after), strict=True):
         if new.value is not None and new.value != old.value:
             yield identity, new.value
 
 
 def changed_actions(before: Slots, after: Slots) -> Iterable[tuple[int, str]]:
-    """Each slot that has another action, and that."""
+    """Return each slot with a changed action, and the action."""
     pairs = enumerate(zip(before.policies, after.policies, strict=True))
     return ((slot, entry(new)) for slot, (old, new) in pairs if new.action != old.action)

@@ -27,9 +27,10 @@ from fairlead.model.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
 PEERS = "kept"
-"""By which a process hands what it knows of clients to the one that follows it (configuration manual, 3.5)."""
+"""Name of the peers section, with which a process passes its stick tables to its successor (configuration manual,
+3.5)."""
 OUTLIVES = 3_600
-"""Seconds for which a process that was replaced may go on with its connections: each is memory of a node."""
+"""Seconds that a replaced process may continue to serve its connections. Each such process uses memory of the node."""
 _SELF = "this"
 _SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
 
@@ -49,21 +50,21 @@ class Sockets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a process has, beside its rows."""
+    """State of a process besides its rows."""
 
     missing: Collection[Secret] = ()
-    """Secrets that could not be read. What needs one is left out, and the rest serves."""
+    """Secrets that could not be read. Frontends and backends that need one are left out."""
     slots: Mapping[str, Slots] = field(default_factory=dict)
-    """Those of L7 policies, by frontend."""
+    """Slots of L7 policies, by frontend."""
     outlives: int = OUTLIVES
-    """Seconds for which it may go on with its connections when it was replaced."""
+    """Seconds that the process may continue to serve its connections after it has been replaced."""
 
 
 NOTHING = Held()
 
 
 def files(process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held = NOTHING) -> Mapping[str, str]:
-    """Path -> text of all that this process needs beside secrets; of rows those of other processes are passed over.
+    """Map relative paths to contents: all files of this process except secrets. Rows of other processes are ignored.
     Raises Unwritable."""
     found = list(rows)
     lists = _lists(found)
@@ -136,7 +137,7 @@ def _configuration(
     servers: Mapping[str, list[Server]],
     sockets: Sockets,
 ) -> Iterator[tuple[Line, ...]]:
-    """Its sections but the global one; `frontends` are some of these."""
+    """Yield the sections other than `global`."""
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
     yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables

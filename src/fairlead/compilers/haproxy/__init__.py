@@ -1,4 +1,4 @@
-"""Model to rows of the HAProxy on a node."""
+"""Compiler of the model to rows of the HAProxy processes on a node."""
 
 from fairlead.compilers.haproxy.compiler import rows_of
 from fairlead.dataplane.haproxy import references

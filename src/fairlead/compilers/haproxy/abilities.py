@@ -1,4 +1,4 @@
-"""What an HAProxy can do with the connections of a listener that leads to it."""
+"""Features of listeners and pools that HAProxy supports."""
 
 from fairlead.model.abilities import EVERY_OPTION, Abilities
 from fairlead.model.health import ASKED_OVER

@@ -1,12 +1,12 @@
-"""A pool as a backend, and its members as servers.
+"""Compiles a pool to a backend, and its members to servers.
 
-Listeners share the backend of a pool unless their own settings make it another one: timeouts, whether HAProxy speaks
-HTTP, and the port of members that have none of their own. So a configuration grows with listeners plus members, not
-with their product. The stick table belongs to the pool and is shared by all of its backends: a server has the same name
-in each, so a client keeps its member whichever listener it uses, and also when a listener's timeouts change.
+Listeners share the backend of a pool unless their own settings differ: timeouts, whether HAProxy speaks HTTP, and
+the port of members without one. So a configuration grows with listeners plus members, not with their product. The
+stick table belongs to the pool and is shared by all of its backends. A server has the same name in each, so a client
+keeps its member with every listener, and after a change of a listener's timeouts.
 
-A server's number is its member's ordinal: every node counts alike, so a hash leads a client to the same member on each,
-and a member that comes or goes moves no other's clients.
+A server's id is its member's ordinal, which is equal on every node, so a hash selects the same member on each, and
+an added or removed member moves no other member's clients.
 """
 
 from collections.abc import Iterator, Set
@@ -40,26 +40,28 @@ from fairlead.model.secrets import member_secrets
 from fairlead.model.snapshot import Snapshot
 
 TABLE = "10k"
-"""Clients that a backend remembers on one node; the longest unseen one is forgotten for another."""
+"""Entries of a stick table on one node. The least recently seen client is evicted."""
 COOKIE = "SRV"
-"""Of HTTP_COOKIE, as Octavia has it."""
+"""Cookie of HTTP_COOKIE persistence, as in Octavia."""
 _BALANCE: dict[Algorithm, tuple[Line, ...]] = {
     Algorithm.ROUND_ROBIN: (("balance", "roundrobin"),),
     Algorithm.LEAST_CONNECTIONS: (("balance", "leastconn"),),
     Algorithm.SOURCE_IP: (("balance", "source"), ("hash-type", "consistent")),
     Algorithm.SOURCE_IP_PORT: (("balance", "random(1)"),),
 }
-"""A client's port is another one for each connection: by it members are drawn. All let servers come at run time."""
+"""All of these accept servers at run time. SOURCE_IP_PORT is random, because the port of a client differs in each
+connection."""
 _GREETING: dict[PoolProtocol, Line] = {PoolProtocol.PROXY: ("send-proxy",), PoolProtocol.PROXYV2: ("send-proxy-v2",)}
 _TLS_GREETING: dict[PoolProtocol, Line] = {**_GREETING, PoolProtocol.PROXYV2: ("send-proxy-v2-ssl-cn",)}
-"""Of what came in TLS: that it did, and the client's name if it showed one. The first version has no words for it."""
+"""PROXY options for clients with TLS: version 2 transmits the TLS state and the common name of a client certificate;
+version 1 cannot."""
 
 
 def backend_rows(
     view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool, backend: str, chassis: str
 ) -> Iterator[HAProxyRow]:
-    """The pool with the settings of this listener, as `backend` (`BackendNames`). `chassis` is the one of the proxy;
-    empty if it has none yet."""
+    """Yield rows of the pool with the settings of this listener, as `backend` (`BackendNames`). `chassis` is the
+    chassis of the proxy; empty if it has none yet."""
     inside = is_http(listener)
     lines = (
         ("mode", "http" if inside else "tcp"),
@@ -82,7 +84,7 @@ def backend_rows(
     down = view.down.get(balancer.id, frozenset())
     ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
     failed = {each for each, port in ports.items() if each in down or (each, port) in down}
-    if balancer.vip.network_id in view.announced:  # a proxy would reach what a host has there for itself
+    if balancer.vip.network_id in view.announced:  # a proxy would otherwise reach a service of the host itself
         failed |= nowhere(view, balancer, pool.members)
     near = _near(view, balancer, pool, failed, chassis)
     for member in pool.members:
@@ -100,10 +102,10 @@ def backend_rows(
 
 
 def _near(view: Snapshot, balancer: LoadBalancer, pool: Pool, failed: Set[str], chassis: str) -> Set[str]:
-    """Those to whom this proxy leads: the ones on its own chassis while any of these serves, as a switch there does.
+    """Return the members that this proxy uses: those on its own chassis while any of these is up, as in OVN's flows.
 
-    Others are in maintenance meanwhile, and not backups of these: a pool may have backups of its own, and a proxy knows
-    one sort alone.
+    The others are in maintenance meanwhile. They cannot be backup servers, because a pool may have its own backups
+    and HAProxy has only one level of them.
     """
     if pool.locality is Locality.CHASSIS and chassis:
         own = members_on(view, balancer, pool, chassis)
@@ -114,7 +116,7 @@ def _near(view: Snapshot, balancer: LoadBalancer, pool: Pool, failed: Set[str], 
 
 
 def _number(member: Member) -> int:
-    """From 1, as HAProxy counts."""
+    """Server id, from 1, as HAProxy requires."""
     return member.ordinal + 1
 
 
@@ -133,7 +135,8 @@ def _table(pool: Pool) -> Line:
 
 
 def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[Line, ...]:
-    """A stick table is used where the algorithm alone does not lead a client to the same member again."""
+    """Return the persistence directives. A stick table is used if the algorithm alone does not select the same
+    member again."""
     table = "table", f"{PEERS}/{name(pool.id)}"
     match pool.persistence:
         case None:
@@ -157,8 +160,7 @@ def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[L
 
 
 def argument(text: str) -> str:
-    """The name of a header or of a cookie, inside the brackets of what HAProxy looks up. Raises Unwritable for what
-    means something there."""
+    """Check a header or cookie name used as an argument of a sample fetch. Raises Unwritable for special characters."""
     if not text.isascii() or not text.isprintable() or any(char in " \t'\"\\,()$" for char in text):
         raise Unwritable("the name of a header or of a cookie with quotes, brackets or commas")
     return text

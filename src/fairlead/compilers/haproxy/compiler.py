@@ -1,7 +1,8 @@
-"""Model to rows of the HAProxy on one node, from the node's slice of the model.
+"""Compiles the model to rows of the HAProxy processes on one node, from the node's slice of the model.
 
-A node has them of the networks on which it has a proxy's port, and of no other; a plain host of the announced networks.
-Asked for the whole model, as a change is checked, it says what it refuses, whether a node has a port yet or not.
+A node has rows of the networks on which it has a proxy port; a plain host has rows of the announced networks. For
+the whole model, which the API compiles to check a change, the compiler raises Unsupported whether or not a node has
+a port.
 """
 
 from collections.abc import Iterator
@@ -26,9 +27,9 @@ from fairlead.model.proxy_place import place_of, proxy_chassis, proxy_mac
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 10_000
-"""At once, through the proxy of one network on one node. A connection may need 40 KB of its memory."""
+"""Maximum concurrent connections through the proxy of one network on one node. Each may use 40 KB of memory."""
 THREADS = 2
-"""Processors of a node that one such proxy may use."""
+"""Threads of such a proxy."""
 
 
 def rows_of(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
@@ -63,7 +64,7 @@ def _process(view: Snapshot, name: str, port: Port) -> Process:
 
 
 def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRow]:
-    """None while it waits to be taken over; but what cannot be had is refused then already."""
+    """Yield rows of a load balancer; none while it waits to be taken over, but Unsupported is raised then, too."""
     place = place_of(balancer)
     port, on_host = own_proxy(view, place), has_own_host_proxy(view, place)
     addresses = tuple(vip.address for vip in balancer.vips) if on_host else _addresses(balancer, port)
@@ -81,7 +82,7 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
                     for pool, name in _new_backends(balancer, listener, names, compiled)
                 ),
             ):
-                str(row)  # raises Unwritable, so that the change is refused
+                str(row)  # raises Unwritable, so that the change is rejected
                 if wanted and listener.admin_state_up:
                     yield row
         except Unwritable as refused:
@@ -91,7 +92,7 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
 def _new_backends(
     balancer: LoadBalancer, listener: Listener, names: BackendNames, compiled: set[str]
 ) -> Iterator[tuple[Pool, str]]:
-    """The backends to which no listener before this one leads; their names are added to `compiled`."""
+    """Yield the backends that no earlier listener uses, and add their names to `compiled`."""
     for pool in pools_with_backends(balancer, listener):
         name = names.of(pool, listener)
         if name not in compiled:
@@ -108,6 +109,6 @@ def _refuse(balancer: LoadBalancer, listener: Listener) -> None:
 
 
 def _addresses(balancer: LoadBalancer, port: Port | None) -> tuple[IPAddress, ...]:
-    """Those of the proxy, of the IP versions of the VIPs."""
+    """Return the proxy's addresses of the VIPs' IP versions."""
     fixed = port.fixed_ips if port is not None else ()
     return tuple(sorted((each.address for each in fixed if each.address.version in balancer.ip_versions), key=str))

@@ -1,11 +1,10 @@
 """Sets the destination in PROXY headers to the VIP and the port of the listener.
 
-A switch has translated both before a connection reaches the proxy of a node, so the frontend sets them. All VIPs of one
-IP version and all ports of a listener are one port of that proxy: the first of each is set.
+On a chassis, OVN has translated the destination before a connection reaches the proxy, so the frontend sets both.
+All VIPs of one IP version and all ports of a listener share one port of the proxy; the first of each is set.
 
-A proxy on a plain host listens at the VIPs. Of an IPv4 connection HAProxy reads from the kernel where it was sent to
-(SO_ORIGINAL_DST, of which HAProxy 2.6 knows the IPv4 form alone), so VIP and port are exact there; of an IPv6 one the
-port is set.
+A proxy on a plain host listens on the VIPs. For IPv4, HAProxy reads the original destination from the kernel
+(SO_ORIGINAL_DST), so VIP and port are exact. HAProxy 2.6 has no IPv6 form of this, so the port is set for IPv6.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
 
 
 def is_told(listener: Listener, pools: Iterable[Pool]) -> bool:
-    """Whether members receive the destination of the client's connection, in a PROXY header or X-Forwarded-Port."""
+    """Whether members receive the destination of the client's connection, in a PROXY header or in X-Forwarded-Port."""
     return any(pool.protocol in GREETED for pool in pools) or (_has_several_ports(listener) and _tells_port(listener))
 
 

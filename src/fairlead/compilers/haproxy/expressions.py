@@ -1,7 +1,7 @@
-"""Regular expressions of tenants: those that HAProxy's library (PCRE2) takes, whatever else Python's takes.
+"""Checks tenants' regular expressions: PCRE2, which HAProxy uses, must accept what Python accepts.
 
-An expression that PCRE2 refuses makes the whole configuration one that cannot be loaded. So what is let through is
-what both know. How long a good one takes is bounded by PCRE2: what it finds in no bounded time it does not find.
+An expression that PCRE2 rejects would make the whole configuration unloadable, so only syntax with the same meaning
+in both is accepted. PCRE2's match limit bounds the time: a match that exceeds it counts as no match.
 """
 
 import re
@@ -10,43 +10,45 @@ from collections.abc import Iterable
 from fairlead.dataplane.haproxy_words import Unwritable
 
 _GROUP = re.compile(r"\(\?(?!:|=|!|<=|<!|P<[A-Za-z_]\w{0,30}>|i\))", re.ASCII)
-"""A group of any other sort."""
+"""Group syntax other than the accepted kinds."""
 _REFERENCE = re.compile(r"\\[1-9gk]|\(\?P=|\(\?\(")
-"""HAProxy remembers no group of a rule, so none can be referred to (src/regex.c, PCRE2_NO_AUTO_CAPTURE)."""
+"""HAProxy compiles rules without captures (src/regex.c, PCRE2_NO_AUTO_CAPTURE), so backreferences cannot work."""
 _IGNORING_CASE, _BEHIND = "(?i)", frozenset({"(?<=", "(?<!"})
 _ESCAPE = re.compile(r"\\(?![dDsSwWbBAZnrtf0]|[^A-Za-z0-9])", re.ASCII)
 _LARGE = re.compile(r"\{[^}]*\d{4,}[^}]*\}")
-"""Repetitions of a thousand and more."""
+"""Repetition counts of 1,000 and more."""
 MOST_REPEATED = 4
-"""Numbers of repetitions in one expression: those that stand inside each other multiply what it takes."""
+"""Maximum repetition counts in one expression. The costs of nested ones multiply."""
 MOST_STEPS = 20_000
-"""That PCRE2 takes for an expression in one text: one for each place at which it begins, and for each at which it tries
-again. An ordinary one takes as many as the text has characters at most, and HAProxy has room for 16,000."""
+"""PCRE2 match limit for one text: a step is a start position or a backtrack. An ordinary expression takes at most as
+many steps as the text has characters, and HAProxy's buffer holds 16,000."""
 _CHEAP = 2
-"""Repetitions of an expression that may take all of them. A step may look at all that is left for each repetition."""
+"""Repetitions of an expression that gets the whole limit. A step may examine the rest of the text for each
+repetition."""
 MOST_SIZE = 20_000
-"""Of an expression whose groups are written down as often as they are repeated, as PCRE2 does it: it takes no more than
-65,535 bytes (pcre2limits(3)). By this measure it refused none below 100,000, and had no room left for code of the
-processor (JIT) from 200,000 on; at 20,000 that code has 130 KB."""
+"""Maximum size of a compiled expression, with repeated groups expanded as in PCRE2, which has a limit of 65,535
+bytes (pcre2limits(3)). By this measure PCRE2 rejected none below 100,000 and had no memory for JIT code from 200,000
+on; at 20,000 the JIT code has 130 KB."""
 _GROUP_SIZE, _SET_SIZE, _CHARACTER_SIZE, _REPETITION_SIZE = 24, 44, 4, 8
-"""As much as PCRE2 has for one at most, characters by their bytes; of what is no group repetitions are a number."""
+"""Maximum bytes that PCRE2 uses for a group, a set, a byte of a character, and a repetition of anything but a group."""
 _PIECE = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?i\)|\((?:\?(?:P<\w+>|<?[=!]|:))?|\{(?:\d+,?\d*|,\d*)\}|.", re.DOTALL
 )
-"""A character, a set, how a group begins, or how often something comes: of an expression that is one."""
+"""Token of an expression: a character, a set, the start of a group, or a repetition."""
 _SET = re.compile(r"\[\[|\[[:.=]|\[.*(--|&&|\|\||~~)", re.DOTALL)
-"""What means, or may come to mean, a class or a set operation inside brackets."""
+"""Syntax inside brackets that is or may become a class or a set operation."""
 
 
 def bounded(text: str) -> str:
-    """As PCRE2 is given it (pcre2pattern(3), "Setting match resource limits"). Raises Unwritable."""
+    """Check an expression and add its match limit (pcre2pattern(3), "Setting match resource limits"). Raises
+    Unwritable."""
     check_expression(text)
     repetitions = sum(map(text.count, "*+{"))
     return f"(*LIMIT_MATCH={MOST_STEPS * _CHEAP // max(_CHEAP, repetitions)}){text}"
 
 
 def check_expression(text: str) -> None:
-    """Raises Unwritable."""
+    """Reject an expression with other syntax or unbounded costs. Raises Unwritable."""
     plain = text.replace("\\\\", "")
     if _REFERENCE.search(plain):
         raise Unwritable("a regular expression that refers to a group (HAProxy remembers none)")
@@ -64,8 +66,10 @@ def check_expression(text: str) -> None:
 
 
 def _check_pieces(text: str) -> None:
-    """Raises Unwritable. PCRE2 is stricter than Python about how long what a look-behind looks for may be: for it a
-    character is its bytes, and a group that is empty may be of any length."""
+    """Reject look-behinds that PCRE2 rejects, and expressions that are too large. Raises Unwritable.
+
+    PCRE2 counts the length of a look-behind in bytes, and does not treat an empty group as one of fixed length.
+    """
     try:
         re.compile(text.encode())
     except re.error:
@@ -91,7 +95,7 @@ def _begins_group(piece: str) -> bool:
 
 
 def _size(pieces: Iterable[str]) -> int:
-    sizes, last, is_group = [0], 0, False  # of the groups that are open; of what stands last, and whether that is one
+    sizes, last, is_group = [0], 0, False  # of open groups; of the last token, and whether it is a group
     for piece in pieces:
         if _begins_group(piece):
             sizes.append(0)

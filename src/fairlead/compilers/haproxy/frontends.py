@@ -1,7 +1,6 @@
-"""A listener as a frontend, which leads to the backends of its pools.
+"""Compiles a listener to a frontend that uses the backends of its pools.
 
-What is added to requests and answers is Octavia's: the names of the headers, and what is in them. The port that members
-are told is the listener's, as the client knows it, and not the proxy's own.
+Added headers have Octavia's names and values. X-Forwarded-Port has the listener's port, not the proxy's.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -24,18 +23,19 @@ from fairlead.model.secrets import client_secrets
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 5_000
-"""Of one listener at once on one node, if it asks for more or for no limit: others of its project have theirs."""
+"""Maximum concurrent connections of one listener on one node, also if it has a higher limit or none, so that other
+listeners of the project keep their share."""
 RAW_DELAY, LONGEST_RAW_DELAY = 5_000, 60_000
-"""Milliseconds that a client has to send its first bytes: if the listener says none, and at most."""
+"""Milliseconds for a client's first bytes: the default, and the maximum."""
 HEADERS = 20_000
-"""Milliseconds for all headers of a request, from its first byte, or from the connection's first moment: else whoever
-sends a byte now and then holds connections for ever, and with `CONNECTIONS` of them the listener. A packet that is lost
-four times in a row comes in time (RFC 6298: after 1, 2, 4 and 8 s)."""
+"""Milliseconds for all headers of a request, from its first byte, or from the start of the connection. Without this
+bound, a client that sends a byte now and then (slowloris) holds connections forever. A packet that is lost four
+times in a row still arrives in time (RFC 6298: retransmission after 1, 2, 4 and 8 s)."""
 LONGEST_IDLE = 2_073_600_000
-"""Milliseconds, 24 days: in place of no limit, with which HAProxy 2.6 heeds none of the times of HTTP. As much as may
-be asked for, and nearly all that it counts to."""
+"""Milliseconds (24 days), used instead of no limit, because HAProxy 2.6 then ignores all HTTP timeouts. It is the
+maximum that the API accepts, and close to HAProxy's own."""
 _IN_A_LINE = 32
-"""Prefixes."""
+"""Maximum prefixes in one ACL line."""
 _CLIENT_HEADERS = {
     "X-SSL-Client-Verify": "%[ssl_c_verify]",
     "X-SSL-Client-Has-Cert": "%[ssl_c_used]",
@@ -50,7 +50,7 @@ _NO_HTTP = Http()
 
 
 def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
-    """Returns the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
+    """Return the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
     return _with_default(balancer, listener, led_pools(balancer, listener))
 
 
@@ -89,7 +89,8 @@ def frontend_rows(
 
 
 def _refuse(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -> None:
-    """All ports of a listener are one at the proxy, which does not know at which of them a client came."""
+    """Reject a listener that a proxy cannot have. Its ports share one port of the proxy, which does not know the
+    client's."""
     members = (member for pool in pools for member in pool.members)
     if count(listener.ports) != 1 and not all(isinstance(member.port, int) for member in members):
         raise Unsupported("a proxy for several ports whose members have as many", balancer.provider)
@@ -104,26 +105,26 @@ def _enabled(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
 
 
 def _early(address: IPAddress, vips: Set[IPAddress]) -> tuple[str, ...]:
-    """On plain hosts a VIP comes when something takes its connections, and goes before: it is bound without being
-    there (ip(7), IP_FREEBIND)."""
+    """Option that binds a VIP before the host has it: on a plain host a VIP is added after its listener, and removed
+    before (ip(7), IP_FREEBIND)."""
     return ("transparent",) if address in vips else ()
 
 
 def _inherited(address: IPAddress) -> tuple[str, ...]:
-    """So that the next process takes the socket over (HAProxy compares this option of IPv6's): else it opens one of its
-    own, and who waits in the queue of the old one is reset when that is closed."""
+    """Option that lets the next process inherit the socket. HAProxy compares it for IPv6; with a new socket,
+    connections in the queue of the old one would be reset."""
     return ("v6only",) if address.version == 6 else ()
 
 
 def _lines(
     balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], pools: Iterable[Pool]
 ) -> Iterator[Line]:
-    """Who may come in, and how."""
+    """Yield the directives before the L7 policies: binds, access control and timeouts."""
     vips, told = frozenset(vip.address for vip in balancer.vips), is_told(listener, pools)
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
-    if listener.protocol in INSIDE:  # who is replaced closes no connection on which a request may be coming
+    if listener.protocol in INSIDE:  # a replaced process keeps connections on which a request may be arriving
         yield "option", "idle-close-on-response"
-        yield "option", "http-ignore-probes"  # nor is an answer of who was slow given to who has asked nothing yet
+        yield "option", "http-ignore-probes"  # nor is a late response sent to a client without a request
     for number, address in enumerate(addresses, 1):
         where, named = render_endpoint(address, listener.proxy_port), bind_id(number) if told else ()
         yield "bind", where, *named, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)
@@ -144,8 +145,8 @@ def _lines(
 
 
 def _waits(listener: Listener) -> Iterator[Line]:
-    """How long a client may be silent, between two requests too: without a word of that HAProxy takes the time for
-    headers there."""
+    """Yield the timeouts of clients. HAProxy applies `http-request` between two requests, too, if `http-keep-alive`
+    is unset."""
     idle = listener.timeouts.client_data
     if listener.protocol not in INSIDE:
         yield "timeout", "client", str(idle)
@@ -157,8 +158,8 @@ def _waits(listener: Listener) -> Iterator[Line]:
 
 
 def _raw_lines(listener: Listener, raw: RawMatch) -> Iterator[Line]:
-    """A client that sends too little in time is refused as one that sends something else. Nobody is waited for longer
-    than a minute: a connection of which nothing is known yet has its place in the proxy."""
+    """Yield the directives of a raw match. A client that sends too little in time is rejected like one that sends
+    other bytes. The delay is at most a minute, because each such connection uses a slot of the proxy."""
     yield "tcp-request", "inspect-delay", str(min(listener.timeouts.tcp_inspect or RAW_DELAY, LONGEST_RAW_DELAY))
     looked_at = f"req.payload({raw.location},{len(raw.value)})"
     yield "tcp-request", "content", "accept", "if", "{", looked_at, "-m", "bin", "--", raw.value.hex(), "}"
@@ -187,7 +188,7 @@ def _after_policies(balancer: LoadBalancer, listener: Listener) -> Iterator[Line
 
 
 def _inserted(balancer: LoadBalancer, listener: Listener, header: str) -> Line:
-    """What is put in the place of whatever a client has said, but for the chain of those that have passed it on."""
+    """Return the directive that sets a header. It replaces the client's value, except for the X-Forwarded-For chain."""
     match header:
         case "X-Forwarded-For":
             return "option", "forwardfor"
@@ -203,6 +204,6 @@ def _inserted(balancer: LoadBalancer, listener: Listener, header: str) -> Line:
 
 
 def _hsts(http: Http) -> str:
-    """RFC 6797, section 6.1."""
+    """Value of Strict-Transport-Security (RFC 6797, section 6.1)."""
     subdomains = "; includeSubDomains" if http.hsts_include_subdomains else ""
     return f"max-age={http.hsts_max_age}{subdomains}{'; preload' if http.hsts_preload else ''}"

@@ -1,10 +1,11 @@
-"""L7 policies of a listener, in the order in which Octavia's own proxies apply them.
+"""L7 policies of a listener, in the order in which Octavia's amphorae apply them.
 
-Positions alone do not decide: who is refused is refused first, whatever other policies say, then come the redirects,
-then those that lead to a pool; among each sort the positions decide (Octavia, "Layer 7 Load Balancing", Policy
-Position). A policy applies when all of its rules do. One without a rule, or to a pool that is off, does not exist.
+The order is: REJECT, then redirects to URLs and prefixes, then redirects to pools; within each group by position
+(Octavia, "Layer 7 Load Balancing", Policy Position). A policy applies if all of its rules match. A policy without an
+enabled rule, or to a disabled pool, is ignored.
 
-Pools of policies that are off, or have no rule, have their backends too: so these policies come without a new process.
+Pools of disabled policies and of policies without rules have backends too, so enabling such a policy needs no
+reload.
 """
 
 import re
@@ -29,7 +30,7 @@ from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, find_pool
 from fairlead.model.proxy_backends import BackendNames
 
 FOUND = 302
-"""Of a redirect that says no code (RFC 9110, section 15.4.3)."""
+"""Status code of a redirect without one (RFC 9110, section 15.4.3)."""
 _MATCH = {
     L7Comparison.CONTAINS: "sub",
     L7Comparison.ENDS_WITH: "end",
@@ -41,23 +42,24 @@ _ORDER: dict[type[L7Action], int] = {Reject: 0, RedirectToUrl: 1, RedirectPrefix
 _URL = re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[\t -~]*\"")
 _TYPES = "path,field(-1,/),field(2,.,0)"
-"""What is behind the first dot of a file's name; nothing if it has none."""
+"""File extension: the text after the first dot of the last path segment; empty if there is none."""
 
 
 def led_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
-    """Those to which policies lead."""
+    """Return the pools of policies in force."""
     pools = (_pool(balancer, policy) for policy, _ in _in_force(balancer, listener))
     return tuple(pool for pool in pools if pool is not None)
 
 
 def prepared_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
-    """Those to which policies lead, or may lead soon."""
+    """Return the pools of all policies, including those that are not in force."""
     pools = (_pool(balancer, policy) for policy in listener.l7policies)
     return tuple(pool for pool in pools if pool is not None)
 
 
 def compile_policies(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> tuple[Policy, ...]:
-    """Raises Unwritable. What is not in force is looked at too: it may be some day."""
+    """Return the policies in force, in order. Raises Unwritable, also for a policy that is not in force, because it
+    can be enabled later."""
     for policy in listener.l7policies:
         for rule in policy.rules:
             _condition(rule)
@@ -65,7 +67,7 @@ def compile_policies(balancer: LoadBalancer, listener: Listener, names: BackendN
     return tuple(
         Policy(
             action=f"pool:{name(names.of(pool, listener))}" if pool is not None else _target(policy.action),
-            # all have to apply, in any order: that of their shapes makes more policies fit into one slot
+            # all have to match, so the order is free: sorted by shape, more policies fit into a slot
             conditions=tuple(sorted(map(_condition, rules), key=lambda each: each.shape)),
         )
         for policy, rules in sorted(_in_force(balancer, listener), key=lambda each: _ORDER[type(each[0].action)])
@@ -120,7 +122,8 @@ def _matching(kind: L7RuleType, comparison: L7Comparison) -> Line:
 
 
 def _looked_at(kind: L7RuleType, name: str | None) -> tuple[str, ...]:
-    """A header may be a list with commas, or one text that has some. A name of a host may come with a port."""
+    """Samples of a rule. A header is read both as a comma-separated list and as one text; a host name with and
+    without port."""
     key = argument(name or "")
     match kind:
         case L7RuleType.HOST_NAME:
@@ -147,7 +150,7 @@ PREPARED = tuple(
     for kind in (L7RuleType.HOST_NAME, L7RuleType.PATH)
     for each in L7Comparison
 )
-"""Shapes for which every listener with L7 policies has free slots: the most frequent ones, of rules without a key."""
+"""Shapes with free slots in every listener with L7 policies: the most frequent ones, which need no key."""
 
 
 def _value(rule: L7Rule) -> str:
@@ -159,7 +162,7 @@ def _value(rule: L7Rule) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """Octavia takes values with blanks in quotes, which are none of the value."""
+    """Remove the quotes that Octavia requires around values with blanks."""
     return text[1:-1] if _QUOTED.fullmatch(text) else text
 
 

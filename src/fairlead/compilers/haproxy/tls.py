@@ -1,7 +1,6 @@
-"""TLS of listeners and of pools, as words of `bind` and `server`, and the secrets that these need.
+"""TLS of listeners and pools: options of `bind` and `server` lines, and the secrets that they need.
 
-A frontend's certificates stand in a list, in a file of its own: so they come, go and are renewed while the process
-runs.
+A frontend's certificates are in a crt-list, so they can be added, removed and renewed without a reload.
 """
 
 import re
@@ -24,23 +23,23 @@ from fairlead.model.loadbalancer import (
 from fairlead.model.secrets import Role, Secret, shown_references
 
 VERSIONS = {"TLSv1": "TLSv1.0", "TLSv1.1": "TLSv1.1", "TLSv1.2": "TLSv1.2", "TLSv1.3": "TLSv1.3"}
-"""Octavia's name -> HAProxy's, from the oldest to the newest. No library that HAProxy is built with has older ones."""
+"""Maps Octavia's version names to HAProxy's, oldest first. HAProxy's TLS libraries no longer have older versions."""
 ALPN = ("h2", "http/1.1", "http/1.0")
 DEFAULT_ALPN = ("h2", "http/1.1")
-"""Of a listener that says none."""
+"""Used if a listener sets none."""
 SUITES = frozenset(
     {
         *("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
         *("TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"),
     }
 )
-"""Of TLS 1.3 (RFC 8446, B.4), which OpenSSL has in a list of its own."""
+"""Cipher suites of TLS 1.3 (RFC 8446, B.4), which OpenSSL configures separately from older ciphers."""
 _CIPHER = re.compile(r"[!+-]?[A-Za-z0-9+_-]+|@STRENGTH|@SECLEVEL=[0-5]")
 _NO_TLS = ListenerTls()
 
 
 def refuse(balancer: LoadBalancer, listener: Listener) -> None:
-    """Raises Unsupported."""
+    """Reject TLS settings of a listener that HAProxy cannot have. Raises Unsupported."""
     said = listener.tls or _NO_TLS
     if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
         return
@@ -69,8 +68,8 @@ def _refuse_words(balancer: LoadBalancer, said: ListenerTls | PoolTls) -> None:
 
 @lru_cache(maxsize=1000)
 def _leaves_any(ciphers: str) -> bool:
-    """As OpenSSL works it out; HAProxy does not start with a list that selects none. Of TLS up to 1.2: whatever later
-    versions have is in a list of its own (SSL_CTX_set_cipher_list(3))."""
+    """Whether OpenSSL selects any cipher up to TLS 1.2. HAProxy does not start with a list that selects none. TLS 1.3 has
+    a separate list (SSL_CTX_set_cipher_list(3))."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
     except ssl.SSLError:
@@ -114,7 +113,7 @@ def _ciphers(said: ListenerTls | PoolTls) -> Line:
 
 
 def _versions(said: tuple[str, ...]) -> Line:
-    """From the oldest to the newest that is named, without those between that are not."""
+    """Options for the named versions: minimum, maximum, and exclusion of versions in between."""
     if not said:
         return ()
     known = list(VERSIONS)
@@ -125,16 +124,20 @@ def _versions(said: tuple[str, ...]) -> Line:
 
 
 def certificates(listener: Listener) -> Iterator[Certificate]:
-    """One is the default: the first, where a listener says none."""
+    """Yield the listener's certificates. The default certificate is `container_ref`, or else the first SNI
+    certificate."""
     for place, reference in enumerate(shown_references(listener)):
         yield Certificate(frontend=listener.id, reference=reference, is_default=place == 0)
 
 
 def member_words(balancer: LoadBalancer, listener: Listener, pool: Pool, *, inside: bool) -> Line:
-    """Without an authority members are not asked who they are, as in Octavia. With one they have to be of it, and of
-    the name that the client has asked for, if that is passed on: HAProxy then looks for it in the certificate. What is
-    spoken inside is agreed by who speaks it: with ALPN a member would be told of HTTP/2 that a client never said.
-    Raises Unsupported."""
+    """Return the TLS options of a member's server line. Raises Unsupported.
+
+    - Without an authority, member certificates are not verified, as in Octavia. With one, HAProxy also verifies the
+      host name if the client's SNI is passed on.
+    - ALPN is only offered if HAProxy speaks HTTP itself. For a TCP pool the member could otherwise select HTTP/2,
+      which the client has not negotiated.
+    """
     said = pool.tls
     if said is None or not said.enabled:
         return ()

@@ -1,18 +1,19 @@
 """VIPs on an external network: addresses of the gateway of one of the project's routers (ADR 23).
 
-The load balancer decides on the router, on the chassis that has the gateway, for who comes from outside; and on the
-project's switches, each on the chassis of its client, for who is inside.
+Clients outside are load-balanced by the router, on its gateway chassis; clients inside by the project's switches,
+each on the client's own chassis.
 
-Two rows answer for the address. It is one more of the gateway's own (`networks`, of full length): so the router answers
-ping and neighbour solicitation, and announces it (GARP) where the gateway has moved. And the router alone has a virtual
-service without a port and without members: it refuses what is for no listener, and answers ARP, which for an address of
-full length OVN does not: it compares who asks with the prefix. Without the first one a packet for no listener of an
-address that is only routed would be sent back to the router outside, and come again.
+Two rows answer for a VIP:
 
-Where the gateway's own port has the VIP neither is needed, and the second would take what comes back to translated
-clients.
+- An additional address of the gateway port (`networks`, with full prefix length), with which the router answers ping
+  and neighbour solicitation, and sends GARP after a failover.
+- A virtual service without a port and backends, on the router only. It rejects packets for no listener, and answers
+  ARP: OVN does not answer for an address of full prefix length, because it compares the sender with the prefix.
 
-Where a listener takes whatever is sent to the address there is neither: even ping is for its member.
+Without the first row, a packet for no listener would be routed out again and loop.
+
+If the VIP is the gateway port's own address, neither row exists: the second would take the replies to translated
+clients. If a listener accepts everything for the address, neither row exists either: even ping is for its member.
 """
 
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ ANSWERING = pairs({"reject": "true", "neighbor_responder": "all"})
 
 
 def gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
-    """What the VIPs on the gateway of this router share."""
+    """Yield the rows that the VIPs on this router's gateway share."""
     if router_id in snapshot.routers and router_id in snapshot.router_vips:
         yield from group_rows(snapshot, gateway_groups(router_id), Topology(snapshot).gateway_domain(router_id))
         yield LoadBalancerGroup(name=router_group(router_id))
@@ -46,7 +47,7 @@ def gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
 
 
 def answering_rows(balancer: lb.LoadBalancer, router_id: str, gateway: ExternalGateway) -> Iterator[OvnRow]:
-    """What answers for the VIPs, unless they lead whole to a member."""
+    """Yield the rows that answer for the VIPs, unless a default target gets all their packets."""
     if lb.has_default_target(balancer):
         return
     addresses = [vip.address for vip in balancer.vips]

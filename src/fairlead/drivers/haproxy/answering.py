@@ -1,9 +1,9 @@
-"""Whether a process serves that is there: one that stands still takes connections, and answers none of them.
+"""Liveness check of a running process: a stalled process accepts connections and serves none of them.
 
-HAProxy ends by itself when it is stuck. One that has all the memory that it may have answers nothing new, and goes on
-with the connections that it has: it is not killed. One that stands still is not given the processor: somebody has
-stopped it, or its node has no memory. As long as it may come back others serve in its place; then another one takes
-that.
+- HAProxy ends by itself when its watchdog finds it stuck.
+- A process at its memory limit does not respond to new requests but serves its existing connections. It is not killed.
+- A stalled process gets no CPU time: it was stopped by a signal, or the node has no memory left. Traffic goes to other
+  nodes while it may recover; after `GIVEN_UP` seconds it is killed and replaced.
 """
 
 import asyncio
@@ -14,11 +14,13 @@ from fairlead.drivers.haproxy.process import Running, kill
 from fairlead.drivers.haproxy.runtime import running_pid
 
 LOOK = 1.0
-"""Seconds between two questions."""
+"""Seconds between two checks."""
 SILENT, GIVEN_UP = 3.0, 10.0
-"""Seconds without an answer until nobody is to be led there, and until it is killed: its connections end with it."""
+"""Seconds without a response until the process is reported unresponsive, and until it is killed with its connections.
+"""
 LATE = 0.5
-"""Seconds by which a question may take longer: if it does, this process was not given the processor either."""
+"""Seconds by which a check may overrun `SILENT`. After a longer overrun the agent itself got no CPU time, so the check
+does not count."""
 
 
 async def look_after(
@@ -28,7 +30,10 @@ async def look_after(
     has_filled: Callable[[Running], bool],
     tell: Callable[[bool], None],
 ) -> None:
-    """Until it is killed. `tell` is told whether it answers; while somebody is busy with it nothing is said of it."""
+    """Check a process until it ends or is killed.
+
+    `tell` receives whether it responds. While `is_busy()`, a missing response does not count.
+    """
     loop, since = asyncio.get_running_loop(), None
     while running.is_there:
         await asyncio.sleep(LOOK)

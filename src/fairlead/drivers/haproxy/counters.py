@@ -1,14 +1,14 @@
-"""What processes have counted for each listener, those too that were replaced and still have connections.
+"""Counters of each listener, summed over the current process and the replaced ones that still have connections.
 
-A process counts for itself, from nothing, and its runtime API answers until another one takes its place. So one that is
-about to be replaced is asked over a connection that stays open: it goes on answering, and waits for that connection as
-for any other before it ends (management guide, 9.3, `prompt`). Whoever holds it lets go when nobody else is left.
+Each process counts from zero, and its runtime API socket passes to its successor. Therefore the agent opens a
+connection to a process before its replacement (management guide, 9.3, `prompt`): the process still responds on it, and
+does not end while it is open. The agent closes it when the last client connection has ended.
 
-Each figure is that of the frontend of the listener, `errors` besides that of its backends: connections that no member
-accepted. HAProxy does not count these by listener, so those of a backend that listeners share are added to the first
-of these by id: the sum of a load balancer is exact. Bytes are those of TCP, as clients send and get them. Of HTTP the
-frontend counts its own form of heads, and HTTP/1 has the bytes beside it; a listener that has met HTTP/2 has the former
-alone.
+The counters are those of the listener's frontend. `errors` also includes the connections that no member of its backends
+accepted. HAProxy counts these per backend; for a backend that listeners share, they are added to the first listener by
+id, so the sum of a load balancer is exact. Bytes are TCP payload bytes in both directions. For HTTP, HAProxy's frontend
+counters use its internal form of headers; HTTP/1 has separate byte counters, and a listener that has had HTTP/2
+connections only has the former.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from fairlead.drivers.interface import Unavailable
 from fairlead.model.figures import Figures
 
 QUESTION = "show info;show stat -1 3 -1\n"
-"""Frontends and backends, and no server."""
+"""Statistics of frontends and backends, without servers."""
 HELD = f"prompt\n{QUESTION}"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
-"""Seconds between two looks at a process that was replaced: one that is over counts among those that may be there."""
+"""Seconds between two reads of a replaced process. An ended process still counts towards `MAX_REPLACED`."""
 UNMOVED = 5
-"""Looks after which one that was to be replaced goes on: the other one has not started."""
+"""Reads after which a process that has not begun to stop is released, because its successor did not start."""
 AT_ONCE = 100
-"""Lines that are read without a rest."""
+"""Lines parsed before the parser yields to the event loop."""
 Counted: TypeAlias = Callable[[Running, Mapping[str, Figures]], None]
-"""Told of a process, and of all that it has counted, by listener."""
+"""Called with a process and its counters, by listener."""
 
 
 def nobody(_: Running, __: Mapping[str, Figures]) -> None:
-    """For who does not count."""
+    """Default callback, which ignores the counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class _Answer:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is to end, and has nobody left."""
+        """Whether the process is stopping and has no connections left."""
         return self.is_stopping and not self.open_listeners
 
     @property
     def open_listeners(self) -> frozenset[str]:
-        """Those that have connections."""
+        """Listeners with open connections."""
         return frozenset(name for name, figures in self.figures.items() if figures.active)
 
     @property
@@ -67,14 +67,14 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A process that goes on answering."""
+    """Replaced process with an open connection to its runtime API."""
 
     running: Running
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     counted_for: Mapping[str, str]
     busy: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
-    """One question at a time."""
+    """Serialises commands on the connection."""
 
 
 class Counters:
@@ -82,7 +82,7 @@ class Counters:
         self._counted = counted
         self._last_words = set["asyncio.Task[None]"]()
         self._held = dict[Running, _Held]()
-        """Processes that were replaced, and still have connections."""
+        """Replaced processes that still have connections."""
 
     async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> int | None:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
@@ -104,7 +104,7 @@ class Counters:
     async def carried_over(
         self, running: Running | None, control: Path, counted_for: Mapping[str, str]
     ) -> AsyncIterator[None]:
-        """Go on counting while another process replaces this one, until its last connection ends."""
+        """Continue to count a process while another one replaces it, until its last connection ends."""
         held = await self._hold(running, control, counted_for) if running is not None else None
         try:
             yield
@@ -112,8 +112,10 @@ class Counters:
             self._let_go(held)
 
     async def open_listeners(self, replaced: Iterable[Running]) -> Mapping[Running, frozenset[str]]:
-        """Maps replaced processes to the listeners whose connections they have, as they answer now; those that do not
-        answer, or take connections still, are missing."""
+        """Map replaced processes to the listeners with open connections, read now.
+
+        Processes that do not respond or still accept connections are missing.
+        """
         held = [self._held[each] for each in replaced if each in self._held]
         answers = await asyncio.gather(*map(self._read_or_none, held))
         return {
@@ -129,14 +131,14 @@ class Counters:
             return None
 
     async def _read(self, held: _Held) -> _Answer:
-        """Raises Unavailable."""
+        """Read and report the counters of a replaced process. Raises Unavailable."""
         async with held.busy:
             answer = await _ask(held.reader, held.writer, QUESTION)
         self._take(held.running, answer, held.counted_for)
         return answer
 
     async def _hold(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> _Held | None:
-        """None when it does not answer any more."""
+        """Open a connection to a process before its replacement; None if it does not respond."""
         try:
             reader, writer = await _connect(control)
         except Unavailable:
@@ -175,7 +177,7 @@ class Counters:
                 else:
                     unmoved += 1
         except Unavailable:
-            return  # it was ended
+            return  # the process has ended
         finally:
             held.writer.close()
             self._held.pop(held.running, None)
@@ -191,7 +193,7 @@ class Counters:
 
 
 async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises Unavailable."""
+    """Connect to a control socket. Raises Unavailable."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await asyncio.open_unix_connection(str(control))
@@ -200,7 +202,7 @@ async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Answer:
-    """Raises Unavailable."""
+    """Send a command and parse the response. Raises Unavailable."""
     try:
         async with asyncio.timeout(PATIENCE):
             writer.write(question.encode())
@@ -211,7 +213,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, quest
 
 
 async def _read(reader: asyncio.StreamReader) -> _Answer:
-    """Line by line, until the empty one after the table. Raises OSError, EOFError, ValueError."""
+    """Parse a response up to the empty line after the table. Raises OSError, EOFError, ValueError."""
     info, figures, refused = dict[str, str](), dict[str, Figures](), dict[str, int]()
     columns, number = list[str](), 0
     while line := (await reader.readline()).decode(errors="replace"):
@@ -249,7 +251,7 @@ def _figures(row: Mapping[str, str]) -> Figures:
 
 
 def _value(row: Mapping[str, str], column: str) -> int:
-    """0 for an empty column. Raises ValueError."""
+    """Return the value of a column, 0 if it is empty. Raises ValueError."""
     return int(row.get(column) or 0)
 
 

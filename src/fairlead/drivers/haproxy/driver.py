@@ -1,8 +1,8 @@
-"""The rows of HAProxy on this node: kept in a folder for each network, and told to its process.
+"""Driver of the HAProxy processes on this node: stores the rows of each network and applies them to its process.
 
-What the runtime API can do it is told; for everything else a new process takes the place of the old one without a lost
-connection (`keeping.py`). HAProxy has loaded each file before it is written, and sections of one owner that it does not
-load do not affect the others. Networks do not wait for each other (`turn.py`).
+The driver applies what it can with runtime API commands; for everything else a new process replaces the old one without
+losing a connection (`keeping.py`). HAProxy loads each file before it is used. Sections of one owner that it does not
+load do not affect other owners. Networks do not wait for each other (`turn.py`).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from fairlead.model.secrets import Secret
 
 LOG = logging.getLogger(__name__)
 _OURS = re.compile("[0-9a-f]{12}")
-"""Names of folders (`folder_name`): somebody may name one in which there are others'."""
+"""Names of the driver's folders (`folder_name`). The operator may configure a folder that also has other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class HAProxy:
         fetch: Fetch = nobody_lends,
         counters: Counters | None = None,
     ) -> None:
-        """`folder` is on a tmpfs: what is there is worth nothing after a restart of the machine."""
+        """`folder` is on a tmpfs, because its contents are useless after a reboot."""
         self._folder = folder
         self._rights = Rights(program.user)
         self._secrets = SecretFiles(fetch, self._rights)
@@ -99,8 +99,8 @@ class HAProxy:
     def follow(
         self, settled: Callable[[Collection[Owner]], None], failing: Callable[[Collection[Owner]], None]
     ) -> None:
-        """`settled` is told of owners to whom it was said that they come later: their time has come. `failing` is told
-        of load balancers of which `failure_of` says another thing."""
+        """Set callbacks: `settled` gets owners to requeue after Later; `failing` gets load balancers with a changed
+        `failure_of`."""
         self._settled, self._keeper.failing = settled, failing
 
     def failure_of(self, owner: Owner) -> str | None:
@@ -116,7 +116,7 @@ class HAProxy:
         return {OWNERS_LEFT_OUT: left_out, MEMORY_LIMIT_REACHED: self._keeper.memory_limit_reached}
 
     async def open(self) -> None:
-        """Find what an earlier agent left, and go on with it; who takes long keeps no other waiting. A node that never
+        """Read the state of an earlier agent and resume it. A slow process does not delay the others. A node that never
         had a proxy has no folder.
 
         Raises OSError.
@@ -137,20 +137,20 @@ class HAProxy:
             await asyncio.wait(resuming, timeout=AT_START)
 
     async def close(self) -> None:
-        """Processes go on."""
+        """Stop all tasks. The HAProxy processes continue."""
         await self._upgrading.close()
         await self._keeper.close(self._networks.values())
         await self._counters.close()
         await self._metrics.close()
 
     async def remove(self) -> None:
-        """All that an agent has left: processes end, and so do their connections. Not beside one that works."""
+        """Remove everything that an agent has left, and end the processes with their connections. No agent may run."""
         if self._folder.exists():
             for each in [each for each in self._folder.iterdir() if _OURS.fullmatch(each.name)]:
                 await self._keeper.remove_left(each)
 
     async def look(self) -> None:
-        """At what each process has counted, and whether it runs the program that is there now."""
+        """Read the counters of each process, and replace processes that run an outdated program."""
         self._upgrading.look(self._networks.values())
         for network in tuple(self._networks.values()):
             if network.running is not None:
@@ -180,8 +180,8 @@ class HAProxy:
         return next((each for each in self._networks.values() if owner in each.kept.owners), None)
 
     async def apply(self, owner: Owner, change: Diff) -> None:
-        """The rows of a load balancer are of one process. Those of a network are of one for each project that has
-        proxies there: one that fails keeps no other."""
+        """Apply the rows of an owner. A load balancer has rows in one process; a network has one process for each
+        project with proxies there, and a failure in one does not affect the others."""
         before = self._rows_of(owner)
         after = with_change(before, change)
         was, is_now = network_of(before), network_of(after)
@@ -196,14 +196,14 @@ class HAProxy:
             raise min(failed, key=lambda each: isinstance(each, Later))
 
     def _forget_waiting(self, owner: Owner, involved: Container[str]) -> None:
-        """What is not wanted any more must not come with the next process."""
+        """Drop pending rows in networks where the owner no longer has any, so that no process loads them."""
         for network_id, network in self._networks.items():
             if network_id not in involved:
                 network.waiting.pop(owner, None)
                 network.turn.forget(owner)
 
     async def _put(self, network_id: str, owner: Owner, rows: Mapping[Key, HAProxyRow]) -> None:
-        """Raises Later, and DriverError; then all is as it was."""
+        """Apply an owner's rows in one network. Raises Later, and DriverError after restoring the previous state."""
         network = self._networks.get(network_id)
         if network is None:
             network = self._networks[network_id] = Network(Kept(self._folder / folder_name(network_id)))
@@ -211,7 +211,8 @@ class HAProxy:
         await network.turn.take(owner, rows, work, self._settled)
 
     async def _put_now(self, network_id: str, network: Network, owner: Owner, rows: Mapping[Key, HAProxyRow]) -> None:
-        """Raises Later, and DriverError; then all is as it was."""
+        """Apply rows with commands, or with a new process when the rate limit allows it. Raises Later, and DriverError
+        after restoring the previous state."""
         async with network.busy:
             if not network.asks_for_another(owner, rows):
                 network.waiting.pop(owner, None)
@@ -225,7 +226,8 @@ class HAProxy:
                 await self._change_together(network_id, network, owner)
 
     async def _tell_part(self, network_id: str, network: Network, owner: Owner, rows: Rows) -> None:
-        """Who comes, goes or is down, before the rest: that waits for no process. Raises DriverError."""
+        """Apply the part of a change that needs no new process, for example added, removed or failed members. Raises
+        DriverError."""
         if network.running is None or not network.kept.settled:
             return
         before = network.kept.of(owner)
@@ -234,8 +236,8 @@ class HAProxy:
             await self._change(network_id, network, {owner: with_change(before, part)})
 
     async def _change_together(self, network_id: str, network: Network, owner: Owner) -> None:
-        """With what others wait for: one process is enough. One who asks for what cannot be keeps no other: then each
-        comes alone. Raises DriverError."""
+        """Apply all pending changes of the network with one new process. If that fails, only this owner's change is
+        applied, so an invalid change does not block others. Raises DriverError."""
         waiting, network.waiting = network.waiting, {}
         try:
             await self._change(network_id, network, waiting)
@@ -246,7 +248,7 @@ class HAProxy:
             await self._change(network_id, network, {owner: waiting[owner]})
 
     async def _change(self, network_id: str, network: Network, rows: Mapping[Owner, Rows]) -> None:
-        """Of these owners. Raises DriverError; then all is as it was."""
+        """Apply changes of these owners. Raises DriverError after restoring the previous state."""
         before, missing = dict(network.kept.owners), network.missing
         slots, changing = network.kept.slots, network.changing
         left_out = {owner: why for owner, why in network.kept.left_out.items() if owner in rows}
@@ -316,7 +318,7 @@ class HAProxy:
                 network.pace.spend(_now())
             else:
                 self._keeper.write(network, texts)
-                # a backend that has gone is in the process still, and has counted
+                # a removed backend remains in the process with its counters
                 network.counted_for = {**counted_for(kept.loaded), **network.counted_for}
                 kept.write(settled=True)
                 return
@@ -324,8 +326,11 @@ class HAProxy:
         await self._keeper.replace(network, process, moved=moved)
 
     async def _bring_secrets(self, network: Network, process: AnyProcess, had: Rows) -> frozenset[Secret]:
-        """What cannot be had: what needs it waits. No listener that is served goes for want of a new secret: then it is
-        the change that waits. Raises DriverError and OSError."""
+        """Fetch secrets; return those that are missing. Listeners that need these wait.
+
+        Raises DriverError if a listener that is served would stop for want of a new secret: the change waits instead.
+        Raises OSError.
+        """
         kept = network.kept
         try:
             self._secrets.put(kept, await self._secrets.ask(kept, again=False), {})
@@ -343,18 +348,18 @@ class HAProxy:
 
     @property
     def lacks(self) -> bool:
-        """Whether somebody waits for a key or a certificate."""
+        """Whether a listener waits for a key or a certificate."""
         return any(network.missing and network.wanted is not None for network in self._networks.values())
 
     async def renew(self) -> None:
-        """Ask what has become of keys and certificates, and serve what is new. Raises DriverError."""
+        """Fetch all keys and certificates again, and serve the renewed ones. Raises DriverError."""
         wanted = [each for each in self._networks.values() if each.wanted is not None]
         failed = await asyncio.gather(*map(self._ask_and_renew, wanted), return_exceptions=True)
         if failed := [each for each in failed if each is not None]:
             raise failed[0]
 
     async def _ask_and_renew(self, network: Network) -> None:
-        """Raises DriverError."""
+        """Fetch the secrets of one network and load the renewed ones. Raises DriverError."""
         news = await self._secrets.ask(network.kept, again=True)
         async with network.busy:
             if not news and self._secrets.missing(network.kept) == network.missing:
@@ -385,7 +390,8 @@ class HAProxy:
             self._keeper.failing(list(changed))
 
     async def _renew(self, network: Network, news: Mapping[Secret, str]) -> None:
-        """Raises DriverError; then all is as it was. The next agent begins anew if this one ends meanwhile."""
+        """Load renewed secrets. Raises DriverError after restoring the previous ones. If the agent ends during the
+        renewal, the next one starts a new process."""
         kept, process, missing, settled = network.kept, network.wanted, network.missing, network.kept.settled
         if process is None:
             return
@@ -412,7 +418,8 @@ class HAProxy:
             self._keeper.failing(list(left_out))
 
     async def _told(self, network: Network, renewed: Iterable[Secret], missing: frozenset[Secret]) -> bool:
-        """Whether the process that runs has taken all of it; `missing`: the secrets that it was started without."""
+        """Load renewed secrets by commands; return whether the process accepted all. `missing`: the secrets that were
+        missing when it started."""
         kept = network.kept
         if network.running is None or network.missing != missing:
             return False
@@ -426,14 +433,14 @@ class HAProxy:
         return True
 
     async def _replace(self, network: Network, process: AnyProcess, texts: Mapping[str, str]) -> None:
-        """By a new process that reads all of it."""
+        """Start a new process that reads all files."""
         network.pace.spend(_now())
         self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=network.placed is None)
 
 
 def _listeners(network: Network, changed: Changed) -> frozenset[str]:
-    """Those of the owners that change, before and after."""
+    """Return the listeners of the changed owners, before and after the change."""
     after = (network.kept.of(owner) for owner in changed.owners)
     before = (network.owners.get(owner, {}) for owner in changed.owners)
     return listeners_of([*before, *after])

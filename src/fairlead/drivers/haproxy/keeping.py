@@ -1,7 +1,7 @@
-"""The processes of a node: each one is started in its place, replaced, watched, and started again when it has ended.
+"""Supervisor of a node's HAProxy processes: starts, replaces and watches them, and restarts those that end.
 
-A process that ends is started again at once, and then after longer and longer pauses. Whoever asks is told at which
-ports connections are taken (`Serving`), and that they are not; and why a proxy does not come back (`Network.failure`).
+A process that ends is restarted immediately, then after growing pauses. The supervisor reports on which ports a proxy
+accepts connections (`Serving`), and why a proxy does not come back (`Network.failure`).
 """
 
 import asyncio
@@ -52,11 +52,11 @@ from fairlead.model.owner import Owner
 
 LOG = logging.getLogger(__name__)
 MAX_STARTS = 8
-"""Starts in a row, each without owners that kept the last one from succeeding."""
+"""Maximum consecutive start attempts. Each attempt leaves out the owners that made the previous one fail."""
 FRONTEND = re.compile(r"for frontend ([\w.:-]+): cannot bind")
-"""In the complaint of a process that does not get an address and port (HAProxy 2.6)."""
+"""Error of a process that cannot bind an address and port (HAProxy 2.6)."""
 Serving: TypeAlias = Callable[[str, frozenset[int] | None], None]
-"""Told of a port's id, and at which ports the proxy behind it takes connections; None where it does not run."""
+"""Called with a port id and the ports on which its proxy accepts connections; None if the proxy does not run."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,13 +70,13 @@ class Keeper:
     counters: Counters
     metrics: Metrics
     failing: Callable[[Collection[Owner]], None] = lambda _: None
-    """Told of load balancers for which another thing is known of why their proxy does not come back."""
+    """Called with load balancers for which `failure_of` has changed."""
     memory_limit_reached: int = 0
-    """Times that a proxy began to refuse connections for want of memory."""
+    """Number of times that a proxy began to reject connections at its memory limit."""
 
     async def resume(self, network: Network) -> None:
-        """What an earlier agent left; again and again until it is done. Where it had finished, who serves is written
-        down."""
+        """Resume a network from the state of an earlier agent, with retries until it succeeds. The pid file names the
+        serving process if that agent had finished its last change."""
         if network.running is None and network.wanted is not None:
             async with network.busy:
                 network.running, network.kept.settled = await left_running(network.kept.folder), False
@@ -87,7 +87,7 @@ class Keeper:
             self.mend(network, network.restarts.after_failure(_now()))
 
     async def go_on(self, network: Network) -> None:
-        """What was not finished is done again, and a process started where none is. Raises DriverError."""
+        """Repeat an unfinished change, and start a process if none runs. Raises DriverError."""
         async with network.busy:
             process = network.wanted
             if process is None:
@@ -176,16 +176,16 @@ class Keeper:
         return texts
 
     def write(self, network: Network, texts: Mapping[str, str]) -> None:
-        """Raises OSError."""
+        """Write the files of the process. Raises OSError."""
         write_files(network.kept.folder, texts, self.rights)
 
     async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
-        """By a process that reads the files. Raises DriverError and OSError."""
+        """Start a process that reads the files, and retire the old ones. Raises DriverError and OSError."""
         kept = network.kept
         if kept.settled:
-            kept.write(settled=False)  # the next agent has to look who serves, if this one ends meanwhile
+            kept.write(settled=False)  # if this agent ends now, the next one searches the serving process
         if network.is_silent and network.running is not None:
-            kill(network.running)  # connections would go on to be given to it
+            kill(network.running)  # otherwise the kernel would still queue new connections to it
         if moved and network.running is not None and network.placed is not None:
             await self.stop(network)
         await self.place(network, process)
@@ -217,7 +217,7 @@ class Keeper:
         return [each for each in replaced if each in still_open and still_open[each] <= since[each]]
 
     async def place(self, network: Network, process: AnyProcess) -> None:
-        """What differs of where it stands is changed under it. Raises DriverError."""
+        """Create the namespace of the process, or update it in place. Raises DriverError."""
         if network.placed is not None and place_of(network.placed) == place_of(process):
             return
         network.placed = None
@@ -225,7 +225,7 @@ class Keeper:
         network.placed = process
 
     def _serves(self, network: Network) -> None:
-        """The process that runs has the rows that are kept."""
+        """Record that the running process has loaded the stored rows."""
         network.ports = ports_of(network.served(network.kept.loaded))
         network.counted_for = counted_for(network.kept.loaded)
         self._watch(network)
@@ -234,7 +234,8 @@ class Keeper:
             self._fail(network, "")
 
     async def hold(self, network: Network) -> None:
-        """What was there before a change that failed. The next agent is told who serves once that is known."""
+        """Return to the state before a failed change. The stored `settled` is set only after the serving process is
+        known."""
         kept, settled = network.kept, network.kept.settled
         with contextlib.suppress(OSError):
             kept.write(settled=False)
@@ -247,14 +248,14 @@ class Keeper:
             self.mend(network, FIRST_PAUSE)
 
     async def _check_old(self, network: Network) -> None:
-        """A process that was told already to end is none."""
+        """Forget a process that no longer responds because it was already signalled to end."""
         running = network.running
         if running is not None and await running_pid(network.kept.folder / CONTROL) != running.pid:
             network.running = None
             self.say(network)
 
     async def end(self, network: Network, network_id: str) -> None:
-        """A network that has nobody to serve has no process, and without a port no place."""
+        """End the process of a network without a frontend; without a proxy port also remove namespace and folder."""
         await self.stop(network)
         self.metrics.forget(network)
         self._fail(network, "")
@@ -282,22 +283,22 @@ class Keeper:
             self.say(network)
 
     async def remove_left(self, folder: Path) -> None:
-        """Of which nobody knows what it was."""
+        """End the processes of a folder with unreadable state, and remove the folder."""
         for each in await asyncio.to_thread(all_running, folder):
             await stop(each)
         Kept(folder).remove()
 
     async def close(self, networks: Iterable[Network]) -> None:
-        """Processes go on."""
+        """Stop all tasks. The HAProxy processes continue."""
         tasks = [task for each in networks for task in (each.watch, each.mending, each.turn.task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What goes on by itself
+    # Background tasks
 
     def mend(self, network: Network, wait: float) -> None:
-        """After so long, unless it is done sooner, and again until it is done."""
+        """Retry `go_on` after `wait` seconds until it succeeds. A pending retry is kept."""
         mending = network.mending
         if mending is None or mending.done() or mending is asyncio.current_task():
             network.mending = asyncio.ensure_future(self._mend(network, wait))
@@ -314,14 +315,14 @@ class Keeper:
                 return
 
     def _watch(self, network: Network) -> None:
-        """The process that runs; what was to bring one has come too late."""
+        """Watch the running process, and cancel a pending start."""
         for task in (network.watch, network.mending):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         network.watch = asyncio.ensure_future(self._keep(network)) if network.running is not None else None
 
     async def _keep(self, network: Network) -> None:
-        """Until the process is to end: it is started again whenever it has ended."""
+        """Wait until the running process ends, and restart it unless it was stopped or replaced on purpose."""
         running, control, loop = network.running, network.kept.folder / CONTROL, asyncio.get_running_loop()
         if running is None:
             return
@@ -341,8 +342,8 @@ class Keeper:
             looking.cancel()
             steady.cancel()
         if network.leaving is not running:
-            self.say(network)  # whatever is at work on it
-        async with network.busy:  # one that is being replaced ends before the other one is known
+            self.say(network)  # even while a change is in progress
+        async with network.busy:  # a replaced process ends before its successor is recorded
             if network.running is not running:
                 return
             network.running = None
@@ -386,7 +387,7 @@ class Keeper:
         if refused is None:
             is_short = self.program.has_filled(running)
         else:
-            # what a process refused before this agent read its counter for the first time is over
+            # failures before this agent's first read of the counter do not count
             is_short = refused > network.refused_memory.get(str(running), refused)
             network.refused_memory = {str(running): refused}
         if is_short == bool(network.shortage):
@@ -404,11 +405,11 @@ class Keeper:
         self.failing(network.balancers)
 
     def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
-        """Raises Unwritable."""
+        """Render the files of the process. Raises Unwritable."""
         return self._files_of(network, process, network.kept.loaded)
 
     def _files_of(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
-        """Raises Unwritable."""
+        """Render the files for some rows. Raises Unwritable."""
         kept = network.kept
         sockets = Sockets(
             control=str(kept.folder / CONTROL),

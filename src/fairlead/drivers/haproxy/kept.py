@@ -1,7 +1,7 @@
-"""What is there of a process: its folder, with its rows as they were applied last, its configuration and its sockets.
+"""State of one network's process on disk: the rows applied last, the configuration and the sockets, in one folder.
 
-The folder outlives the agent, and says to the next one what runs: a process that was started goes on when the agent
-ends. `rows.json` is written before the process is told; `settled` says whether it was told all of it.
+HAProxy continues to run when the agent ends; the next agent reads the state from this folder. `rows.json` is written
+before the process receives a change; `settled` records whether the process has received all of it.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ CLASSES: Mapping[str, type[HAProxyRow]] = {
 class _File(msgspec.Struct):
     settled: bool
     owners: dict[str, list[tuple[str, dict[str, Any]]]]
-    """Owner -> its rows: the class, and its fields."""
+    """Maps each owner to its rows: the class name and the fields of each."""
     left_out: dict[str, str] = {}
     slots: dict[str, Slots] = {}
 
@@ -49,12 +49,12 @@ class Kept:
     folder: Path
     owners: dict[Owner, dict[Key, HAProxyRow]] = dataclasses.field(default_factory=dict)
     settled: bool = False
-    """Whether the process has been told all of it."""
+    """Whether the process has received all rows."""
     left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
     """Maps owners whose sections are in no file, because HAProxy does not load them, to the error (`sound.py`)."""
 
     slots: Mapping[str, Slots] = dataclasses.field(default_factory=dict)
-    """Those of L7 policies in the process, by frontend."""
+    """L7 policy slots of the process, by frontend."""
 
     def arrange(self) -> None:
         """Puts the L7 policies of these rows into slots. Raises Unwritable."""
@@ -77,7 +77,7 @@ class Kept:
         return dict(self.owners.get(owner, {}))
 
     def write(self, *, settled: bool) -> None:
-        """Raises OSError."""
+        """Write the rows. Raises OSError."""
         self.settled = self.settled and settled
         owners = {str(owner): [_plain(row) for row in rows.values()] for owner, rows in self.owners.items()}
         left_out = {str(owner): why for owner, why in self.left_out.items()}
@@ -90,7 +90,7 @@ class Kept:
 
 
 def read_kept(folder: Path) -> Kept:
-    """What an earlier agent left; nothing where that cannot be read."""
+    """Read the state that an earlier agent left; empty if it cannot be read."""
     kept = Kept(folder)
     try:
         file = msgspec.json.decode((folder / ROWS).read_bytes(), type=_File)
@@ -106,11 +106,11 @@ def read_kept(folder: Path) -> Kept:
 
 
 def write_whole(path: Path, text: bytes, mode: int = 0o640, user: int = -1, group: int = -1) -> None:
-    """In place of what was there, or not at all. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # before it is somebody else's: then CAP_FOWNER would be needed
+        os.fchmod(descriptor, mode)  # before the file has another owner, because fchmod would then need CAP_FOWNER
         os.fchown(descriptor, user, group)
         file.write(text)
     draft.rename(path)
@@ -122,7 +122,7 @@ def _plain(row: HAProxyRow) -> tuple[str, dict[str, Any]]:
 
 
 def _row(kind: str, fields: dict[str, Any]) -> HAProxyRow:
-    """Raises ValueError (msgspec's are), KeyError, TypeError."""
+    """Build a row from its stored fields. Raises ValueError (also msgspec's errors), KeyError, TypeError."""
     make: Callable[..., HAProxyRow] = CLASSES[kind]
     hints = get_type_hints(make)
     values = {

@@ -1,7 +1,8 @@
-"""Metrics of load balancers. A tenant's Prometheus asks at the listener's port; HAProxy leads it to this node's agent.
+"""Metrics of load balancers: the node's agent answers scrapes that arrive at a PROMETHEUS listener.
 
-The agent asks the process that serves (`EXPORTER`), keeps what is of that load balancer, answers by Octavia's names.
-One process is asked once a second at most, however often and by however many it is scraped.
+A tenant's Prometheus connects to the listener's port, and HAProxy forwards the request to the agent. The agent reads
+the running process's exporter (`EXPORTER`), selects the sections of that load balancer, and renders them with Octavia's
+metric names. It reads each process at most once a second, whatever the number of scrapes.
 """
 
 import asyncio
@@ -22,17 +23,17 @@ from fairlead.drivers.interface import Unavailable
 from fairlead.model.owner import Kind, Owner
 
 EXPORTER = "sockets/exporter"
-"""Of the process, below its folder."""
+"""Socket of the process's exporter, relative to the process's folder."""
 SOCKET = "metrics"
-"""Of the agent, beside the folders of processes."""
+"""Socket of the agent, next to the folders of the processes."""
 PATIENCE = 5.0
 """Seconds for one scrape."""
 FRESH = 1.0
-"""Seconds for which an answer of the process is good."""
+"""Seconds for which a reading of the process is reused."""
 TRIES = 5
-"""Until the process that serves answers, and not the one that it follows."""
+"""Maximum reads until the current process responds instead of its predecessor."""
 AT_ONCE = 200
-"""Lines that are read without a rest."""
+"""Lines parsed before the parser yields to the event loop."""
 LONGEST_QUESTION = 2**13
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _PATH = re.compile(rb"GET /([^ ?]+) HTTP/1\.[01]\r\n")
@@ -48,7 +49,7 @@ class _Scraped:
 
 class Metrics:
     def __init__(self, folder: Path, rights: Rights, find: Find) -> None:
-        """`find` says whose proxy has the listeners of a load balancer."""
+        """`find` returns the network with the proxy of a load balancer."""
         self._path = folder / SOCKET
         self._rights = rights
         self._find = find
@@ -56,8 +57,8 @@ class Metrics:
         self._scraped: dict[Path, _Scraped] = {}
 
     async def keep(self, network: Network) -> None:
-        """Before another process takes the place of the one that serves: what it has counted is not lost. Where nobody
-        asks, nothing is kept. Raises OSError."""
+        """Read the counters of the running process before another one replaces it, so that they are not lost. Drops the
+        counters of a network without a PROMETHEUS listener. Raises OSError."""
         if not _asking(network.kept):
             self.forget(network)
             return
@@ -68,7 +69,7 @@ class Metrics:
                 await _read(network, scraped.meter)
 
     def forget(self, network: Network) -> None:
-        """What its processes have counted: it has nobody to serve."""
+        """Drop the counters of a network's processes."""
         self._scraped.pop(network.kept.folder, None)
 
     async def close(self) -> None:
@@ -77,7 +78,7 @@ class Metrics:
             self._server = None
 
     async def _open(self) -> None:
-        """Raises OSError."""
+        """Listen on the agent's socket. Raises OSError."""
         if self._server is not None:
             return
         self._path.unlink(missing_ok=True)
@@ -93,7 +94,7 @@ class Metrics:
                 writer.write(_response(status, text))
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # nobody waits for it any more
+            pass  # the client has closed the connection
         finally:
             writer.close()
 
@@ -112,20 +113,21 @@ class Metrics:
         return "200 OK", text
 
     async def _look(self, network: Network) -> Meter:
-        """Raises Unavailable and TooMany."""
+        """Return counters of the network's process that are at most `FRESH` seconds old. Raises Unavailable and
+        TooMany."""
         if network.running is None:
-            raise Unavailable("the proxy does not run")  # its place may have ended: nothing is kept of it
+            raise Unavailable("the proxy does not run")  # after a removal of the network, nothing must be stored for it
         scraped = self._scraped.setdefault(network.kept.folder, _Scraped())
         async with scraped.busy:
             if (now := asyncio.get_running_loop().time()) >= scraped.until:
-                async with network.busy:  # no process is being replaced
+                async with network.busy:  # excludes a replacement of the process
                     await _read(network, scraped.meter)
                 scraped.until = now + FRESH
         return scraped.meter
 
 
 def _asking(kept: Kept) -> list[Owner]:
-    """Load balancers of which somebody may ask for metrics."""
+    """Load balancers with a PROMETHEUS listener."""
     return [owner for owner, rows in kept.owners.items() if any(_is_metrics(row) for row in rows.values())]
 
 
@@ -140,7 +142,7 @@ def _sections(kept: Kept, owner: Owner) -> tuple[frozenset[str], frozenset[str]]
 
 
 async def _read(network: Network, meter: Meter) -> None:
-    """Raises Unavailable and TooMany."""
+    """Read the current process's counters into `meter`. Raises Unavailable and TooMany."""
     running = network.running
     if running is None:
         raise Unavailable("the proxy does not run")
@@ -154,7 +156,7 @@ async def _read(network: Network, meter: Meter) -> None:
 
 
 async def _scrape(path: Path, sections: frozenset[str]) -> tuple[int, Reading]:
-    """The number of the process that has answered, and what. Raises Unavailable and TooMany."""
+    """Return the pid of the process that responded, and its reading. Raises Unavailable and TooMany."""
     try:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_unix_connection(str(path))

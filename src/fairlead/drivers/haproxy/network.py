@@ -1,4 +1,4 @@
-"""What a driver of HAProxy knows of one network's process, and what its rows say of it."""
+"""State that the HAProxy driver holds for one network's process, and facts derived from its rows."""
 
 import asyncio
 import hashlib
@@ -31,25 +31,25 @@ from fairlead.model.secrets import Secret
 class Network:
     kept: Kept
     inside: Sequence[str] = ()
-    """The words before those of a command that runs in its place."""
+    """Command prefix that runs a program in the process's network namespace."""
     running: Running | None = None
     leaving: Running | None = None
-    """While another one takes its place: its end is none of the proxy's."""
+    """Process that is being replaced. Its end is expected and causes no restart."""
     ports: frozenset[int] = frozenset()
-    """At which the process that runs takes connections."""
+    """Ports on which the running process accepts connections."""
     changing: frozenset[str] = frozenset()
-    """Listeners of the owners for whose changes the next process comes."""
+    """Listeners of the owners with changes that the next process will load."""
     changed_since: Mapping[Running, frozenset[str]] = field(default_factory=dict)
     """Processes that were replaced, and the listeners whose owners have changed since they were started."""
     counted_for: Mapping[str, str] = field(default_factory=dict)
-    """Each backend of the process that runs, and the listener to which its errors are added (`counters.py`)."""
+    """Maps each backend of the running process to the listener that gets its errors (`counters.py`)."""
     watch: "asyncio.Task[None] | None" = None
-    """Sees that it ends."""
+    """Task that waits for the end of the running process."""
     mending: "asyncio.Task[None] | None" = None
-    """Brings another one, or does again what was not finished."""
+    """Task that starts another process, or repeats an unfinished change."""
     restarts: Restarts = field(default_factory=Restarts)
     failure: str = ""
-    """Why the proxy does not come back, while it does not."""
+    """Reason why the proxy is not running; empty if it runs or starts."""
     refused: dict[Owner, str] = field(default_factory=dict)
     """Maps owners whose renewed secret HAProxy does not load to the error. The secret before stays in use."""
     shortage: str = ""
@@ -58,20 +58,21 @@ class Network:
     """Maps the process that was read last to its number of failed allocations."""
     turn: Turn = field(default_factory=Turn)
     before: Mapping[Owner, Rows] | None = None
-    """While a change is at work: all rows of before. They hold until it is done."""
+    """Rows of all owners before the change in progress; None if there is none. Reads return these until the change
+    is applied."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     missing: frozenset[Secret] = frozenset()
-    """Keys and certificates that the process was started without."""
+    """Keys and certificates that were missing when the process started."""
     pace: Pace = field(default_factory=Pace)
-    """Of processes that take the place of one for a change."""
+    """Rate limit of replacements that load a change."""
     waiting: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
-    """All rows of owners whose changes wait for the next process."""
+    """All rows of owners with changes that wait for the next process."""
     placed: AnyProcess | None = None
-    """As its place was made by this driver; None if it was not yet."""
+    """Process row with which this driver created the namespace; None if it has not yet."""
     again: float = 0.0
-    """When a program may be tried that did not take the place of the one that runs (`upgrading.py`)."""
+    """Time of the event loop before which a failed upgrade of the program is not retried (`upgrading.py`)."""
     is_silent: bool = False
-    """Whether the process that runs stands still."""
+    """Whether the running process does not respond."""
 
     @property
     def is_there(self) -> bool:
@@ -79,22 +80,22 @@ class Network:
 
     @property
     def owners(self) -> Mapping[Owner, Rows]:
-        """What has been applied."""
+        """Rows that have been applied."""
         return self.kept.owners if self.before is None else self.before
 
     @property
     def balancers(self) -> Sequence[Owner]:
-        """Those that have a listener here."""
+        """Owners with a listener in this proxy."""
         found = self.kept.owners.items()
         return [owner for owner, rows in found if any(isinstance(row, Frontend) for row in rows.values())]
 
     @property
     def wanted(self) -> AnyProcess | None:
-        """What is to run; None while it would have nothing to serve."""
+        """Process that should run; None if there is no frontend to serve."""
         return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.loaded) else None
 
     def asks_for_another(self, owner: Owner, rows: Rows) -> bool:
-        """Whether these rows need another process, or one where none runs."""
+        """Whether these rows need a new process: because commands cannot apply them, or because none runs."""
         others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
             return False
@@ -102,13 +103,13 @@ class Network:
         return not is_told or commands(diff(rows, self.kept.of(owner)), self._arranged(rows)) is None
 
     def _arranged(self, rows: Rows) -> Arranged:
-        """The slots of L7 policies that the process has, and those for these rows."""
+        """L7 policy slots of the process before and after a change to these rows."""
         before = self.kept.slots
         its = (row for name in before if isinstance(row := rows.get(("Frontend", name)), Frontend))
         return Arranged(before=before, after={row.name: arrange(before[row.name], row.wanted) for row in its})
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
-        """Those of the frontends among them for which nothing is missing."""
+        """Return the frontends among these rows with all their secrets present."""
         process = self.kept.process
         return served(process, rows, self.missing) if process is not None else ()
 
@@ -123,7 +124,7 @@ def with_change(before: Rows, change: Diff) -> dict[Key, HAProxyRow]:
 
 
 def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:
-    """At which the frontends among them take connections."""
+    """Return the ports on which the frontends among these rows accept connections."""
     binds = (line[1] for row in rows if isinstance(row, Frontend) for line in row.lines if line[0] == "bind")
     return frozenset(int(place.rpartition(":")[2]) for place in binds)
 
@@ -135,25 +136,26 @@ def counted_for(rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
 
 
 def folder_name(network_id: str) -> str:
-    """Sockets have short paths (unix(7)), and others may call networks as they like."""
+    """Folder name of a network: a short hash, because socket paths are limited (unix(7)) and network ids can be any
+    text."""
     return hashlib.sha256(network_id.encode()).hexdigest()[:12]
 
 
 def device_of(process: AnyProcess) -> object:
-    """As whom the switch knows it: another one is another device, with which all connections end. On a plain host it
-    has none of its own."""
+    """Identity of the proxy's device at the switch; a change of it ends all connections. Empty on a plain host, where
+    the process has no device of its own."""
     return () if isinstance(process, HostProcess) else (process.port, process.mac)
 
 
 def place_of(process: AnyProcess) -> object:
-    """All that its place is made of."""
+    """All attributes of the process's network namespace."""
     if isinstance(process, HostProcess):
         return ()
     return device_of(process), process.mtu, process.addresses, process.routes
 
 
 def network_of(rows: Mapping[Key, HAProxyRow]) -> Callable[[HAProxyRow], str]:
-    """The network whose process has a row, among all rows of its owner."""
+    """Return a function that maps each row of an owner to the network of its process."""
     sections = {
         (type(row).__name__, row.name): row.process for row in rows.values() if isinstance(row, Frontend | Backend)
     }

@@ -1,68 +1,70 @@
-"""How often another process may take the place of one: at once after a quiet time, then less and less often.
+"""Rate limits of process replacements and of restarts after a crash. Pure: the time is an argument.
 
-Each is work for the node and memory while the one before it has connections, and a tenant can ask for a hundred a
-second. What is asked meanwhile waits, and comes with the next one. One that has ended is another matter: it is started
-again at once, and then after longer and longer pauses. Pure: the time is an argument.
+A replacement costs CPU time, and memory until the connections of the old process have ended, and a tenant can request a
+hundred per second. After a quiet time a replacement runs immediately, then at growing intervals; changes in between
+wait and share the next replacement. A process that has ended is restarted immediately, then after growing pauses.
 """
 
 from dataclasses import dataclass
 
 FIRST, LONGEST = 0.25, 4.0
-"""Seconds between two, after the first and at most. Each distance is twice the last one. So a change is served
-`LONGEST` and the start of a process after it was made at the latest; of changes without an end 15 a minute are one."""
+"""Seconds between two replacements: the first interval and the maximum. Each interval is twice the last one. A change
+is served at most `LONGEST` plus the start time of a process after the request; continuous changes cause at most 15
+replacements a minute."""
 QUIET = 4.0
-"""Distances without any, after which one may come at once again and the next distance is the first."""
+"""Number of intervals without a replacement after which the next one runs immediately and the interval is `FIRST`
+again."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Of one proxy."""
+    """Rate limit of the replacements of one proxy."""
 
     last: float | None = None
     distance: float = FIRST
 
     def wait(self, now: float) -> float:
-        """Seconds until another may come."""
+        """Return the seconds until the next replacement is allowed."""
         return 0.0 if self.last is None else max(0.0, self.last + self.distance - now)
 
     def spend(self, now: float) -> None:
-        """One comes now."""
+        """Record the start of a replacement."""
         if self.last is not None:
             is_quiet = now - self.last > QUIET * self.distance
             self.distance = FIRST if is_quiet else min(2 * self.distance, LONGEST)
         self.last = now
 
     def came(self, now: float) -> None:
-        """One serves: distances are from there, for a start may take long."""
+        """Record that the new process serves. The interval counts from this time, because a start may be slow."""
         self.last = now
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
-"""Seconds until a process that has ended, or did not start, is started again; each pause is twice the last."""
+"""Seconds before a process that has ended or failed to start is started again. Each pause is twice the last one."""
 STEADY = 30.0
-"""Seconds without an end and without a failure after which the next pause is the first one again, whoever of several
-that followed each other has served meanwhile."""
+"""Seconds without an end or a failed start after which the next pause is `FIRST_PAUSE` again, even if the process was
+replaced during that time."""
 MANY = 3
-"""Ends in a row, after which it is no accident."""
+"""Number of consecutive ends that counts as a crash loop."""
 
 
 @dataclass(slots=True)
 class Restarts:
-    """Of one proxy."""
+    """Backoff of the restarts of one proxy."""
 
     last: float | None = None
     pause: float = FIRST_PAUSE
     ends: int = 0
-    """In a row."""
+    """Number of consecutive ends."""
 
     def after_end(self, now: float) -> float:
-        """Seconds until another one is started."""
+        """Record an end; return the seconds until the restart."""
         wait = self.after_failure(now)
         self.ends += 1
         return wait
 
     def after_failure(self, now: float) -> float:
-        """Of a start: seconds until the next one."""
+        """Record a failed start; return the seconds until the next attempt."""
         if self.last is None or now - self.last > STEADY:
             self.pause, self.ends = FIRST_PAUSE, 0
         else:

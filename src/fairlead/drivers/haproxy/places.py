@@ -1,4 +1,4 @@
-"""Where processes run: what a driver of HAProxy asks of whoever makes namespaces and devices."""
+"""Interface to the network namespaces and devices in which HAProxy processes run."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from fairlead.dataplane.haproxy import Process
 
 
 class Nowhere:
-    """On a plain host, where processes run in no place of their own."""
+    """Implementation for a plain host, where processes run in the host's network namespace."""
 
     async def make(self, process: Process) -> Sequence[str]:
         raise AssertionError(f"a place for {process}")
@@ -18,8 +18,9 @@ class Nowhere:
 
 class Places(Protocol):
     async def make(self, process: Process) -> Sequence[str]:
-        """The namespace with the device that the process wants, whatever was there before. Answers the words that stand
-        before those of a command which is to run there. Raises DriverError."""
+        """Create or update the namespace and the device of a process. Returns the command prefix that runs a program
+        there. Raises DriverError."""
 
     async def remove(self, network_id: str) -> None:
-        """With whatever is in it; nothing if it is not there. Raises DriverError."""
+        """Remove the namespace with all processes and devices in it; does nothing if it does not exist. Raises
+        DriverError."""

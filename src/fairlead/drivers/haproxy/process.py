@@ -1,7 +1,7 @@
-"""One HAProxy: started in its place as a user that may do nothing else, replaced without a lost connection, watched.
+"""One HAProxy process: started as an unprivileged user, replaced without losing a connection, and watched.
 
-It goes on when the agent ends, and the next agent finds it by the file of its number. The number alone may be another
-process's by then, so the moment at which it began is kept with it (proc(5), starttime).
+The process continues when the agent ends, and the next agent finds it by its pid file. Because the kernel reuses pids,
+the file also has the start time of the process (proc(5), starttime).
 """
 
 import asyncio
@@ -26,38 +26,38 @@ from fairlead.model.secrets import FOLDER as SECRETS
 from fairlead.subprocesses import kill as kill_child
 
 READY, POLL = 10.0, 0.02
-"""Seconds until a process answers that was started, and between two looks whether it does."""
+"""Seconds until a started process must respond, and between two checks."""
 MEGABYTE = 2**20
 MARGIN = MEGABYTE
-"""Bytes below its limit at which a process is full: the next allocation may be larger than what is left."""
+"""Bytes below the memory limit at which a process counts as full: the next allocation may be larger than the rest."""
 GONE = 5.0
-"""Seconds until one is killed that was asked to end."""
+"""Seconds between SIGTERM and SIGKILL."""
 DRAFT = "draft"
-"""A folder, in which a configuration is tried."""
+"""Folder in which a configuration is checked before it is used."""
 CONTROL, PEERS = "sockets/control", "sockets/peers"
 MAX_REPLACED = 4
-"""Of one network, that were replaced and still have connections: of more some are ended (`retire`). Each is memory of
-the node, and a tenant who changes a listener again and again under connections that stay makes them."""
+"""Maximum replaced processes of one network that still have connections; `retire` ends the excess. Each uses memory,
+and a tenant creates one with each change of a listener that has long-lived connections."""
 
 
 class NotStarted(DriverError):
-    """The message has what the program said."""
+    """HAProxy did not start or rejected a configuration. The message has its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     path: str = "/usr/sbin/haproxy"
     user: str = "haproxy"
-    """Empty: whoever the agent is."""
+    """User of the process; empty for the agent's user."""
     files: int = 65_536
-    """File descriptors that a process may have, if the agent may have as many."""
+    """Maximum open files of a process, capped by the agent's own hard limit."""
     memory: int = 1024
-    """MB of data that a process may have (setrlimit(2), RLIMIT_DATA)."""
+    """Maximum MB of data of a process (setrlimit(2), RLIMIT_DATA)."""
     outlives: int = OUTLIVES
-    """Seconds for which a process that was replaced goes on with its connections."""
+    """Seconds that a replaced process may continue to serve its connections."""
 
     def words(self, *more: str) -> Sequence[str]:
-        """Those that run it with no right that its user has not."""
+        """Return the command that runs the program with the limits, the user, and no capabilities."""
         files = min(self.files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         limited = ("prlimit", f"--data={self.memory * MEGABYTE}", *((f"--nofile={files}",) if self.user else ()), "--")
         changed = ("setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups") if self.user else ()
@@ -65,12 +65,12 @@ class Program:
         return *limited, *changed, *bare, self.path, *more
 
     def has_filled(self, running: "Running") -> bool:
-        """Whether a process has all the memory that it may have."""
+        """Whether a process has reached its memory limit."""
         return data_of(running.pid) > self.memory * MEGABYTE - MARGIN
 
     @property
     def file(self) -> str:
-        """Which one has its name now; empty while there is none. An upgrade of a package puts another one there."""
+        """Device and inode of the program; empty if it does not exist. A package upgrade changes the inode."""
         try:
             found = Path(shutil.which(self.path) or self.path).stat()
         except OSError:
@@ -79,7 +79,7 @@ class Program:
 
 
 def data_of(pid: int) -> int:
-    """Bytes that RLIMIT_DATA counts of a process (proc(5), VmData); 0 if there is no such process."""
+    """Return the bytes that count for RLIMIT_DATA (proc(5), VmData); 0 if the process does not exist."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -89,13 +89,13 @@ def data_of(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process by its number, and by when it began."""
+    """A process, identified by its pid and start time."""
 
     pid: int
     began: str
     program: str = field(default="", compare=False)
-    """Its file (`Program.file`), as it was before the process was started: another user's process shows its own to
-    nobody without CAP_SYS_PTRACE. Empty: nobody has written it down."""
+    """Program file (`Program.file`) read before the start, because reading another user's /proc/PID/exe needs
+    CAP_SYS_PTRACE. Empty if unknown."""
 
     @property
     def is_there(self) -> bool:
@@ -106,13 +106,13 @@ class Running:
 
 
 def is_running(process: str) -> bool:
-    """Of one as `str` writes it."""
+    """Whether the process runs that `str(Running)` wrote as `process`."""
     pid, _, began = process.partition(".")
     return pid.isdecimal() and bool(began) and began_of(int(pid)) == began
 
 
 def began_of(pid: int) -> str:
-    """Empty for a process that is not there, or that has ended and waits for who started it."""
+    """Return the start time of a process; empty if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -121,7 +121,7 @@ def began_of(pid: int) -> str:
 
 
 def read_running(folder: Path) -> Running | None:
-    """The one that the folder names, if it is there."""
+    """Return the process in the folder's pid file, if it runs."""
     found = _written(folder)
     return found if found is not None and found.is_there else None
 
@@ -135,8 +135,10 @@ def _written(folder: Path) -> Running | None:
 
 
 def all_running(folder: Path) -> list[Running]:
-    """All processes with this folder's configuration, the oldest first: those that were replaced, and one that was
-    started by an agent which ended before it could write down its number."""
+    """Return all processes with this folder's configuration, oldest first.
+
+    These include replaced processes, and a process whose agent ended before it wrote the pid file.
+    """
     found = list[Running]()
     mark = f"\0-f\0{folder / CONFIGURATION}\0".encode()
     for each in Path("/proc").iterdir():
@@ -147,8 +149,11 @@ def all_running(folder: Path) -> list[Running]:
 
 
 def retire(others: Sequence[Running], expendable: Sequence[Running]) -> None:
-    """Processes that were replaced, the oldest first, take no new connections and end when they have none. If there are
-    too many, the oldest of the `expendable` ones are ended immediately, then the oldest of the others."""
+    """Make replaced processes, oldest first, close their listeners and end with their last connection.
+
+    If there are more than `MAX_REPLACED`, the oldest `expendable` ones are ended immediately, then the oldest of the
+    others.
+    """
     for each in others:
         _signal(each, signal.SIGUSR1)
     order = [*expendable, *(each for each in others if each not in expendable)]
@@ -157,15 +162,18 @@ def retire(others: Sequence[Running], expendable: Sequence[Running]) -> None:
 
 
 def write_files(folder: Path, texts: Mapping[str, str], rights: Rights) -> None:
-    """No other lists and maps are there then. A process has read them when it began, and is told of them by their names
-    alone; before each start all files are written. Raises OSError."""
+    """Write the configuration, crt-lists and maps, and remove the lists and maps that `texts` lacks.
+
+    HAProxy reads them only at its start; commands refer to them by name. All files are rewritten before each start.
+    Raises OSError.
+    """
     for name, text in texts.items():
         rights.write(folder / name, text)
     forget_files(folder, texts)
 
 
 def forget_files(folder: Path, named: Container[str] = ()) -> None:
-    """Lists of certificates, and maps of L7 policies, that are not named: each listener has its own."""
+    """Remove crt-lists and maps of L7 policies that are not in `named`. Each listener has its own."""
     for kind in (LISTS, MAPS):
         with contextlib.suppress(OSError):
             for path in (folder / kind).iterdir():
@@ -174,7 +182,8 @@ def forget_files(folder: Path, named: Container[str] = ()) -> None:
 
 
 async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, program: Program) -> None:
-    """In a folder beside, for paths are relative; with the secrets that are there. Raises NotStarted and OSError."""
+    """Check files in a separate folder, with the secrets of the process. The configuration has relative paths. Raises
+    NotStarted and OSError."""
     draft = folder / DRAFT
     write_files(draft, texts, rights)
     link = draft / SECRETS
@@ -184,9 +193,10 @@ async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, p
 
 
 async def check(folder: Path, program: Program, configuration: str) -> None:
-    """Raises NotStarted for a configuration that the program does not take, and OSError.
+    """Check a configuration with `haproxy -c`. Raises NotStarted if it is rejected, and OSError.
 
-    Whoever reads a tenant's words has no more rights than who serves them."""
+    The check runs with the same restricted privileges as the process, because it parses a tenant's text.
+    """
     words = program.words("-c", "-f", configuration)
     process = await asyncio.create_subprocess_exec(
         *words, cwd=folder, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
@@ -203,16 +213,19 @@ async def check(folder: Path, program: Program, configuration: str) -> None:
 
 
 async def start(folder: Path, program: Program, inside: Sequence[str], before: Running | None = None) -> Running:
-    """Returns when it takes connections. Who serves hands over its sockets, whoever that is; it and who was `before`
-    take no new connections, and end when they have none.
+    """Start a process; return when it accepts connections.
 
-    Raises NotStarted; then the one before goes on, unless it was told already: it does not answer then.
+    A process that serves on the control socket passes its listening sockets on. That process and `before` accept no new
+    connections and end with their last one.
+
+    Raises NotStarted. The old process then continues, unless it has already been signalled; in that case it no longer
+    responds on its control socket.
     """
     control = folder / CONTROL
-    serves = await running_pid(control)  # who does not answer has none to hand over
+    serves = await running_pid(control)  # a process that does not respond has no sockets to pass on
     others = dict.fromkeys(pid for pid in (serves, before.pid if before is not None else None) if pid is not None)
     more = (*(("-x", str(control)) if serves is not None else ()), *(("-sf", *map(str, others)) if others else ()))
-    here = ("-C", str(folder))  # where it looks for what it shows to members: default-path does not say so
+    here = ("-C", str(folder))  # base of the paths sent to members, which default-path does not cover
     words = [*inside, *program.words("-db", *here, "-f", str(folder / CONFIGURATION), *more)]
     running, said = _spawn(words, program.file)
     try:
@@ -221,13 +234,13 @@ async def start(folder: Path, program: Program, inside: Sequence[str], before: R
         os.close(said)
     try:
         write_whole(folder / PID, f"{running.pid} {running.began} {running.program}\n".encode())
-    except OSError:  # it serves; the next agent finds it by `left_running`
+    except OSError:  # the process serves; the next agent finds it by `left_running`
         (folder / PID).unlink(missing_ok=True)
     return running
 
 
 async def _answered(running: Running, control: Path, said: int) -> None:
-    """Raises NotStarted."""
+    """Wait until the process responds. Raises NotStarted."""
     end = time.monotonic() + READY
     while await running_pid(control) != running.pid:
         if not running.is_there:
@@ -239,10 +252,13 @@ async def _answered(running: Running, control: Path, said: int) -> None:
 
 
 def _spawn(words: list[str], program: str) -> tuple[Running, int]:
-    """With where it says why it does not start. Nobody reads there afterwards: each member that comes or goes is words,
-    and a file of them would fill the node's memory. HAProxy goes on when it cannot say them.
+    """Start a process; return it and the read end of a pipe with its output.
 
-    Not by asyncio, which ends its children with its loop. Raises NotStarted and OSError.
+    The pipe is closed after the start, because HAProxy logs each change of a server and a log file would fill the
+    node's memory. HAProxy continues when a write fails.
+
+    The process is not an asyncio child, because asyncio kills its children when the loop closes. Raises NotStarted and
+    OSError.
     """
     said, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     actions = (
@@ -277,8 +293,12 @@ def _read(said: int) -> bytes:
 
 
 async def left_running(folder: Path) -> Running | None:
-    """Who serves, of those that an earlier agent left. It may have ended while another one was written down than it had
-    started: who is asked at the socket knows. One that is starting is waited for, since it takes the others' place."""
+    """Return the serving process that an earlier agent left.
+
+    That agent may have ended while the pid file named another process than the one it had just started, so the process
+    that responds on the control socket is the right one. A process that is still starting is awaited, because it will
+    replace the others.
+    """
     end, written = time.monotonic() + READY, _written(folder)
     while True:
         there = await asyncio.to_thread(all_running, folder)
@@ -292,7 +312,7 @@ async def left_running(folder: Path) -> Running | None:
 
 
 async def stop(running: Running) -> None:
-    """Its connections end."""
+    """End a process and its connections."""
     _signal(running, signal.SIGTERM)
     end = time.monotonic() + GONE
     while running.is_there:
@@ -302,7 +322,7 @@ async def stop(running: Running) -> None:
 
 
 async def ended(running: Running) -> None:
-    """Returns when the process has ended, whoever started it."""
+    """Return when the process has ended. It does not need to be a child of the agent."""
     try:
         descriptor = os.pidfd_open(running.pid)
     except ProcessLookupError:
@@ -318,7 +338,7 @@ async def ended(running: Running) -> None:
 
 
 def kill(running: Running) -> None:
-    """At once, whatever it is at."""
+    """End a process immediately with SIGKILL."""
     _signal(running, signal.SIGKILL)
 
 

@@ -1,7 +1,8 @@
-"""Who may do what in the folder of a process.
+"""Ownership and file modes of the folder of an HAProxy process.
 
-The process's user reads what is in it, and makes sockets in a folder of its own there. Everything else is the agent's:
-who could write here, or put links here, would have what the agent may. Others pass through, and read nothing.
+The process's user reads the files, and creates sockets in one subfolder of its own. Everything else belongs to the
+agent, because a user that can write or place links here would gain the agent's privileges. Other users can traverse the
+parent folders and read nothing.
 """
 
 import os
@@ -15,33 +16,33 @@ from fairlead.drivers.haproxy.kept import write_whole
 @dataclass(frozen=True, slots=True)
 class Rights:
     user: str
-    """The process's; empty: it is the agent's."""
+    """User of the process; empty if it runs as the agent's user."""
 
     def make(self, folder: Path, sockets: Path) -> None:
-        """Raises OSError."""
+        """Create the folder of a process and its folder for sockets. Raises OSError."""
         for each in (*reversed(folder.parent.parents), folder.parent):
             if not each.exists():
                 each.mkdir()
-                each.chmod(0o755)  # whatever the agent's umask is
+                each.chmod(0o755)  # independent of the agent's umask
         self._make_readable(folder)
         sockets.mkdir(mode=0o700, exist_ok=True)
         if self.user:
             os.chown(sockets, self._found().pw_uid, -1)
 
     def write(self, path: Path, text: str) -> None:
-        """Raises OSError."""
+        """Write a file that the process's user can read. Raises OSError."""
         if not path.parent.exists():
             self._make_readable(path.parent)
         write_whole(path, text.encode(), 0o640, group=self._group())
 
     def write_secret(self, path: Path, text: str) -> None:
-        """Nobody but the process's user reads it. Raises OSError."""
+        """Write a file that only the process's user can read. Raises OSError."""
         if not path.parent.exists():
             self._make_readable(path.parent)
         write_whole(path, text.encode(), 0o600, user=self._found().pw_uid if self.user else -1)
 
     def share(self, path: Path) -> None:
-        """A socket of the agent's, at which the process's user asks. Raises OSError."""
+        """Let the process's user connect to a socket of the agent. Raises OSError."""
         path.chmod(0o660)
         os.chown(path, -1, self._group())
 

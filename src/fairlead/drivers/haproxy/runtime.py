@@ -1,4 +1,4 @@
-"""What a running process is told and asked: the runtime API of its socket (management guide, 9.3)."""
+"""Client of HAProxy's runtime API on its Unix socket (management guide, 9.3)."""
 
 import asyncio
 import re
@@ -10,20 +10,20 @@ from fairlead.drivers.interface import DriverError, Unavailable
 PATIENCE = 5.0
 """Seconds for one command."""
 LONGEST = 2**24
-"""Bytes of an answer."""
+"""Maximum bytes of a response."""
 _DONE = re.compile(
     r"New server registered|Server deleted|no need to change|.*changed from"
     r"|New empty|Transaction |Inserting certificate|Committing|Entry .* deleted|Certificate .* deleted"
 )
-"""How an answer begins that is no complaint; most commands answer nothing."""
+"""Start of a response that reports success. Most commands return an empty response."""
 
 
 class CommandFailed(DriverError):
-    """The process refused it."""
+    """The process rejected a command."""
 
 
 async def ask(socket: Path, text: str, payload: str = "") -> str:
-    """What it answers. Raises Unavailable."""
+    """Send a command and return the response. Raises Unavailable."""
     said = f"{text} <<\n{payload.rstrip()}\n\n" if payload else f"{text}\n"
     try:
         async with asyncio.timeout(PATIENCE):
@@ -39,7 +39,7 @@ async def ask(socket: Path, text: str, payload: str = "") -> str:
 
 
 async def tell(socket: Path, commands: Iterable[tuple[str, str, bool]]) -> None:
-    """Each command, its payload, and whether it may fail. Raises CommandFailed, Unavailable."""
+    """Send commands: each is its text, its payload, and whether it may fail. Raises CommandFailed, Unavailable."""
     for text, payload, may_fail in commands:
         answer = await ask(socket, text, payload)
         if answer and not may_fail and not _DONE.match(answer):
@@ -47,7 +47,7 @@ async def tell(socket: Path, commands: Iterable[tuple[str, str, bool]]) -> None:
 
 
 async def running_pid(socket: Path) -> int | None:
-    """The process that answers there; None when none does."""
+    """Return the pid of the process that responds on the socket; None if none does."""
     try:
         answer = await ask(socket, "show info")
     except Unavailable:

@@ -1,7 +1,7 @@
-"""The keys and certificates of one network's process: files on a tmpfs that its user alone reads.
+"""Keys and certificates of one network's process: files on a tmpfs that only its user can read.
 
-A server is asked for what the rows name; what no row names any more is removed. What cannot be had leaves the file
-that is there as it is: so what is served goes on, and what was never served waits.
+The agent fetches the secrets that the rows name from a server, and removes the others. If a secret cannot be fetched,
+the existing file is kept: a listener that is served continues, and a listener that was never served waits.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 Fetch: TypeAlias = Callable[[Sequence[Wanted]], Awaitable[Sequence[Found]]]
-"""Asks a server. Raises DriverError where none answers."""
+"""Fetches secrets from a server. Raises DriverError if no server responds."""
 
 
 async def nobody_lends(wanted: Sequence[Wanted]) -> Sequence[Found]:
@@ -42,7 +42,8 @@ class SecretFiles:
     _refused: dict[tuple[Path, Secret], str] = field(default_factory=dict)
 
     async def ask(self, kept: Kept, *, again: bool) -> Mapping[Secret, str]:
-        """What is not there, and with `again` what is another one now: PEM of each. Raises DriverError."""
+        """Fetch the secrets without a file, and with `again` also those that have changed; return the PEM of each.
+        Raises DriverError."""
         wanted = [
             Wanted(balancer_id=owner.id, secret=secret, digest=_digest(kept.folder / secret.path))
             for secret, owner in _named(kept).items()
@@ -58,7 +59,7 @@ class SecretFiles:
         return {secret: found.pem for secret, found in answers.items() if found.pem}
 
     def _note(self, kept: Kept, secret: Secret, found: Found) -> None:
-        """Said once."""
+        """Log a rejected secret once for each reason."""
         key = kept.folder, secret
         if found.refused and self._refused.get(key) != found.refused:
             LOG.warning("the proxy of %s: %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.refused)
@@ -71,7 +72,8 @@ class SecretFiles:
         return self._refused.get((kept.folder, secret), "no server answers")
 
     def put(self, kept: Kept, texts: Mapping[Secret, str], before: dict[Secret, str]) -> None:
-        """Those that are still named; `before` takes what was there of them, to be put again. Raises OSError."""
+        """Write the secrets that rows still name. `before` receives the previous contents, for `put_back`. Raises
+        OSError."""
         named = _named(kept)
         for secret, text in texts.items():
             if secret in named:
@@ -80,7 +82,7 @@ class SecretFiles:
                 self.rights.write_secret(path, text)
 
     def put_back(self, kept: Kept, before: Mapping[Secret, str]) -> None:
-        """Raises OSError."""
+        """Restore the previous contents. Raises OSError."""
         for secret, text in before.items():
             if text:
                 self.rights.write_secret(kept.folder / secret.path, text)
@@ -95,7 +97,7 @@ class SecretFiles:
         return frozenset(secret for secret in _named(kept) if not (kept.folder / secret.path).exists())
 
     def forget(self, kept: Kept) -> None:
-        """What no row names."""
+        """Remove the files that no row names."""
         named = {kept.folder / secret.path for secret in _named(kept)}
         with contextlib.suppress(OSError):
             for path in (kept.folder / FOLDER).iterdir():
@@ -107,7 +109,7 @@ class SecretFiles:
 
 
 def _named(kept: Kept) -> Mapping[Secret, Owner]:
-    """Each with one of those who name it."""
+    """Map each secret that rows name to one of the owners that name it."""
     return {secret: owner for owner, rows in kept.owners.items() for secret in secrets_of(ours(rows).values())}
 
 
@@ -127,7 +129,7 @@ def _digest(path: Path) -> str:
 
 
 def said(kept: Kept, command: Command) -> tuple[str, str, bool]:
-    """A command, with what it names as its payload. Raises CommandFailed."""
+    """Return a command's text, its secret as payload, and whether it may fail. Raises CommandFailed."""
     try:
         payload = (kept.folder / command.secret.path).read_text() if command.secret is not None else ""
     except OSError as error:
@@ -136,7 +138,7 @@ def said(kept: Kept, command: Command) -> tuple[str, str, bool]:
 
 
 def is_in_memory(folder: Path) -> bool:
-    """Whether what is written there is on no disk (proc(5), mountinfo). The mount that came last covers others."""
+    """Whether the folder is on a file system in memory (proc(5), mountinfo). A later mount covers earlier ones."""
     found, longest = "", -1
     real = folder.resolve()
     for line in MOUNTS.read_text().splitlines():

@@ -1,7 +1,7 @@
-"""One network's changes are done one after the other, and beside those of other networks.
+"""Serialises the changes of one network; networks do not block each other.
 
-Whoever asks waits a moment. What takes longer goes on by itself, and they come again when it has ended: a proxy that
-does not start, or takes its time, keeps nobody waiting who has another one.
+A caller waits up to `AT_ONCE` seconds for its change. A change that takes longer continues as a task, the caller gets
+Later, and its owner is requeued when the task ends. So a proxy that starts slowly, or not at all, delays no other.
 """
 
 import asyncio
@@ -15,29 +15,31 @@ from fairlead.drivers.interface import Later
 from fairlead.model.owner import Owner
 
 AT_ONCE = 0.25
-"""Seconds for which somebody is kept waiting: most processes have started by then."""
+"""Seconds that a caller waits for its change. Most processes start within this time."""
 AT_START = 2.0
-"""Seconds for which an agent that begins waits for all proxies together."""
+"""Seconds that a starting agent waits for all proxies together."""
 LONGEST = 60.0
-"""Seconds until somebody comes again who was told of nothing."""
+"""Seconds until an owner that got Later is requeued even if no task reported its end."""
 Tell: TypeAlias = Callable[[Collection[Owner]], None]
-"""Of those for whom the time has come."""
+"""Called with the owners to requeue."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """Of one network."""
+    """Queue of one network: at most one change runs, and the owners of rejected callers are remembered."""
 
     task: "asyncio.Task[None] | None" = None
     late: tuple[Owner, Rows] | None = None
-    """Whose change goes on by itself."""
+    """Owner and rows of the change that continues as a task; None if no change took longer than `AT_ONCE`."""
     asking: set[Owner] = field(default_factory=set)
-    """Who has asked meanwhile."""
+    """Owners that got Later while the task ran. They are requeued when it ends."""
     refused: dict[Owner, tuple[Rows, BaseException]] = field(default_factory=dict)
-    """What has become of a change that went on by itself and failed."""
+    """Maps owners to the rows and the error of a change that failed in the background. The next call with equal rows
+    raises it."""
 
     async def take(self, owner: Owner, rows: Rows, work: Callable[[], Coroutine[None, None, None]], tell: Tell) -> None:
-        """`rows` are all that the owner is to have. Raises Later, and whatever the work raises."""
+        """Run `work`, which applies `rows`, all rows of the owner in this network. Raises Later and every error of
+        `work`."""
         refused = self.refused.pop(owner, None)
         if refused is not None and refused[0] == rows:
             raise refused[1]
@@ -63,5 +65,5 @@ class Turn:
             tell(sorted(asking, key=str))
 
     def forget(self, owner: Owner) -> None:
-        """It wants nothing here any more."""
+        """Drop the stored error of an owner that no longer has rows in this network."""
         self.refused.pop(owner, None)

@@ -1,7 +1,7 @@
-"""HAProxy's program is another one on the disk by now, as after an upgrade of its package: each process is replaced by
-one of that, as for a change of a listener, one process after the other.
+"""Replaces processes that run an older HAProxy program than the one on disk, for example after a package upgrade.
 
-What the new program does not take, or does not start with, is served by the old one as before.
+Processes are replaced one after the other, in the same way as for a change of a listener. If the new program rejects a
+configuration or does not start, the old process continues to serve.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from fairlead.drivers.interface import DriverError
 
 LOG = logging.getLogger(__name__)
 PAUSE = 0.25
-"""Seconds between two: a node has one for each network, and other work."""
+"""Seconds between two replacements, because a node has a process for each network and other work."""
 AGAIN = 60.0
-"""Seconds until one is tried again that failed: the listeners of a process may ask for what the program has no more."""
+"""Seconds before a failed replacement is retried. The new program may no longer support an option of the configuration.
+"""
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Upgrading:
     task: "asyncio.Task[None] | None" = None
 
     def look(self, networks: Iterable[Network]) -> None:
-        """Whether there is anything to do, and begin it, unless it is going on."""
+        """Start the replacement of outdated processes, unless one is in progress."""
         if self.task is None or self.task.done():
             file = self.keeper.program.file
             outdated = [each for each in networks if is_outdated(each, file)]
@@ -46,15 +47,15 @@ class Upgrading:
 
 
 def is_outdated(network: Network, file: str) -> bool:
-    """Whether it serves, by another program than the one of this file, and may be replaced now."""
+    """Whether the network's process serves, runs another program file than `file`, and may be replaced now."""
     now = asyncio.get_running_loop().time()
     if network.running is None or not network.is_there or network.is_silent or not network.kept.settled:
-        return False  # another one comes anyway
+        return False  # a new process will start in any case
     return bool(file) and network.running.program != file and now >= network.again and not network.pace.wait(now)
 
 
 async def replace_program(keeper: Keeper, network: Network) -> None:
-    """The process of a network, if it is still to be replaced."""
+    """Replace the process of a network if it is still outdated."""
     async with network.busy:
         process = network.wanted
         if process is None or not is_outdated(network, keeper.program.file):
@@ -65,6 +66,6 @@ async def replace_program(keeper: Keeper, network: Network) -> None:
             await keeper.replace(network, process, moved=False)
         except (OSError, Unwritable, DriverError) as error:
             LOG.warning("the proxy of %s goes on with its older program: %s", network.kept.folder.name, error)
-            network.kept.settled = True  # who served before has all of it
+            network.kept.settled = True  # the old process has loaded all rows
             network.again = asyncio.get_running_loop().time() + AGAIN
             await keeper.hold(network)
