@@ -1,7 +1,7 @@
-"""What an agent tells of itself and of what it probes: how it is written, and how it is read.
+"""Reports of an agent about itself and its probes: encoding and decoding.
 
-An endpoint is a list of its fields in their order, what was seen of it an object: both ends have the same classes, in
-which new fields come last and have defaults.
+An endpoint is a list of its fields in order, a probe result is an object. Both ends have the same classes, in which
+new fields come last and have defaults.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,14 @@ from fairlead.model.sighting import LONGEST_ERROR, Sighting
 from fairlead.store.codec import encode_value, read_value
 
 MOST_SIGHTINGS = 2_000
-"""In one report; the rest is told in the next."""
+"""Maximum probe results in one report; the rest is sent in the next one."""
 LARGEST_REPORT = 2**21
-"""Bytes."""
+"""Maximum bytes of a report."""
 SEEN = frozenset({Health.ONLINE, Health.ERROR, Health.UNPROBED})
-"""What can be seen of an endpoint, or why nothing can be; all else follows from other things."""
+"""Health values that a probe can have as its result. All others are derived."""
 MOST_PROXIES = 1_000
 MOST_SERVED = 32_768
-"""Ports of all of them together: they are told with each heartbeat."""
+"""Maximum ports of all proxies together. They are sent with each heartbeat."""
 LONGEST_VERSION = 64
 LONGEST_LATENCY = 3600.0
 Sightings: TypeAlias = Mapping[Endpoint, Sighting | None]
@@ -40,19 +40,20 @@ Sightings: TypeAlias = Mapping[Endpoint, Sighting | None]
 class Report:
     agent: Agent
     sightings: Sightings
-    """None: it is not probed any more."""
+    """Probe results; None for an endpoint that is no longer probed."""
     whole: bool
-    """Whether it begins anew: what was told before, and is not told again, is forgotten."""
+    """Whether the report replaces all earlier probe results of the agent."""
     serving: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """All proxies that run on the node, by their ports, and where they take connections."""
+    """All proxies that run on the node, by port id, with the ports on which they accept connections."""
     addresses: frozenset[IPAddress] | None = None
-    """Of a plain host: its own among those that are behind it. None: it has not looked yet, or is no host."""
+    """Plain host: its own addresses among the ones that it routes. None if it has not looked yet, or is no host."""
     looks_since: datetime | None = None
-    """What is older the agent remembers, and somebody else may have seen something since; None: it is all its own."""
+    """Start of the agent's continuous probing. Older results are remembered, and another agent may have newer ones.
+    None: all results are its own."""
     more: bool = False
-    """Whether the agent has more to tell at once."""
+    """Whether the agent has another report to send immediately."""
     counted: Counts = field(default_factory=dict)
-    """Of its own work; an agent of a release before that says nothing of it."""
+    """Counters of the agent's own work; empty from an agent of an earlier release."""
 
 
 @reads({"type": "string", "format": "date-time"})
@@ -64,7 +65,7 @@ def _time(value: object) -> datetime:
 
 
 def read_endpoint(values: list[object]) -> Endpoint:
-    """Of somebody who is older too, and does not know the last fields, or newer and has more. Raises ValueError."""
+    """Decode an endpoint. An older sender may omit the last fields, a newer one may add fields. Raises ValueError."""
     known, missing = values[: len(Endpoint._fields)], Endpoint._fields[len(values) :]
     if not Endpoint._field_defaults.keys() >= set(missing):
         raise ValueError(f"this is no Endpoint: {missing[0]} is missing")
@@ -89,7 +90,7 @@ def _sighting(value: object) -> tuple[Endpoint, Sighting | None]:
 
 
 def _printable(error: str) -> str:
-    """As a server takes it, whatever a program has said: a report of which it refuses a word it refuses as a whole."""
+    """Remove characters that a server rejects, because an invalid text makes it reject the whole report."""
     return "".join(filter(str.isprintable, error))[:LONGEST_ERROR]
 
 
@@ -104,7 +105,7 @@ _ALL_SERVING = list_of(_SERVING, MOST_PROXIES)
 
 @reads(_ALL_SERVING.schema)
 def _proxies(value: object) -> tuple[Mapping[str, object], ...]:
-    """They are counted before any is looked at."""
+    """Validate the list of proxies. The total number of ports is checked before any port is parsed."""
     found = value if isinstance(value, list) else []
     lists = [each["serving"] for each in found if isinstance(each, dict) and isinstance(each.get("serving"), list)]
     if sum(map(len, lists)) > MOST_SERVED:
@@ -136,12 +137,12 @@ REPORT: Parser[Mapping[str, object]] = object_of(
         "counted": Field(_COUNTED),
     }
 )
-"""`heartbeat`: after how many milliseconds it will say at the latest that it lives. `looks_since`: since when it has
-looked without a break, and `since` if it does not say so; `more`: whether it has more to tell at once."""
+"""`heartbeat`: maximum milliseconds until the next heartbeat. `looks_since`: start of continuous probing, by default
+`since`. `more`: whether another report follows immediately."""
 
 
 def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
-    """Of a message that `REPORT` has read. Whatever it says of that: it is this chassis that has seen it."""
+    """Decode a message that `REPORT` has parsed. Probe results always get this chassis as their source."""
     agent = Agent(
         name=chassis,
         version=told["version"],
@@ -194,8 +195,8 @@ def render_report(report: Report) -> Message:
 
 
 def _told(serving: Mapping[str, frozenset[int]]) -> Iterator[Mapping[str, object]]:
-    """As many as a server hears: of a proxy that it is not told of nobody is led there, and of a report that is too
-    large it would believe nothing."""
+    """Yield the proxies up to the limits of a server, which rejects a larger report. A server sends no traffic to a
+    proxy that it has no report of."""
     left = MOST_SERVED
     for port, served in sorted(serving.items())[:MOST_PROXIES]:
         yield {"port": port, "serving": sorted(served)[:left]}

@@ -1,4 +1,4 @@
-"""What monitoring sees: `/metrics` in Prometheus' text format, `/healthz` and `/readyz`.
+"""Monitoring endpoints: `/metrics` in Prometheus' text format, `/healthz` and `/readyz`.
 
 Health checks need no authentication; metrics need an administrator, like the operator API.
 `fairlead_full_reconcile_corrections_total` must stay 0 after the start: it counts owners that a full comparison
@@ -48,10 +48,10 @@ from fairlead.resting import in_steps
 from fairlead.store.looks import Looks
 
 SOUTHBOUND_PATIENCE = 30.0
-"""Seconds without news of probes or ports, while somebody waits for them, after which a server is not ready: a member
-that died since then is still served, and the statuses of ports are old."""
+"""Seconds without updates of required probes or ports after which a server is not ready: members that have failed
+since then are still served, and statuses of ports are stale."""
 STANDBY_PATIENCE = 30.0
-"""Seconds for which a server without the lock waits for what the one that has it should have written."""
+"""Seconds that a server without the lock waits for the leader to write pending changes."""
 STORE_PATIENCE = 10.0
 """Seconds for which the store may be away: an election of etcd, and a member that stands still, take some."""
 LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -74,7 +74,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times wou
 
 
 class Metrics:
-    """One registry for one application, so that two in one process do not meet."""
+    """Metrics of one application, in a registry of its own, so that two applications in one process do not conflict."""
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class Metrics:
         doors: frozenset[str] = frozenset(),
         tokens: KeystoneTokens | None = None,
     ) -> None:
-        """`doors` are the first parts of paths by which requests are told apart; `tokens` is who checks them."""
+        """`doors` are the first path segments of the API front ends, used as labels; `tokens` validates their
+        callers."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -131,11 +132,11 @@ class Metrics:
             self._paced.labels(door, "refused").inc()
 
     def delayed(self, path: str) -> None:
-        """A request has to wait until others of its project end."""
+        """Count a request that waits until others of its project end."""
         self._paced.labels(self._door(path), "delayed").inc()
 
     def _door(self, path: str) -> str:
-        """Under names of ours only: each that a stranger could invent would be kept for ever."""
+        """Return the label of a path. Only known names are used, because each label value is kept forever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
         return (first or ROOT) if first in self._doors else "other"
 
@@ -163,11 +164,12 @@ class Metrics:
         ]
 
     async def _healthz(self, _: Request) -> Response:
-        """The process answers: that is all that it says."""
+        """Liveness: succeeds while the process responds."""
         return PlainTextResponse("well\n")
 
     async def _readyz(self, _: Request) -> Response:
-        """Whether what is asked for now can reach every dataplane, through this server or through one that writes."""
+        """Readiness: succeeds if changes can reach every dataplane, through this server or through another that is
+        the leader."""
         if (away := self._looks.away) > STORE_PATIENCE:
             return PlainTextResponse(f"not ready: the store was not read for {away:.0f} s\n", 503)
         conditions = [(each, each.condition()) for each in self._central]
@@ -196,16 +198,16 @@ class Metrics:
 
 
 class _State(Collector):
-    """Read when it is asked for: there is no second place in which a figure is kept. What has to be counted among ten
-    thousand load balancers is counted in steps just before."""
+    """Collector that reads current values at each scrape. Values that need a scan of all objects are counted in
+    steps just before (`count`)."""
 
     def __init__(self, services: Services, dataplanes: Dataplanes) -> None:
         self._services = services
         self._central = dataplanes.central
         self._owners: Mapping[tuple[str, ...], int] = {}
-        """How many there are by kind and status."""
+        """Number of documents, by kind and status."""
         self._members: Mapping[tuple[str, ...], int] = {}
-        """By status."""
+        """Number of members, by status."""
         self._replicas: Mapping[tuple[str, ...], int] = {}
 
     def count(self) -> Steps[None]:
@@ -273,7 +275,7 @@ class _State(Collector):
         return counts
 
     def _count_replicas(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
-        """In the words that members have."""
+        """Count replicas, by the operating statuses of members."""
         counts: Counter[tuple[str, ...]] = Counter()
         for local_ip in (snapshot.local_ips[each] for each in snapshot.monitored_local_ips):
             counts.update((_status(health).value,) for _, health in replicas_health(snapshot, local_ip))

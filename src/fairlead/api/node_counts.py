@@ -1,11 +1,11 @@
-"""What the nodes have told of their counts, in memory: after a start of the server each node tells it again.
+"""Traffic counters that nodes report, in memory: after a restart of the server each node reports its totals again.
 
-A sum that has grown since the node told it last counts by that growth. A sum that has fallen says that the node has
-lost its file: counting goes on from there. A sum that has grown faster than wires and processors can is not believed.
-The sums of a silent node still count, for a day; the open connections that it told do not.
-
-What a node had counted when it fell silent is stored (`model/silence.py`). A server that did not hear it, or missed its
-last words, takes it from there; so all say the same, and go on from the same if the node is heard again.
+- A total that has grown since the last report counts by the growth. A total that has fallen means that the node lost
+  its file: counting continues from the new value. A total that has grown faster than a node's hardware allows is
+  ignored.
+- The totals of an unresponsive node count for a day; its open connections do not.
+- The counters of a node that has become unresponsive are stored (`model/silence.py`). A server that did not receive
+  its last report uses the stored ones, so all servers return the same sums, also after the node has reconnected.
 """
 
 import time
@@ -22,35 +22,35 @@ from fairlead.model.silence import SilentNode
 from fairlead.model.steps import Steps, at_once, in_order
 
 SILENCES = 3
-"""Intervals after which a node that was to tell something again is silent."""
+"""Missed report intervals after which a node is unresponsive."""
 MEMORY = 86_400.0
-"""Seconds of silence after which a node is forgotten, and what it counted with it."""
+"""Seconds after which an unresponsive node and its counters are dropped."""
 MOST = Figures(connections=10**6, errors=10**6, bytes_in=5 * 10**10, bytes_out=5 * 10**10, active=10**7)
-"""More than a node can have of one listener: opened, turned away, received and sent (400 Gbit/s each) in a second; open
-at once."""
+"""Maximum plausible growth per second of one listener on one node: connections opened and rejected, bytes received
+and sent (400 Gbit/s each); and maximum open connections."""
 GROWING = tuple(field.name for field in fields(Figures) if field.name != "active")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """Of one listener on one node."""
+    """Counters of one listener on one node."""
 
     told: Figures
-    """By the node, and believed."""
+    """Last accepted report."""
     counted: Figures
-    """What it comes to."""
+    """Sum of the accepted growth."""
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
     entries: Mapping[str, _Entry]
-    """By listener."""
+    """Entries by listener."""
     until: float
-    """When the node is silent, unless it tells something again."""
+    """Time at which the node becomes unresponsive without another report."""
     heard: datetime
     is_own: bool = True
-    """Whether this server heard it; else it was stored."""
+    """Whether this server received the report; otherwise it was read from the store."""
 
 
 class NodeCounts:
@@ -60,29 +60,29 @@ class NodeCounts:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         stored: Callable[[], Mapping[str, SilentNode]] = Map,
     ) -> None:
-        """`stored` is what is kept of nodes that have fallen silent."""
+        """`stored` returns the stored counters of unresponsive nodes."""
         self._clock, self._wall = clock, wall
         self._stored = stored
         self._known: Mapping[str, SilentNode] = {}
-        """Of what is stored, all that was looked at."""
+        """Stored counters that have been read."""
         self._reports: dict[str, _Report] = {}
         self._counted: dict[str, set[str]] = {}
-        """Listener -> the nodes that have counted for it: reading a listener costs these only."""
-        self._take_stored(clock())  # whoever asked first would keep all others waiting
+        """Maps listeners to the nodes that count for them, so reading a listener costs only these."""
+        self._take_stored(clock())  # not in the first request, which would delay others
 
     def report(
         self, chassis: str, figures: Mapping[str, Figures], interval: float, age: Callable[[str], float]
     ) -> list[str]:
-        """`reporting` without a rest."""
+        """Run `reporting` to completion."""
         return at_once(self.reporting(chassis, figures, interval, age))
 
     def reporting(
         self, chassis: str, figures: Mapping[str, Figures], interval: float, age: Callable[[str], float]
     ) -> Steps[list[str]]:
-        """All that a node has to tell, and after how many seconds it will do that again.
+        """Record a node's counters. `interval` is the number of seconds until its next report.
 
-        `age` is that of a listener, in seconds: nothing was counted for it before. Answers the listeners of which
-        nothing new is believed.
+        `age` returns the age of a listener in seconds, which bounds its first report. Returns the listeners with
+        ignored counters.
         """
         now = self._clock()
         self._forget(now)
@@ -104,7 +104,7 @@ class NodeCounts:
         return doubtful
 
     def total(self, listeners: Iterable[str]) -> Figures | None:
-        """Of these listeners on all nodes; None while no node has told anything."""
+        """Return the sum for these listeners on all nodes; None while no node has reported."""
         now, total = self._clock(), Figures()
         self._take_stored(now)
         if not self._reports:
@@ -117,17 +117,17 @@ class NodeCounts:
         return total
 
     def __len__(self) -> int:
-        """How many nodes are remembered."""
+        """Number of remembered nodes."""
         return len(self._reports)
 
     @property
     def nodes(self) -> int:
-        """How many tell what they count, and are not silent."""
+        """Number of nodes that report counters and are responsive."""
         now = self._clock()
         return sum(1 for report in self._reports.values() if now < report.until)
 
     def silent(self) -> Mapping[str, float]:
-        """The nodes that this server heard itself and hears no more -> for how many seconds they are silent."""
+        """Map unresponsive nodes that reported to this server to the seconds since they became so."""
         now = self._clock()
         reports = self._reports.items()
         return {chassis: now - each.until for chassis, each in reports if each.is_own and each.until <= now}
@@ -140,7 +140,7 @@ class NodeCounts:
         return self._reports[chassis].heard
 
     def last_words(self, chassis: str) -> Steps[SilentNode]:
-        """What is to be stored of a silent one; nothing yet of what it had seen."""
+        """Return the counters of an unresponsive node for the store, without open connections."""
         report = self._reports[chassis]
         counted, told = [], []
         for listener, each in (yield from in_order([*report.entries.items()], itemgetter(0))):
@@ -151,7 +151,7 @@ class NodeCounts:
         return SilentNode(name=chassis, since=report.heard, counted=tuple(counted), told=tuple(told))
 
     def _take_stored(self, now: float) -> None:
-        """What is newer than what this server has heard itself."""
+        """Read stored counters that are newer than the reports that this server received."""
         stored, known = self._stored(), self._known
         if stored is known:
             return
@@ -185,7 +185,7 @@ def _seconds(time_ago: timedelta) -> float:
 
 
 def _stored_report(node: SilentNode, at: float) -> _Report:
-    """`at` is when the node was heard last."""
+    """Convert stored counters; `at` is the time of the node's last report."""
     told = dict(node.told)
     entries = {
         listener: _Entry(told=told.get(listener, counted), counted=counted, at=at) for listener, counted in node.counted
@@ -194,12 +194,12 @@ def _stored_report(node: SilentNode, at: float) -> _Report:
 
 
 def _believe(known: _Entry | None, told: Figures, seconds: float, now: float) -> _Entry | None:
-    """What comes of the sums; None when nobody could have counted so much since."""
+    """Return the new entry of a listener; None if its counters have grown by more than is plausible."""
     old, counted = (known.told, known.counted) if known else (Figures(), Figures())
     grown = {name: getattr(told, name) - getattr(old, name) for name in GROWING}
     if told.active > MOST.active or any(more > getattr(MOST, name) * seconds for name, more in grown.items()):
         return None
-    if min(grown.values()) < 0:  # it begins anew
+    if min(grown.values()) < 0:  # the node has restarted its count
         grown = dict.fromkeys(GROWING, 0)
     growth = Figures(**grown)
     return _Entry(told=told, counted=replace(counted + growth, active=told.active), at=now)

@@ -1,4 +1,4 @@
-"""How often each address may do something that costs us: so many at once, and each comes back after a while."""
+"""Rate limit per client address: a burst of requests, with tokens that are restored one by one."""
 
 import math
 import time
@@ -7,27 +7,27 @@ from collections.abc import Callable
 
 REMEMBERED_ADDRESSES = 10_000
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1, 60
-"""Seconds. A caller that comes again after the longest one may be paced again, and no caller stays away for longer."""
+"""Seconds. A longer wait is capped; a caller that returns after it may be rejected again."""
 
 
 def retry_after(seconds: float) -> int:
-    """The value of Retry-After (RFC 9110, section 10.2.3: whole seconds) for a wait of so many seconds."""
+    """Return the value of Retry-After (RFC 9110, section 10.2.3: whole seconds) for a wait in seconds."""
     return max(MIN_RETRY_AFTER, math.ceil(min(seconds, MAX_RETRY_AFTER)))
 
 
 class Pace:
-    """The table is bounded: the address that was seen longest ago goes first."""
+    """Rate limiter per address. The table is bounded: the least recently seen address is evicted."""
 
     def __init__(self, at_once: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`seconds` after which one of them comes back."""
+        """`at_once` is the burst; `seconds` the time after which one request of it is allowed again."""
         self._at_once = at_once
         self._seconds = seconds
         self._clock = clock
         self._until: OrderedDict[str, float] = OrderedDict()
-        """Address -> when all of its own are back."""
+        """Maps addresses to the time when their full burst is available again."""
 
     def wait(self, address: str) -> float:
-        """Seconds until this address may do it again; 0 when it may now."""
+        """Return the seconds until this address may send another request; 0 if it may now."""
         until = self._until.get(address, 0.0)
         return max(0.0, until - self._clock() - (self._at_once - 1) * self._seconds)
 

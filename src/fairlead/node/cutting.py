@@ -1,15 +1,16 @@
-"""Flushes connections from the tracker of this node's switch, as far as clients are on this node: those of members that
-are down, disabled or removed (`model/cutting.py` says which).
+"""Flushes conntrack entries of this node's switch for members that are down, disabled or removed
+(`model/cutting.py`).
 
-What is down or disabled follows from the slice. It is compared with what was flushed since, so it does not matter which
-news was missed; an agent that starts flushes once more, which harms no connection that lives. What was removed is in no
-slice: each slice is compared with the last one, and an agent that starts compares with the slice of its file.
+Only connections of clients on this node, or through its gateways, are tracked here.
 
-First the table, then the tracker: while OVN's flows of this node lead new connections to the member, the next packet of
-a connection that was flushed would go there again. So the flows are read, again and again, until they do not.
-
-Attempts that were never answered are flushed one by one, because the switch cannot select by state: its connections are
-listed once for all load balancers that wait for it.
+- Down and disabled members follow from the slice. They are compared with the flushes since then, so a missed
+  notification does not matter. A starting agent flushes once more, which affects no live connection.
+- Removed members are in no slice. Each slice is compared with the last one; a starting agent compares with the slice
+  in its file.
+- Load-balancing flows change before conntrack: while OVN's flows on this node still select the member, the next
+  packet of a flushed connection would go there again. So the flows are polled until they no longer do.
+- Unanswered connection attempts are flushed one by one, because the switch cannot select by state. All load
+  balancers that wait for this share one listing of connections.
 """
 
 import asyncio
@@ -53,34 +54,35 @@ from fairlead.node.protocol import Whose
 
 LOG = logging.getLogger(__name__)
 Key: TypeAlias = tuple[Transport, IPAddress, int]
-"""Protocol, address and port to which clients send."""
+"""Protocol, address and port to which clients connect."""
 MOST_NAMED = 5
-"""Members that a line of the log names."""
+"""Maximum members named in a log line."""
 FIRST_PATIENCE, LONGEST_PATIENCE = 0.05, 1.0
-"""Seconds from look to look whether OVN's flows have changed already; each is twice as long as the last."""
+"""Seconds between two polls of OVN's flows: first and maximum. Each is twice as long as the last."""
 AGAIN = 2.0
-"""Seconds until what has failed is tried again."""
+"""Seconds before a failed flush is retried."""
 PAUSE = 1.0
-"""Seconds at least between two cuts of the same: a member that flaps keeps no node busy. And between two listings of
-all connections."""
+"""Minimum seconds between two flushes of the same item, which bounds the load of a flapping member, and between two
+listings of all connections."""
 MOST_CUTS = 64
-"""In one round for one load balancer, or those of one member; then others have their turn."""
+"""Maximum flushes in one round for one load balancer, except that one member's are never split; then others get
+their turn."""
 MOST_AT_ONCE = 100
-"""Load balancers that are looked at before others have the event loop."""
+"""Load balancers that are compared before the event loop runs other tasks."""
 MOST_LEFT = 4096
-"""Removed members of one load balancer that wait to be flushed."""
+"""Maximum removed members of one load balancer that wait to be flushed."""
 DNAT = "_dnat"
-"""At the end of the name of a router's zone, in which it translates destinations (ovn-controller(8), ct-zone-*)."""
+"""Suffix of the name of a router's DNAT zone (ovn-controller(8), ct-zone-*)."""
 AskWhose = Callable[[Sequence[CountedService]], Awaitable[Whose]]
-"""The listener of each service, and the network, router or port that its place is. Raises ServerError."""
+"""Returns the listener of each service, and the network, router or port of its zone. Raises ServerError."""
 Failed = Callable[[str, Owner, str | None], None]
-"""Is told what could not be done for an owner, and why; None: it could."""
+"""Reports the error of a flush for an owner; None after a success."""
 DATAPLANE = "connections"
-"""What the failures are of."""
+"""Name of the dataplane in the reports of `Failed`."""
 
 
 class Switch(Protocol):
-    """Each question raises SwitchError."""
+    """Client of this node's switch. Each query raises SwitchError."""
 
     async def zones(self) -> Mapping[str, int]: ...
 
@@ -96,24 +98,24 @@ class Switch(Protocol):
 
 
 class Reach(NamedTuple):
-    """Where a VIP was reached on this node."""
+    """Clients and routers on this node that could connect to a VIP."""
 
     ports: frozenset[str]
-    """Of machines that reached it."""
+    """Ports of the machines that could connect to it."""
     places: frozenset[str]
-    """Networks and routers of this node whose rows led to it."""
+    """Networks and routers of this node with rows for it."""
     gateways: bool
-    """Whether one of these routers has its gateway here."""
+    """Whether one of these routers has its gateway on this node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Left:
-    """What a load balancer does not have any more, so the slice says nothing of it."""
+    """Removed part of a load balancer, which is no longer in the slice."""
 
     number: int
     flows: Flows
     reaches: Mapping[IPAddress, Reach]
-    """Those of a change have it in common."""
+    """Reach of each address. All parts removed by one change share it."""
 
     def __str__(self) -> str:
         return f"{self.number:020}"
@@ -123,22 +125,22 @@ Item: TypeAlias = Lost | Left | Unanswered
 
 
 class _Due(NamedTuple):
-    """A flush that is due."""
+    """Flush that is due."""
 
     cut: Cut
     reach: Reach | None
-    """Of what was removed; None where the slice says it."""
+    """Reach of a removed part; None where the slice has it."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """Of a load balancer that has something to cut."""
+    """Pending work of a load balancer."""
 
     due: float
-    """By the clock of the process."""
+    """Time at which it is due (time.monotonic)."""
     patience: float = FIRST_PATIENCE
     firm: bool = False
-    """Whether no news makes it earlier: it has just been tried."""
+    """Whether no notification makes it earlier, because it has just been tried."""
 
 
 class Cutting:
@@ -148,33 +150,33 @@ class Cutting:
         self._whose = whose
         self._failed = failed
         self._seen = Snapshot()
-        """The slice when it was looked at last."""
+        """Slice at the last notification."""
         self._left: dict[Owner, frozenset[Left]] = {}
-        """What was removed, and is to be cut."""
+        """Removed parts that wait to be flushed."""
         self._done: dict[Owner, frozenset[Item]] = {}
-        """What was cut, and would have to be if it had not been."""
+        """Flushed items that still apply, and are not flushed again."""
         self._in_hand: dict[Owner, frozenset[Item]] = {}
-        """What is being cut, without what has come back meanwhile: it may have new connections already."""
+        """Items in progress, without those that have recovered meanwhile: these may have new connections."""
         self._listed: dict[Owner, frozenset[Unanswered]] = {}
-        """What waits for the next listing of all connections. It is in hand."""
+        """Items in progress that wait for the next listing of all connections."""
         self._next_listing = 0.0
         self._backlog: dict[Owner, Snapshot] = {}
-        """Whom nobody has looked at yet, with the slice before: news may concern all load balancers at once."""
+        """Load balancers to compare, each with the slice before its change. One notification may name all of them."""
         self._numbers = itertools.count()
         self._rested: dict[tuple[Owner, Item], float] = {}
-        """When what was cut lately may be cut again."""
+        """Time at which a flushed item may be flushed again."""
         self._turns: dict[Owner, _Turn] = {}
-        """By the time when they came."""
+        """Pending load balancers in order of arrival."""
         self._news = asyncio.Event()
         self._complaints = Complaints("flushing connections")
         self._flushed = dict.fromkeys((FLUSHED_MEMBERS, FLUSHED_ATTEMPTS), 0)
 
     def counts(self) -> Counts:
-        """Flushes in a zone of one member, and connections that no member answered."""
+        """Return the number of flushes (one member in one zone each), and of flushed unanswered connections."""
         return self._flushed
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Flush until cancelled."""
         self._seen = self._given.snapshot
         self._given.subscribe(self.mark)
         await self._given.ready.wait()
@@ -192,7 +194,7 @@ class Cutting:
             await asyncio.sleep(0)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """Look at these again."""
+        """Compare load balancers that have changed."""
         before, self._seen = self._seen, self._given.snapshot
         for number, owner in enumerate(each for each in owners if each.kind is Kind.LOAD_BALANCER):
             earlier = self._backlog.pop(owner, before)
@@ -209,7 +211,7 @@ class Cutting:
             self._look(owner)
 
     def _compare(self, owner: Owner, before: Snapshot) -> None:
-        """Find what was removed. What is added again is found when its turn comes."""
+        """Find removed parts. Parts that were added again are found before their flush (`_is_served`)."""
         gone = left_of(before, self._given.snapshot, owner.id)
         keys = {
             address: (transport(flows.listeners[0].protocol), address, flows.listeners[0].ports[0].first)
@@ -225,7 +227,8 @@ class Cutting:
             self._left[owner] = frozenset(known[-MOST_LEFT:])
 
     def _look(self, owner: Owner) -> None:
-        """What has come back is forgotten: when it is down again it is to be cut again."""
+        """Schedule the flushes of a load balancer. Recovered members are forgotten, so they are flushed again at the
+        next failure."""
         wanted = self._wanted(owner)
         done = self._done.pop(owner, frozenset()) & wanted
         if done:
@@ -248,18 +251,18 @@ class Cutting:
         return items | lost_of(snapshot, owner.id) | unanswered_of(snapshot, owner.id)
 
     def _report(self, owner: Owner, error: str | None) -> None:
-        """A load balancer that was deleted is in no report."""
+        """Report an error or success, unless the load balancer was deleted."""
         if error is None or owner.id in self._given.snapshot.load_balancers:
             self._failed(DATAPLANE, owner, error)
 
     def _next(self) -> Owner | None:
-        """The one that is due for longest."""
+        """Return the load balancer that has been due longest."""
         now = time.monotonic()
         ready = [(turn.due, owner) for owner, turn in self._turns.items() if turn.due <= now]
         return min(ready, key=lambda each: each[0])[1] if ready else None
 
     async def _rest(self) -> None:
-        """Until there is news, or somebody's turn, or a listing is due."""
+        """Wait for a notification, a due load balancer or a due listing."""
         self._news.clear()
         times = [turn.due for turn in self._turns.values()] + ([self._next_listing] if self._listed else [])
         due = min(times, default=None)
@@ -298,14 +301,14 @@ class Cutting:
         self._turns[owner] = _Turn(time.monotonic() + AGAIN, firm=True)
 
     def _drop(self, owner: Owner, items: frozenset[Item]) -> frozenset[Item]:
-        """Take out of hand what was there still."""
+        """Remove items from those in progress; return those that were still there."""
         in_hand = self._in_hand.pop(owner, frozenset())
         if in_hand - items:
             self._in_hand[owner] = in_hand - items
         return in_hand & items
 
     def _finish(self, owner: Owner, items: frozenset[Item]) -> None:
-        """These were cut."""
+        """Record flushed items."""
         self._report(owner, None)
         done = self._drop(owner, items)
         left = self._left.pop(owner, frozenset()) - done
@@ -316,7 +319,7 @@ class Cutting:
         self._look(owner)
 
     def _pick(self, owner: Owner, items: Iterable[Item]) -> tuple[Sequence[Item], Sequence[_Due]]:
-        """What is done in one round, and the flushes that it takes."""
+        """Select the items of one round, and return them with their flushes."""
         picked, due, snapshot = list[Item](), list[_Due](), self._given.snapshot
         for each in heapq.nsmallest(MOST_CUTS, items, key=str):
             if len(due) >= MOST_CUTS:
@@ -332,7 +335,8 @@ class Cutting:
         return picked, due
 
     async def _cut(self, owner: Owner, wanted: Sequence[_Due], attempts: Collection[Unanswered]) -> bool:
-        """Whether OVN was ready for it. Raises SwitchError, ServerError, OSError."""
+        """Flush, unless OVN's flows still select one of the members; return whether they did not. Raises
+        SwitchError, ServerError, OSError."""
         due = [each for each in wanted if each.reach is None or not await self._is_served(each.cut, each.reach)]
         if not (due or attempts):
             return True
@@ -347,7 +351,7 @@ class Cutting:
         if flushes:
             await self._switch.cut(flushes)
             await self._switch.settled()
-            await self._switch.cut(flushes)  # what it remembered of its old flows may have led a packet to the member
+            await self._switch.cut(flushes)  # an old datapath flow may have passed a packet in between
             self._flushed[FLUSHED_MEMBERS] += len(flushes)
             members = sorted({render_endpoint(cut.member, cut.member_port) for _, cut in flushes})
             said = ", ".join(members[:MOST_NAMED]) + (" and others" if len(members) > MOST_NAMED else "")
@@ -355,7 +359,7 @@ class Cutting:
         return True
 
     async def _is_served(self, cut: Cut, reach: Reach) -> bool:
-        """Whether a listener of now leads there: another load balancer may have the same address."""
+        """Whether a current listener, perhaps of another load balancer with the same address, selects the member."""
         await asyncio.sleep(0)
         snapshot = self._given.snapshot
         services = [(place, _service(Zone(place), cut)) for place in sorted(reach.places)]
@@ -363,8 +367,8 @@ class Cutting:
         return any(leads_to(snapshot.load_balancers[each], cut) for each in owners if each is not None)
 
     async def _are_led(self, owner: Owner, due: Sequence[_Due], attempts: Collection[Unanswered]) -> bool:
-        """Whether flows of this node lead new connections to one of these members still. Another tenant's may lead to
-        the same addresses: whose they are is asked."""
+        """Whether flows of this node still select one of these members. Other tenants' flows may have the same
+        addresses, so the server is queried for their owners."""
         lost: dict[Key, set[str]] = {}
         reaches: dict[Key, Reach] = {}
         addresses = set(addresses_of(self._given.snapshot, owner.id)) if attempts else set[IPAddress]()
@@ -396,13 +400,13 @@ class Cutting:
         return any(is_unanswered(self._given.snapshot, owner.id, attempts, each) for each in cuts)
 
     async def _flush_unanswered(self) -> None:
-        """Attempts to reach members of all load balancers that wait for it, by one listing of all connections."""
+        """Flush unanswered connections of all load balancers that wait for it, with one listing of all connections."""
         waiting, self._listed = self._listed, {}
         listed = {owner: items & self._in_hand.get(owner, frozenset()) for owner, items in waiting.items()}
         try:
             attempts = list[Attempt]()
             if any(map(self._is_reached, listed)):
-                await self._switch.settled()  # then nothing leads there any more: no attempt comes after the listing
+                await self._switch.settled()  # no datapath flow selects the member any more: no new attempts
                 attempts = await self._switch.unanswered()
             found = await self._find_attempts(listed, attempts)
             await self._switch.forget([each for attempts in found.values() for each in attempts])
@@ -420,7 +424,8 @@ class Cutting:
             self._finish(owner, frozenset(items))
 
     def _is_reached(self, owner: Owner) -> bool:
-        """Whether connections to this load balancer may be tracked here: nodes without clients list nothing."""
+        """Whether connections to this load balancer may be tracked on this node. A node without clients lists
+        nothing."""
         snapshot, name = self._given.snapshot, self._given.name
         balancer = snapshot.load_balancers.get(owner.id)
         if balancer is None:
@@ -433,7 +438,7 @@ class Cutting:
     async def _find_attempts(
         self, listed: Mapping[Owner, frozenset[Unanswered]], attempts: Sequence[Attempt]
     ) -> Mapping[Owner, Sequence[Attempt]]:
-        """Raises SwitchError, ServerError."""
+        """Return the attempts to flush, by load balancer. Raises SwitchError, ServerError."""
         snapshot, found = self._given.snapshot, dict[Owner, list[Attempt]]()
         at = dict[IPAddress, list[Attempt]]()
         for each in attempts:
@@ -453,9 +458,9 @@ class Cutting:
         return found
 
     async def _zones(self, zones: Mapping[str, int], owner: Owner, due: _Due) -> frozenset[int]:
-        """Those of this node in which connections to this address may be tracked: of machines that reach it, and of
-        routers by whose gateways clients come in. Of what was removed a server of an earlier version names no router:
-        then those are left out."""
+        """Return the zones of this node that may track connections to an address: those of machines that can connect
+        to it, and the DNAT zones of routers with a gateway here. A server of an earlier version does not return the
+        router of removed parts; their DNAT zones are then left out."""
         snapshot, name, reach = self._given.snapshot, self._given.name, due.reach
         ports = _clients(snapshot, name, owner, due.cut[:3]) if reach is None else reach.ports
         found = {zones[port] for port in ports if port in zones}
@@ -486,7 +491,7 @@ def _reach(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Reach:
 
 
 def _clients(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Iterator[str]:
-    """The machines' ports of this node from which the address is this load balancer's."""
+    """Yield the machines' ports on this node for which the address belongs to this load balancer."""
     of_network = dict[str, list[str]]()
     for port_id in _node_ports(snapshot, node):
         port = snapshot.ports.get(port_id)
@@ -499,7 +504,7 @@ def _clients(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Iterator[
 
 
 def _gateways(snapshot: Snapshot, node: str) -> Iterator[str]:
-    """The routers whose gateways are on this node."""
+    """Yield the routers with their gateway on this node."""
     for port_id in _node_ports(snapshot, node):
         port = snapshot.ports.get(port_id)
         if port is not None and port.use is PortUse.ROUTER_GATEWAY:

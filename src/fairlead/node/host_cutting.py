@@ -1,8 +1,8 @@
-"""Removes datagram flows of members that are down, disabled or removed (`model/cutting.py`) from the connection tracker
-of a plain host, if the host translates them.
+"""Flushes UDP and SCTP conntrack entries of members that are down, disabled or removed, on a plain host.
 
-The driver removes the flows. It reports the members to which its rows still lead, and their flows are removed in a
-later round. One listing of the tracker serves all load balancers; listings are at least `PAUSE` apart.
+It flushes members that this host routes (`model/cutting.py`). The driver deletes the entries, and returns the
+members that its rows still select: these are flushed in a later round. One listing of conntrack serves all load
+balancers; listings are at least `PAUSE` apart.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from fairlead.node.given import Given
 
 LOG = getLogger(__name__)
 PAUSE = 1.0
-"""Seconds between two listings of the tracker."""
+"""Seconds between two listings of conntrack."""
 MOST_CUTS = 4096
-"""Ends of flows for one listing; the rest waits for the next one."""
+"""Maximum flow ends for one listing; the rest waits for the next one."""
 MOST_TRIES = 60
-"""Rounds for a removed member, because another load balancer may lead to it at the same address for ever."""
+"""Maximum rounds for a removed member, because another load balancer may select it at the same address indefinitely."""
 MOST_LEFT = 4096
-"""Removed members of one load balancer that wait to be flushed."""
+"""Maximum removed members of one load balancer that wait to be flushed."""
 MOST_AT_ONCE = 100
 """Load balancers that are compared before the event loop runs other tasks."""
 
 
 class Flushing(Protocol):
     async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
-        """Returns the number of removed flows, and the ends to which rows still lead. Raises DriverError."""
+        """Delete entries; return their number, and the ends that rows still select. Raises DriverError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,20 +60,20 @@ class HostCutting:
         self._marked: dict[Owner, Snapshot] = {}
         """Load balancers that have changed, each with the slice before the change."""
         self._wanted: dict[tuple[Owner, Lost], None] = {}
-        """Flows of members that are down or disabled by the slice and were not removed yet."""
+        """Members that are down or disabled in the slice, and have not been flushed yet."""
         self._left: dict[Owner, list[_Left]] = {}
-        """Removed members that wait, the oldest first. Each load balancer has its own limit."""
+        """Removed members to flush, oldest first. Each load balancer has its own limit."""
         self._done: dict[Owner, frozenset[Lost]] = {}
         self._news = asyncio.Event()
         self._complaints = Complaints("flushing connections")
         self._flushed = 0
 
     def counts(self) -> Counts:
-        """Connections."""
+        """Return the number of flushed connections."""
         return {FLUSHED_MEMBERS: self._flushed}
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Flush until cancelled."""
         self._seen = self._given.snapshot
         self._given.subscribe(self.mark)
         await self._given.ready.wait()
@@ -88,7 +88,7 @@ class HostCutting:
                 await asyncio.sleep(PAUSE)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """Marks load balancers as changed. A member that is up again is flushed again when it goes down again."""
+        """Mark load balancers as changed. A member that has recovered is flushed again when it fails again."""
         before, self._seen = self._seen, self._given.snapshot
         for owner in owners:
             if owner.kind is Kind.LOAD_BALANCER:
@@ -98,7 +98,7 @@ class HostCutting:
         self._news.set()
 
     async def _look(self) -> None:
-        """Compares all load balancers that have changed."""
+        """Compare all load balancers that have changed."""
         while self._marked:
             for owner in list(self._marked)[:MOST_AT_ONCE]:
                 self._look_at(owner, self._marked.pop(owner))
@@ -159,7 +159,7 @@ class HostCutting:
             yield from cuts_of(snapshot, owner.id, lost)
 
     def _finish(self, tried: Iterable[_Item], leading: Collection[int]) -> None:
-        """Keeps items to which rows still lead; they are tried after those that were not tried yet."""
+        """Keep the items that rows still select; they follow those that have not been tried yet."""
         gone, now = set[int](), dict[Owner, frozenset[Lost]]()
         for item in tried:
             if isinstance(item, _Left):
@@ -173,7 +173,7 @@ class HostCutting:
                 now[owner] = lost_of(self._given.snapshot, owner.id)
             if lost in now[owner] and id(item) in leading:
                 self._wanted[item] = None
-            elif lost in now[owner] and owner not in self._marked:  # it may have come back meanwhile
+            elif lost in now[owner] and owner not in self._marked:  # otherwise it may have recovered meanwhile
                 self._done[owner] = self._done.get(owner, frozenset()) | {lost}
         waiting = {owner: [each for each in its if id(each) not in gone] for owner, its in self._left.items()}
         self._left = {owner: its for owner, its in waiting.items() if its}

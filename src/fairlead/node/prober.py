@@ -1,17 +1,16 @@
-"""Probes: opens sockets, lets the dialogs speak, and tells the tracker what came of it. One event loop does it all.
+"""Prober: opens sockets, runs probe protocols (`dialogs`), and passes outcomes to the tracker, in one event loop.
 
-* **Nothing waits for anything.** Every socket is non-blocking, and one that says nothing costs a place among
-  `MOST_AT_ONCE` until its time is over.
-* **An answer counts if it comes in time, and a silence only if this process was listening.** When it was not given the
-  processor, the time that it lost is added to the time in which members may answer. If it was more than a quarter of
-  that, the attempt is void: the machines of this node were not given the processor either. It is repeated immediately,
-  each time with twice the time, `MOST_DOUBTS` times. If the longest attempt is void too, this agent is *starved*: it
-  says so, members keep their last status, and it probes on in their usual rhythm.
-* **A slow node is not starved.** While members that answer take longer than usual by as much, a silence is put down to
-  the node as well, but not more than `MOST_DOUBTS` times in a row.
-* **What this node cannot do** (no device yet, no socket left) says nothing of the member.
-* **Connections end with a reset**: a thousand probes a second would leave sixty thousand sockets that wait for their
-  end.
+* **No probe waits for another.** All sockets are non-blocking. A silent member uses one of `MOST_AT_ONCE` sockets until
+  its timeout.
+* **A timeout counts only if this process had CPU time.** Time during which it did not run is added to the member's
+  timeout. If that was more than a quarter of the timeout, the attempt is void, because the machines on this node may
+  not have run either. It is repeated immediately with twice the timeout, up to `MOST_DOUBTS` times. If the longest
+  attempt is void too, the agent is *starved*: it reports this, members keep their last status, and probes continue at
+  their usual interval.
+* **A slow node is not starved.** While responses take longer than usual by the same margin, a timeout is attributed to
+  the node as well, but at most `MOST_DOUBTS` times in a row.
+* **Local errors** (no device yet, no free socket) do not count against the member.
+* **Connections are closed with RST**, because a thousand probes a second would leave 60,000 sockets in TIME_WAIT.
 """
 
 import asyncio
@@ -37,26 +36,26 @@ from fairlead.node.proxy_header import proxy_header
 from fairlead.node.tracker import PENDING, Answered, Failed, Missed, Outcome, Tracker
 
 MOST_AT_ONCE = 2_000
-"""Sockets that are open: of what is probed each second, or of silent members for as long as they are waited for."""
+"""Maximum open sockets."""
 MOST_LAUNCHED = 50
-"""Probes that are begun before what has arrived is looked at."""
+"""Maximum probes started before received data is read."""
 LONGEST_SLEEP = 0.02
-"""Seconds, while anything is in flight: how well it is known what time was lost."""
+"""Seconds while probes are in progress: the resolution of the lost time."""
 TOLERATED = 0.025
-"""Seconds, or a quarter of the time in which an answer may come: if more was lost meanwhile, silence says nothing."""
+"""Lost seconds, if more than a quarter of the timeout, above which a timeout does not count."""
 MOST_DOUBTS = 3
-"""Silences in a row after each of which a member is asked again immediately, with twice the time to answer."""
+"""Consecutive timeouts after which a member is probed again immediately, each with twice the timeout."""
 STARVED = "this node's agent was not given the processor in time: what was seen last holds"
 BUSY = "this node was too busy to see whether it answers"
-"""Why an attempt is void."""
+"""Reasons why an attempt is void."""
 RECENT, FEWEST, MOST_RECENT = 2.0, 5, 50
-"""Seconds for which an answer says how busy the node is; how many there have to be; and how many are looked at."""
+"""Seconds for which a response counts for the slowness of the node; minimum and maximum number of these responses."""
 CREEP = 1.05
-"""By what an answer may take longer than the one before, and be as usual."""
+"""Factor by which the usual response time may grow with each response."""
 LATE = 0.01
-"""Seconds by which a sleep may be too long before time counts as lost."""
+"""Seconds by which a sleep may be late before the time counts as lost."""
 MOST_READ = 4096
-"""Octets at once."""
+"""Bytes of one read."""
 IPPROTO_SCTP = 132
 OURS = frozenset(
     {
@@ -65,7 +64,7 @@ OURS = frozenset(
         *(errno.EAFNOSUPPORT, errno.ESOCKTNOSUPPORT, errno.ENXIO),
     }
 )
-"""Errors that this node has by itself."""
+"""Errors with a local cause."""
 WORDS = {
     errno.ECONNREFUSED: "it refuses",
     errno.ECONNRESET: "it resets the connection",
@@ -78,11 +77,11 @@ WORDS = {
     errno.ENODEV: "this node has no device for the network yet",
 }
 _RESET = struct.pack("ii", 1, 0)
-"""struct linger: a close does not wait, and resets (socket(7))."""
+"""struct linger: close without waiting, and send RST (socket(7))."""
 OVERSLEPT = 3.0
-"""Seconds: if this process was not given the processor for longer, what it knew is not known any more."""
+"""Seconds without CPU time after which all earlier results are dropped as stale."""
 Device: TypeAlias = Callable[[Target], str]
-"""By which device of the node somebody is reached."""
+"""Returns the device of this node for a target; empty for the host's own routing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,47 +91,49 @@ class _Flight:
     dialog: Dialog
     began: float
     lost: float
-    """How much time had been lost by then."""
+    """Total lost time when the probe began."""
     patience: float
-    """Seconds in which an answer may come: more than the monitor says after attempts that said nothing."""
+    """Timeout in seconds; longer than the monitor's after void attempts."""
     unsent: bytes = b""
     is_connected: bool = False
     is_refused: bool = False
 
     @property
     def is_heard(self) -> bool:
-        """Whether anything came back, however wrong it was."""
+        """Whether the member sent anything, even a wrong response."""
         return self.is_refused or (self.is_connected and self.socket.type == socket.SOCK_STREAM)
 
 
 @dataclass(slots=True)
 class Prober:
-    """`change`, and `run` in a task. `told` is called with those whose verdict is another one."""
+    """Prober of a node: call `change` for new targets, and `run` in a task. `told` is called with endpoints that
+    have a new status."""
 
     device: Device
     told: Callable[[Collection[Endpoint]], None]
     tracker: Tracker = field(default_factory=Tracker)
     most_at_once: int = MOST_AT_ONCE
     new_devices: dict[str, float] = field(default_factory=dict)
-    """Until when a failure by a device says nothing: the switch does not know it yet."""
+    """Maps new devices to the time until which their failures do not count, because the switch may not have plugged
+    them in."""
     overslept: Callable[[], None] = lambda: None
-    """Is called when all that was known has been forgotten."""
+    """Called after all results were dropped because this process had no CPU time for `OVERSLEPT` seconds."""
     starved: Callable[[bool], None] = lambda _: None
-    """Is called when this agent begins to be starved, and when it ends."""
+    """Called when this agent becomes starved, and when that ends."""
     probes: int = 0
-    """That were concluded."""
+    """Number of concluded probes."""
     discarded: Counter[str] = field(default_factory=Counter)
-    """Probes that ended in silence and say nothing of the member, by why."""
+    """Probes that timed out and do not count against the member, by reason."""
     lost: float = 0.0
-    """Seconds for which this process had something to do and was not given the processor."""
+    """Total seconds for which this process was runnable and got no CPU time."""
     _starving: set[Endpoint] = field(default_factory=set)
-    """Whose longest attempt was void, and none since then was not."""
+    """Endpoints with a longest attempt that was void, and no valid one since."""
     _awake: float | None = None
-    """When it slept last."""
+    """Time of the last wake-up."""
     _usual: dict[Endpoint, float] = field(default_factory=dict)
-    """Seconds that an answer takes while the node is at rest."""
+    """Seconds that a response usually takes."""
     _delays: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
-    """When the last answers came, and by how much later than usual."""
+    """Time and delay (seconds above the usual) of the last responses."""
     _flights: dict[Endpoint, _Flight] = field(default_factory=dict)
     _deadlines: list[tuple[float, int, _Flight]] = field(default_factory=list)
     _numbers: Iterable[int] = field(default_factory=count)
@@ -143,7 +144,7 @@ class Prober:
         return bool(self._starving)
 
     def change(self, gone: Collection[Endpoint], targets: Iterable[Target]) -> None:
-        """Who is not probed any more, and who is; the others stay."""
+        """Stop probing some endpoints and start probing others; all others are unchanged."""
         self.tracker.change(gone, targets, self._now())
         for endpoint in gone:
             self._usual.pop(endpoint, None)
@@ -153,7 +154,7 @@ class Prober:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Probe until cancelled."""
         try:
             while True:
                 now = self._now()
@@ -168,7 +169,7 @@ class Prober:
                 self._close(flight)
 
     async def _sleep(self) -> None:
-        """Until something is to be done. What it takes longer is lost."""
+        """Sleep until the next event is due. Any excess counts as lost time."""
         until = self._next()
         began = self._now()
         worked = 0.0 if self._awake is None else began - self._awake
@@ -208,18 +209,18 @@ class Prober:
                 raw = made.type == socket.SOCK_RAW
                 header = _header(target, made)
                 said = dialog(target.check, target.endpoint, secrets.randbits(48), by_raw_socket=raw, header=header)
-                # the moment in which it is asked: this process may have been stopped since `now`
+                # the time of the request: this process may have been stopped since `now`
                 self._begin(_Flight(target, made, said, self._now(), self.lost, self._patience(target)))
 
     def _open(self, target: Target) -> socket.socket:
-        """Raises OSError."""
+        """Open a connecting socket to the target. Raises OSError."""
         endpoint = target.endpoint
         six = endpoint.address.version == 6
         made = _socket(target, six)
         try:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.device(target).encode())
-            number = 0 if made.type == socket.SOCK_RAW else endpoint.number  # ports are the dialog's then
+            number = 0 if made.type == socket.SOCK_RAW else endpoint.number  # the probe protocol has the ports then
             found = made.connect_ex((str(endpoint.address), number))
             if found not in (0, errno.EINPROGRESS):
                 raise OSError(found, os.strerror(found))
@@ -235,7 +236,7 @@ class Prober:
         loop.add_writer(flight.socket, self._write, flight)
 
     def _write(self, flight: _Flight) -> None:
-        """The socket is connected, or is not to be, or takes more."""
+        """Handle a writable socket: it is connected, has failed, or has room for more data."""
         error = flight.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             self._break(flight, OSError(error, os.strerror(error)))
@@ -269,14 +270,14 @@ class Prober:
             if reply or first:
                 self._send(flight)
         elif isinstance(reply, Last):
-            with contextlib.suppress(OSError):  # a connection that has just been opened has room for it
+            with contextlib.suppress(OSError):  # the buffer of a new connection has room for it
                 flight.socket.send(reply.octets)
             self._judge(flight, RIGHT)
         else:
             self._judge(flight, reply)
 
     def _send(self, flight: _Flight) -> None:
-        """What the socket does not take now it takes later; the first datagram may be empty."""
+        """Send pending data; the rest is sent when the socket has room. The first datagram may be empty."""
         try:
             sent = flight.socket.send(flight.unsent)
         except (BlockingIOError, InterruptedError):
@@ -293,7 +294,8 @@ class Prober:
         self._conclude(flight, self._failure(flight.target, error))
 
     def _failure(self, target: Target, error: OSError) -> Outcome:
-        """Where somebody is reached as the host reaches them, no way there is as good as no answer."""
+        """Return the outcome of a socket error. Where the host's own routing is used, a missing route counts as a
+        failure of the member."""
         number = error.errno or 0
         words = WORDS.get(number, error.strerror or str(error))
         ours = number in OURS and (number != errno.ENETUNREACH or bool(self.device(target)))
@@ -338,14 +340,14 @@ class Prober:
         return float(target.rhythm.patience * 2 ** min(self._doubts(target), MOST_DOUBTS))
 
     def _note(self, endpoint: Endpoint, *, starves: bool) -> None:
-        """Whether the last attempt was void, and the longest one."""
+        """Record whether the last and longest attempt was void."""
         before = bool(self._starving)
         (self._starving.add if starves else self._starving.discard)(endpoint)
         if bool(self._starving) is not before:
             self.starved(not before)
 
     def _slowness(self, now: float) -> float:
-        """By how many seconds those who answer take longer than usual: half of them longer, half of them less."""
+        """Return the median of recent delays in seconds; 0 with too few responses."""
         found = [late for at, late in self._delays if now - at < RECENT]
         return sorted(found)[len(found) // 2] if len(found) >= FEWEST else 0.0
 
@@ -361,7 +363,7 @@ class Prober:
             self._woken.set()
 
     def _by_new_device(self, flight: _Flight, outcome: Outcome, now: float) -> Outcome:
-        """Who has an answer by it knows that it works, be it a wrong one."""
+        """Discard a failure through a new device. Any response through the device, even a wrong one, ends this."""
         name = self.device(flight.target)
         if isinstance(outcome, Answered) or flight.is_heard or self.new_devices.get(name, 0.0) <= now:
             self.new_devices.pop(name, None)
@@ -379,7 +381,7 @@ class Prober:
 
 
 def _socket(target: Target, six: bool) -> socket.socket:
-    """Raises OSError."""
+    """Create the socket of a probe. Raises OSError."""
     family, (kind, protocol) = socket.AF_INET6 if six else socket.AF_INET, _kind(target, six)
     try:
         return socket.socket(family, kind, protocol)
@@ -390,7 +392,7 @@ def _socket(target: Target, six: bool) -> socket.socket:
 
 
 def _header(target: Target, made: socket.socket) -> bytes:
-    """What the check sends first; nothing if it begins with its question."""
+    """Return the PROXY header that the check sends first; empty without one."""
     version, endpoint = target.check.header, target.endpoint
     if version is None:
         return b""
@@ -400,7 +402,7 @@ def _header(target: Target, made: socket.socket) -> bytes:
 
 
 def _kind(target: Target, six: bool) -> tuple[int, int]:
-    """Type and protocol of the socket."""
+    """Return type and protocol of the socket."""
     match target.check:
         case PlainCheck(type=MonitorType.PING):
             return socket.SOCK_DGRAM, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
