@@ -14,19 +14,19 @@ from typing import Any
 from fairlead.terminal import escaped
 
 MAX_RETRY_AFTER = 60
-"""Seconds for which a server may keep a caller waiting."""
+"""Maximum seconds of a Retry-After header that are honoured."""
 DIGITS = re.compile("[0-9]{1,9}")
 
 
 class ServerError(Exception):
-    """The server rejected the request or did not answer; the message is the server's if it has one."""
+    """The server rejected the request or did not respond. The message is the server's, if it sent one."""
 
     def __init__(self, message: str, status: int | None = None, retry_after: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """Of the answer; None where there was none."""
+        """HTTP status code; None without a response."""
         self.retry_after = retry_after
-        """Seconds after which the server wants to be asked again; 0 if it does not say."""
+        """Seconds after which to retry (Retry-After); 0 if the server sent none."""
 
 
 class NotReached(ServerError):
@@ -53,11 +53,11 @@ class Server:
     timeout: float = 60.0
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request and return the decoded answer; None if it is empty. Raises ServerError."""
+        """Send a request and return the decoded response; None if it is empty. Raises ServerError."""
         return self.exchange(method, path, body)[1]
 
     def exchange(self, method: str, path: str, body: object = None) -> tuple[Mapping[str, str], Any]:
-        """Send a request and return headers (case-insensitive) and decoded answer. Raises ServerError."""
+        """Send a request; return headers (case-insensitive) and decoded response. Raises ServerError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, method=method)  # noqa: S310 - the operator's URL
         if data is not None:
@@ -106,7 +106,8 @@ class Server:
 
 
 def _retry_after(header: str) -> int:
-    """In whole seconds, as Fairlead's servers write it. A date (RFC 9110, section 10.2.3) is another server's."""
+    """Parse Retry-After in whole seconds, which Fairlead's servers send. An HTTP date (RFC 9110, section 10.2.3)
+    counts as none."""
     text = header.strip()
     return min(int(text), MAX_RETRY_AFTER) if DIGITS.fullmatch(text) else 0
 

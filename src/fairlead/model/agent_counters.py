@@ -1,7 +1,7 @@
-"""What agents count of their own work, for monitoring: declared once, for the reports of agents and for the metrics.
+"""Counters of agents about their own work, declared once for reports of agents and for metrics.
 
-Each number begins at 0 with its agent. A name in a report never changes its meaning: agents and servers may be of
-different releases, and leave out names that they do not know.
+Each counter starts at 0 with the agent. A name in a report never changes its meaning, because agents and servers may
+run different releases; unknown names are ignored.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from typing import TypeAlias
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCounter:
     name: str
-    """In a report."""
+    """Name in reports."""
     metric: str
-    """Without the ending of counters."""
+    """Metric name without the suffix of counters."""
     meaning: str
-    """Of the metric."""
+    """Help text of the metric."""
     reason: str = ""
-    """The value of the label `reason`; empty if the metric does not have it."""
+    """Value of the label `reason`; empty if the metric does not have the label."""
     is_gauge: bool = False
-    """Whether it is a present number; otherwise it only grows."""
+    """Whether the value is a gauge; otherwise it is a counter."""
 
 
 _FLUSHES = "fairlead_agent_conntrack_flushes"
@@ -28,7 +28,7 @@ _FLUSHED = "Flushes of tracked connections: of members that are gone, or of atte
 _DISCARDED = "fairlead_agent_probes_discarded"
 _DISCARD = "Probes without an answer that do not count against the member, because its node or agent had no time."
 FLUSHED_MEMBERS = AgentCounter(name="flushed_members", metric=_FLUSHES, meaning=_FLUSHED, reason="member")
-"""Of members that are down, disabled or removed."""
+"""Flushes for members that are down, disabled or removed."""
 FLUSHED_ATTEMPTS = AgentCounter(name="flushed_attempts", metric=_FLUSHES, meaning=_FLUSHED, reason="unanswered")
 OWNERS_LEFT_OUT = AgentCounter(
     name="owners_left_out",
@@ -42,9 +42,9 @@ MEMORY_LIMIT_REACHED = AgentCounter(
     meaning="Times that an HAProxy began to refuse connections because it had all of agent.haproxy_memory_limit.",
 )
 DISCARDED_STARVED = AgentCounter(name="discarded_starved", metric=_DISCARDED, meaning=_DISCARD, reason="starved")
-"""This agent was not given the processor."""
+"""Discarded because the agent had no CPU time."""
 DISCARDED_BUSY = AgentCounter(name="discarded_busy", metric=_DISCARDED, meaning=_DISCARD, reason="busy")
-"""Members that answer took longer than usual too."""
+"""Discarded because responses of other members were slow, too."""
 STARVED = AgentCounter(
     name="starved",
     metric="fairlead_agent_starved",

@@ -40,8 +40,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """Secret named by a reference. The process that fills the folder of secrets reads its value,
-    which is not part of any row."""
+    """Secret named by a reference. No row contains its value; the program that fills the folder of secrets reads it."""
 
     role: Role
     reference: str
@@ -54,7 +53,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """By which a proxy accepts certificates of clients or members: authorities, and what they have revoked."""
+    """Authority by which a proxy verifies certificates of clients or members, and its revocation list."""
 
     authority: Secret
     revocations: Secret

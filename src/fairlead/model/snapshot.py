@@ -131,11 +131,11 @@ class Snapshot:
 
     # Derived from facts and documents together (`model/probes.py`)
     down: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer -> members that are down, and single ports of members that are probed at several. Local IP ->
+    """Load balancer -> members that are down, and single ports of members that are probed on several. Local IP ->
     replicas that are down."""
     online: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer or Local IP -> members or replicas that answered. Monitored ones in neither map are not probed, or
-    not yet: they serve."""
+    """Load balancer or Local IP -> members or replicas that responded. Monitored ones in neither map have not been
+    probed, and serve."""
     hostless: Map[str, frozenset[str]] = Map()
     """Load balancer -> places (`covering.place_of`) of its monitored members without a port."""
 
@@ -168,9 +168,9 @@ class Snapshot:
     replica_local_ips: Map[str, Ids] = Map()
     """Port -> Local IPs that it is a replica of."""
     router_vips: Map[str, Ids] = Map()
-    """Router -> the load balancers whose VIPs its gateway has."""
+    """Router -> load balancers with VIPs on its gateway."""
     solicited_vips: Map[str, Ids] = Map()
-    """Router -> those of these load balancers whose IPv6 VIPs are no addresses of the gateway's port."""
+    """Router -> those load balancers with IPv6 VIPs that are not addresses of the gateway port."""
     project_gateways: Map[tuple[str, str], Ids] = Map()
     """(project, external network) -> the project's routers with a gateway there."""
     near: Map[str, str] = Map()
@@ -184,7 +184,7 @@ class Snapshot:
     kept_balancers: Map[str, Ids] = Map()
     """Shelf (`KEPT_SHELF`) of an id -> load balancers that another service also stores."""
     described_on: Map[str, Ids] = Map()
-    """Network -> load balancers whose declarative spec is for it."""
+    """Network -> load balancers with a declarative spec for it."""
     network_routers: Map[str, Ids] = Map()
     network_gateways: Map[str, Ids] = Map()
     """External network -> routers with a gateway there."""
@@ -263,8 +263,8 @@ def map_name(kind: Kind) -> str:
 
 
 def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetwork:
-    """Return the owner that VIPs of this project on this network share.
-    A missing network counts as the project's own."""
+    """Return the owner that VIPs of this project on this network share. A missing network counts as the project's
+    own."""
     network = snapshot.networks.get(network_id)
     is_own = network is None or network.project_id == project_id
     return VipNetwork(network_id) if is_own else VipNetwork(network_id, project_id)
@@ -280,7 +280,7 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
 
 
 def leads_out(snapshot: Snapshot, router: Router | ForeignRouter) -> bool:
-    """Whether the router has a gateway with an address: an external network without a subnet on its wire gives none."""
+    """Return whether the router has a gateway with an address. An external network without a subnet gives it none."""
     if router.gateway is None:
         return False
     port = snapshot.ports.get(router.gateway.port_id)
@@ -301,9 +301,11 @@ def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[I
 
 
 def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
-    """Return the VIPs with an address that the load balancer still has. On an unmanaged network these are the addresses
-    of its port there: a deleted or changed port releases them, and another project may get them. The same applies to
-    VIPs that are addresses of the router's gateway port."""
+    """Return the VIPs with an address that the load balancer still has.
+
+    On an unmanaged network these are the addresses of its port there: a deleted or changed port releases them, and
+    another project may get them. The same applies to VIPs that are addresses of the router's gateway port.
+    """
     network = snapshot.networks.get(balancer.vip.network_id)
     if balancer.router_id is not None and is_at_gateway(snapshot, balancer):
         at_gateway = gateway_addresses(snapshot, balancer)
@@ -316,7 +318,7 @@ def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
 
 
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """Yield the owners that VIPs on a network share: first that of all of them, then those of guests. Owners of
+    """Yield the owners that VIPs on a network share: first the network's, then one for each guest project. Owners of
     load balancers with a decision per chassis are not included."""
     if network_id in snapshot.vip_projects:
         yield VipNetwork(network_id).owner
@@ -374,8 +376,11 @@ def _with_ids(index: Map[str, frozenset[_Key]], key: str, ids: frozenset[_Key]) 
 
 
 def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
-    """Return whether only the service that keeps the load balancer knows the subnet: OVN has no name for an unmanaged
-    subnet without DHCP and router. Its members are on the VIP's network, or unreachable."""
+    """Return whether only the service that stores the load balancer knows the subnet.
+
+    OVN has no name for an unmanaged subnet without DHCP and router. Its members are on the VIP's network, or
+    unreachable.
+    """
     if balancer.kept is None or not is_foreign(snapshot.networks.get(balancer.vip.network_id)):
         return False
     return subnet_id not in snapshot.subnet_network

@@ -13,14 +13,17 @@ from fairlead.model.snapshot import Snapshot, leads_out
 
 
 def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
-    """Return the router for the VIPs; None if there is none. The present router is kept if it reaches a member,
-    otherwise the one that reaches most members is chosen, the oldest of several."""
+    """Return the router for the VIPs; None if there is none.
+
+    The present router is kept if it reaches a member. Otherwise the router that reaches most members is chosen, the
+    oldest of several.
+    """
     described = balancer.described
     joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
     ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
     there = (snapshot.routers[each] for each in ids if joined is None or each in joined)
     routers = [each for each in there if leads_out(snapshot, each)]
-    if described is not None:  # the router that was made with the network, if there is one
+    if described is not None:  # the router created together with the network, if any
         made = snapshot.networks[described.network_id].router_id
         routers = [each for each in routers if each.id == made] or routers
     if len(routers) < 2:
@@ -34,8 +37,8 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
 
 
 def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
-    """Return a network from which clients reach members:
-    the VIP's network, or one that joins the router with the VIP."""
+    """Return a network from which clients reach members: the VIP's network, or one that joins the router with the
+    VIP."""
     if balancer.router_id is None:
         return balancer.vip.network_id
     interfaces = snapshot.router_interfaces.get(balancer.router_id, NO_IDS)

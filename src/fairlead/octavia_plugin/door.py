@@ -11,9 +11,9 @@ from fairlead.client import NotReached, Server, ServerError
 PATH = "/plugin"
 _PACED = 429
 LONGEST_REASON = 1_000
-"""Characters that a server takes."""
+"""Maximum characters that a server accepts."""
 PACED_PATIENCE = 10
-"""Seconds for which a request that is paced waits and comes again, in all: a request of a tenant's waits for it."""
+"""Maximum total seconds for retries after 429, because a tenant's request waits for the result."""
 Body = Mapping[str, Any]
 
 
@@ -36,7 +36,7 @@ class Door:
 
     servers: tuple[Server, ...]
     wait: Callable[[float], None] = field(default=time.sleep, repr=False)
-    """Returns after so many seconds."""
+    """Function that sleeps for a number of seconds."""
 
     def post(self, path: str, root: str, body: Body) -> None:
         self._ask("POST", path, {root: body})
@@ -140,7 +140,7 @@ class Door:
         return found
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        """A server that paces us (429) has done nothing, so it is asked again after the time that it names."""
+        """Send a request, with retries after 429: the server has done nothing, and Retry-After has the delay."""
         left = PACED_PATIENCE
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Lists: `recursion`, and Incus' `filter` (`name eq web and config.user.team ne red`), bounded.
+"""Lists: `recursion`, and Incus' `filter` (`name eq web and config.user.team ne red`), with limits.
 
-A filter reads from the left, as Incus' does: neither "and" nor "or" binds closer. A text is compared as a pattern that
-matches the whole of it, case aside (`patterns`); with a comma it is a list of texts. Incus takes a text that is no
-pattern as it is, and finds nothing; here such a filter is refused.
+A filter is evaluated from left to right, as in Incus: `and` and `or` have the same precedence. A value is a pattern
+for the whole text, ignoring case (`patterns`); with a comma it is a list of texts. Incus treats an invalid pattern
+as a text and finds nothing; here such a filter is rejected.
 """
 
 import re
@@ -35,9 +35,9 @@ FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
 }
-"""How Go's `strconv.ParseBool` reads them."""
+"""Boolean texts of Go's `strconv.ParseBool`."""
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
-"""The name of an attribute; keys of a map stand behind it and a dot."""
+"""Attribute name; a key of a map follows it after a dot."""
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -47,13 +47,13 @@ def is_recursive(request: Request) -> bool:
 
 
 async def listed(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> Response:
-    """The answer: URLs, or the objects if `recursion` asks for these; in the order that is given. An item is its URL,
-    and what makes the object. Raises ApiError 400 for a filter that cannot be read."""
+    """Return the response of a list: URLs, or objects with `recursion`, in the given order. An item is its URL and a
+    function that encodes the object. Raises ApiError 400 for an invalid filter."""
     return sync(await found_by(request, items))
 
 
 async def found_by(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> list[object]:
-    """What `listed` answers."""
+    """Return the items of the response of `listed`."""
     return await in_steps(_found(read_filter(request), is_recursive(request), items))
 
 
@@ -72,19 +72,19 @@ def _found(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
     any_of: bool
-    """Whether it is joined with "or" to those before it."""
+    """Whether it is joined by "or" to the clauses before it."""
     negated: bool
     field: str
     operator: str
     value: str
     matches: Callable[[str], Steps[bool]]
-    """Whether a text is what `value` says."""
+    """Whether a text matches `value`."""
 
     def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
         return (yield from self._compare(_value_of(item, self.field))) != self.negated
 
     def _compare(self, found: object) -> Steps[bool]:
-        """Raises ApiError for what cannot be compared so, in Incus' words."""
+        """Compare an attribute. Raises ApiError with Incus' message if the operator or value does not fit its type."""
         match found:
             case None:
                 found = ""
@@ -128,7 +128,7 @@ class Filter:
     clauses: tuple[Clause, ...] = ()
 
     def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
-        """Each clause is compared, so that none that cannot be is overlooked."""
+        """Whether the item passes. All clauses are evaluated, so that each invalid one is reported."""
         admitted = True
         for clause in self.clauses:
             admitted = (and_, or_)[clause.any_of](admitted, (yield from clause.admits(item)))
@@ -136,7 +136,7 @@ class Filter:
 
 
 def read_filter(request: Request) -> Filter:
-    """Raises ApiError 400."""
+    """Parse the filter of a request. Raises ApiError 400."""
     text = request.query_params.get("filter", "")
     if len(text) > LONGEST_FILTER:
         raise _invalid(f"more than {LONGEST_FILTER} characters")
@@ -158,7 +158,7 @@ def read_filter(request: Request) -> Filter:
 
 
 def _read_clause(words: list[str], any_of: bool) -> tuple[Clause, list[str]]:
-    """The first clause, and the words behind it."""
+    """Parse the first clause; return it and the remaining words."""
     negated = words[0].lower() == "not"
     words = words[negated:]
     for number, missing in enumerate(("incomplete not clause", "clause has no operator", "clause has no value")):
@@ -177,7 +177,7 @@ def _read_clause(words: list[str], any_of: bool) -> tuple[Clause, list[str]]:
 
 
 def _read_value(words: list[str]) -> tuple[str, list[str]]:
-    """One word, or all between two quotes."""
+    """Parse one word, or all words between two quotes."""
     first = words[0]
     quote = first[0]
     if quote not in QUOTES:
@@ -191,7 +191,7 @@ def _read_value(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _matcher(value: str) -> Callable[[str], Steps[bool]]:
-    """Raises ApiError 400."""
+    """Return the matcher of a value. Raises ApiError 400."""
     if "," in value:
         return _one_of({value, *value.split(",")})
     if SPECIAL.isdisjoint(value):
@@ -213,7 +213,7 @@ def _one_of(values: Collection[str]) -> Callable[[str], Steps[bool]]:
 
 
 def _value_of(item: Mapping[str, Any], field: str) -> object:
-    """Of an attribute, or of a key in a map: keys have dots themselves. Raises ApiError 400 if unknown."""
+    """Return an attribute, or a key of a map, which may itself contain dots. Raises ApiError 400 if unknown."""
     name, _, rest = field.partition(".")
     if name not in item:
         raise _unknown(field)

@@ -1,4 +1,4 @@
-"""The routes of networks, below /1.0: LXD's `ovn` networks, and `physical` and `bridge` ones, which are uplinks."""
+"""Routes of networks below /1.0: LXD's `ovn` networks, and `physical` and `bridge` ones, which are uplinks."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,14 +43,14 @@ from fairlead.model.writing import Changes
 from fairlead.resting import in_steps
 
 LONGEST_NAME = 255
-"""Characters that are looked at; a name has fewer."""
+"""Maximum characters that are checked; valid names are shorter."""
 _PUT: Mapping[str, Field] = {"description": Field(text(bodies.LONGEST_VALUE)), "config": Field(bodies.config)}
 PUT = bodies.struct(_PUT)
 POST = bodies.struct({**_PUT, "name": Field(text(LONGEST_NAME)), "type": Field(text(LONGEST_NAME))})
 RENAME = bodies.struct({"name": Field(text(LONGEST_NAME))})
 Config = Mapping[str, str]
 Revise = Callable[[Values, Config, str], tuple[Config, str]]
-"""What a body makes of config and description."""
+"""Returns the new config and description for a body and the present values."""
 
 
 def routes(services: Services) -> list[Operation]:
@@ -76,7 +76,8 @@ class Views:
     # Requests
 
     async def show_all(self, request: Request) -> Response:
-        """URLs; or with `recursion` all that is to be said of each. Of all the caller's projects, if asked for."""
+        """List networks: URLs, or objects with `recursion`. With `all-projects`, those of all projects of the
+        caller."""
         snapshot = self._services.model.snapshot
         whole = is_recursive(request) or bool(read_filter(request).clauses)
         return await listed(request, await in_steps(self._listed(request, snapshot, whole)))
@@ -100,7 +101,7 @@ class Views:
         return items
 
     async def create(self, request: Request) -> Response:
-        """Of type `ovn`, behind an uplink; or of type `physical` or `bridge`, which is an uplink."""
+        """Create a network of type `ovn`, or an uplink of type `physical` or `bridge`."""
         values, services = await read_body(request), self._services
         caller, made = caller_of(request), services.new_id()
         name: str = values.get("name", "")
@@ -129,24 +130,24 @@ class Views:
         return created(in_project(path, caller.project_id))
 
     async def show_one(self, request: Request) -> Response:
-        """With the ETag that If-Match takes."""
+        """Show a network. Its ETag is accepted in If-Match."""
         services, snapshot, caller = self._services, self._services.model.snapshot, caller_of(request)
         network = find_network(snapshot, caller.project_id, request.path_params["network"])
         shown = await in_steps(encode_network(services, snapshot, caller, network))
         return sync(shown, tag=tag_of(services, snapshot, network))
 
     async def show_state(self, request: Request) -> Response:
-        """What it has by now."""
+        """Show the state of a network: addresses, MTU and OVN attributes. Traffic counters are 0."""
         snapshot = self._services.model.snapshot
         network = find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
         return sync(encode_state(snapshot, network))
 
     async def replace(self, request: Request) -> Response:
-        """What the body does not say is as it is without being said."""
+        """Replace config and description. Keys that the body omits return to their defaults."""
         return await self._update(request, lambda values, *_: (values.get("config", {}), values.get("description", "")))
 
     async def patch(self, request: Request) -> Response:
-        """What the body does not say stays; so does each key that it does not say."""
+        """Update config and description. Keys that the body omits are unchanged."""
         return await self._update(
             request,
             lambda values, config, description: (
@@ -156,7 +157,7 @@ class Views:
         )
 
     async def rename(self, request: Request) -> Response:
-        """What is behind an uplink stays there."""
+        """Rename a network. Networks with this uplink keep it."""
         values, project = await read_body(request), caller_of(request).project_id
         name: str = values.get("name", "")
         if not name:
@@ -178,7 +179,7 @@ class Views:
         return created(in_project(path, project))
 
     async def delete(self, request: Request) -> Response:
-        """With its router, its load balancers and its forwards; not while anything else is on it."""
+        """Delete a network with its router, load balancers and forwards. Rejected while anything else uses it."""
         path = path_of(self._services.model.snapshot, self._find(self._services.model.snapshot, request))
 
         async def change(old: Snapshot) -> Changes:
@@ -193,7 +194,7 @@ class Views:
         return sync()
 
     async def _update(self, request: Request, revise: Revise) -> Response:
-        """Nothing is written, and nobody told, if all stays as it is."""
+        """Apply a change of config and description. Without a difference nothing is written and no event is sent."""
         values, services, changed = await read_body(request), self._services, list[bool]()
 
         async def change(old: Snapshot) -> Changes:
@@ -212,7 +213,7 @@ class Views:
         await services.arrive(written)
         return sync()
 
-    # What they share
+    # Shared
 
     async def _changed(
         self,
@@ -223,7 +224,7 @@ class Views:
         config: Config,
         description: str | None = None,
     ) -> Changes:
-        """What is None stays as it is."""
+        """Return the changes for a network; None leaves the name or the description unchanged."""
         services, asker, config = self._services, self._asker(request), _without_empty(config)
         called = network.name if name is None else name
         described = network.description if description is None else description
@@ -243,7 +244,7 @@ class Views:
         )
 
     def _find(self, snapshot: Snapshot, request: Request) -> Network:
-        """Raises ApiError 404."""
+        """Find the network of the request. Raises ApiError 404."""
         try:
             return find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
         except ApiError as error:
@@ -251,7 +252,7 @@ class Views:
 
 
 def _check_name(name: str) -> None:
-    """Raises ApiError 400."""
+    """Check the name of a network. Raises ApiError 400."""
     if not name:
         raise ApiError(400, "No name provided")
     fault = name_fault(name)
@@ -260,8 +261,8 @@ def _check_name(name: str) -> None:
 
 
 def _read_type(kind: str, project: str) -> str:
-    """Elsewhere than in the default project LXD has networks of type `ovn` only; in it, one of type `bridge` is meant
-    without a word. Raises ApiError 400."""
+    """Return the type of a new network. Outside the default project LXD only has `ovn`; in it the default is
+    `bridge`. Raises ApiError 400."""
     kind = kind or (BRIDGE if project == DEFAULT_PROJECT else OVN)
     if kind not in TYPES:
         raise ApiError(400, f"Network type {quote(kind)} is not supported, type must be one of: {', '.join(TYPES)}")
@@ -271,7 +272,8 @@ def _read_type(kind: str, project: str) -> str:
 
 
 def _check_allowed(snapshot: Snapshot, project: str, name: str) -> None:
-    """Raises ApiError 403: nobody could see the network afterwards."""
+    """Check that the project may access a network with this name. Raises ApiError 403, because the caller could not
+    read the network otherwise."""
     if not allows_network(snapshot, project, name):
         text = (
             f"Network {quote(name)} is not one of the networks that the project may access (restricted.networks.access)"
@@ -280,12 +282,12 @@ def _check_allowed(snapshot: Snapshot, project: str, name: str) -> None:
 
 
 def _check_volatile(name: str, config: Config) -> None:
-    """Raises ApiError 400 for a key of the server's own that is to be taken away."""
+    """Reject an empty value for a key that the server sets. Raises ApiError 400."""
     for key, value in sorted(config.items()):
         if key.startswith(VOLATILE) and not value:
             raise wrong(name, key, CHOSEN)
 
 
 def _without_empty(config: Config) -> Config:
-    """To say nothing of a key is to take it away."""
+    """Drop empty values: an empty value unsets its key."""
     return {key: value for key, value in config.items() if value}

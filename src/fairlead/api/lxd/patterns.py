@@ -1,8 +1,8 @@
-"""Regular expressions of strangers, matched in time that grows with the text alone: no pattern can hold the server.
+r"""Regular expressions from clients, matched in time linear in the text, so no pattern can block the server.
 
-Characters, `.`, classes in brackets, `* + ?` behind one of these, `|` between whole alternatives, `^` and `$` at their
-ends, `\\d`, `\\s`, `\\w` and their opposites, and a backslash that takes a character as it is. No groups and no counts.
-Case does not matter. Errors have the words of Go's package `regexp`, which Incus uses.
+Supported: characters, `.`, classes in brackets, `* + ?` after one of these, `|` between whole alternatives, `^` and
+`$` at their ends, `\d`, `\s`, `\w` and their opposites, and escaped characters. No groups and no counts. Matching
+ignores case. Error messages are those of Go's package `regexp`, which Incus uses.
 """
 
 import re
@@ -14,11 +14,11 @@ from fairlead.model.steps import Steps
 LONGEST_PATTERN = 256
 """Characters."""
 REST = 256
-"""Characters of a text between two rests."""
+"""Characters of a text that are matched between two yields."""
 MOST_CHARACTERS = 1024
-"""Of which a pattern remembers what admits them."""
+"""Maximum characters in a pattern's cache of matching steps."""
 SPECIAL = frozenset("\\.[](){}*+?|^$")
-"""The characters that are not always themselves."""
+"""Characters with a special meaning."""
 _REPETITIONS = frozenset("*+?")
 _COUNT = re.compile(r"\{[0-9]+(,[0-9]*)?\}", re.ASCII)
 _CHARACTER = re.compile(r"\\.|.", re.DOTALL)
@@ -31,16 +31,16 @@ _ESCAPED: dict[str, _Admits] = {
 
 
 class BadPattern(ValueError):
-    """The pattern has something else, or is too long."""
+    """Pattern with unsupported syntax, or too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     admits: Callable[[str], bool]
     least: int = 1
-    """0 where there may be none."""
+    """Minimum number of characters: 0 if the step is optional."""
     again: bool = False
-    """Whether there may be more than one."""
+    """Whether the step may repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,25 @@ class _Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """A state is the place before a step, or behind the last one of an alternative: one bit of a number. So a character
-    costs the same, however many states there are."""
+    """Compiled pattern: a nondeterministic automaton. A state is a position before a step, or after the last step of
+    an alternative, and one bit of an integer. So a character costs the same, however many states are active."""
 
     _steps: tuple[_Step | None, ...]
-    """By state; None behind the last one."""
+    """Step of each state; None after the last one."""
     _starts: int
     _floating: int
-    """The starts of alternatives that may begin anywhere."""
+    """Start states of alternatives without `^`."""
     _ends: int
     _open: int
-    """The ends of alternatives behind which anything may stand."""
+    """End states of alternatives without `$`."""
     _optional: int
     _repeated: int
     _admitted: dict[str, int] = field(default_factory=dict)
-    """Character -> the steps that admit it."""
+    """Maps characters to the bits of the steps that match them."""
 
     def matches(self, text: str) -> Steps[bool]:
-        """As many steps as the text is long, all states at once. It rests now and then."""
+        """Whether the pattern matches the text. All states advance together, one step per character; it yields every
+        `REST` characters."""
         states = self._free(self._starts)
         for place, character in enumerate(text.casefold()):
             if states & self._open:
@@ -90,8 +91,8 @@ class Pattern:
         return found
 
     def _free(self, states: int) -> int:
-        """And those that are reached without a character: in a row of optional steps the sum carries a bit from each
-        state to the end of the row."""
+        """Add the states that are reachable without a character: in a run of optional steps, the sum carries a bit
+        from each active state to the end of the run."""
         return states | (self._optional + (states & self._optional)) ^ self._optional
 
 
@@ -100,7 +101,7 @@ def _bits(flags: Iterable[bool]) -> int:
 
 
 def compile_pattern(text: str) -> Pattern:
-    """One without `^` and `$` is of a whole text, as in Incus. Raises BadPattern."""
+    """Compile a pattern. Without `^` and `$` it matches whole texts only, as in Incus. Raises BadPattern."""
     if len(text) > LONGEST_PATTERN:
         raise BadPattern(f"a pattern has at most {LONGEST_PATTERN} characters")
     whole = "^" not in text and "$" not in text
@@ -108,7 +109,7 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def _folded(text: str) -> str:
-    """Without case, which is left to what a backslash has behind it: there it has a meaning."""
+    """Fold case, except for the character after a backslash, where case has a meaning."""
     return _CHARACTER.sub(lambda found: found[0] if found[0][0] == "\\" else found[0].casefold(), text)
 
 
@@ -132,7 +133,7 @@ def _combined(alternatives: Sequence[_Alternative]) -> Pattern:
 
 
 def _split(text: str) -> Iterator[str]:
-    """At each `|` that is no character. Raises BadPattern for parentheses."""
+    """Split at each unescaped `|` outside brackets. Raises BadPattern for parentheses."""
     part, escaped, inside, depth, grouped = "", False, False, 0, False
     for character in text:
         if character == "|" and not escaped and not inside:
@@ -176,7 +177,7 @@ def _steps(text: str) -> Iterator[_Step]:
             case _:
                 yield _Step(admits)
                 continue
-        place += 1 + (text[place + 1 : place + 2] == "?")  # a match of the fewest characters is a match
+        place += 1 + (text[place + 1 : place + 2] == "?")  # a lazy quantifier matches the same texts
         if text[place : place + 1] in _REPETITIONS:
             raise BadPattern(f"invalid nested repetition operator: `{text[place - 1 : place + 1]}`")
 
@@ -195,7 +196,7 @@ def _one(text: str, place: int) -> tuple[_Admits, int]:
 
 
 def _escape(text: str, place: int) -> tuple[_Admits, int]:
-    """What a backslash has behind it, and the place behind both."""
+    """Parse an escape; return its matcher and the index after it."""
     character = text[place + 1 : place + 2]
     if not character:
         raise BadPattern("trailing backslash at end of expression: ``")
@@ -223,7 +224,7 @@ def _class(text: str, place: int) -> tuple[_Admits, int]:
 
 
 def _member(text: str, place: int) -> tuple[_Admits, int]:
-    """Of a class: a character, or all between two."""
+    """Parse a member of a class: a character or a range."""
     start, (admits, place) = place, _in_class(text, place)
     if not (text.startswith("-", place) and place + 1 < len(text) and text[place + 1] != "]"):
         return admits, place

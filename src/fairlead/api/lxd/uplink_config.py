@@ -1,13 +1,13 @@
-"""LXD's networks that are uplinks: their config keys, decoded and encoded (LXD's documentation, "Physical network" and
+"""Config keys of LXD networks that are uplinks: decoding and encoding (LXD documentation, "Physical network" and
 "Bridge network").
 
-A `physical` one names by `parent` a physical network as OVN's chassis know them (`ovn-bridge-mappings`). A `bridge` is
-a bridge that the hosts have already: its own name is that of the physical network, and its own address is the gateway.
-Fairlead makes no bridge on a host, so the keys that shape one are kept and shown, and change nothing.
+A `physical` network names a physical network of OVN's chassis (`ovn-bridge-mappings`) by `parent`. A `bridge`
+network is a bridge that exists on the hosts: its name is the physical network's, and its address is the gateway.
+Fairlead creates no bridges, so the keys that configure one are stored and returned without effect.
 
-Listen addresses of the routes are answered for on the wire whatever `ovn.ingress_mode` says; machines of a network
-without translation never are: what is outside routes to them by the network's `volatile.network.ipv4.address` and
-`volatile.network.ipv6.address`.
+OVN answers ARP and neighbour solicitation for listen addresses in the routes, whatever `ovn.ingress_mode` is. It
+never does for machines of a network without NAT: the outside reaches these by routes through the network's
+`volatile.network.ipv4.address` and `volatile.network.ipv6.address`.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ from fairlead.model.network import AllocationPool, Network
 
 PHYSICAL, BRIDGE = "physical", "bridge"
 TYPE = "type"
-"""The word of `Network.config` that says that an uplink is a bridge: no key of a client's is called so."""
+"""Key in `Network.config` that marks an uplink as a bridge. No client key has this name."""
 Rules = Mapping[str, Rule]
 
 
@@ -84,19 +84,19 @@ _OF_BRIDGES: Rules = {
         }
     ),
 }
-"""What a host does with its bridge."""
+"""Keys that configure the bridge on a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkType:
     name: str
     gateway: str
-    """How the key of an IP version with the gateway's address ends."""
+    """Suffix of the key with the gateway's address, for an IP version."""
     mtu: str
-    """The key."""
+    """Key of the MTU."""
     rules: Rules
     kept: frozenset[str]
-    """The keys that are shown as they were said."""
+    """Keys that are stored and returned unchanged."""
 
 
 UPLINKS: Mapping[str, UplinkType] = {
@@ -133,7 +133,7 @@ UPLINKS: Mapping[str, UplinkType] = {
 
 
 def uplink_type(network: Network) -> UplinkType:
-    """`physical` unless it was made as a bridge."""
+    """Return the type of an uplink: `physical` unless it was created as a bridge."""
     return UPLINKS[dict(network.config).get(TYPE, PHYSICAL)]
 
 
@@ -156,7 +156,8 @@ def encode_uplink_config(network: Network, default_mtu: int) -> dict[str, str]:
 def _encode_family(
     kind: UplinkType, version: int, family: WireFamily | None, said: Mapping[str, str]
 ) -> dict[str, str]:
-    """Without a gateway the ranges are no network's, and are shown as they were said."""
+    """Encode the keys of an IP version. Without a gateway the ranges belong to no subnet, and are returned
+    unchanged."""
     key, ranges = f"ipv{version}.ovn.ranges", said.get(f"ipv{version}.ovn.ranges", "")
     if family is None:
         kept = {key: ranges} if ranges else {}
@@ -175,7 +176,7 @@ def _render(ranges: tuple[AllocationPool, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidUplink:
-    """What a request says of an uplink."""
+    """Uplink as described by a request."""
 
     name: str
     description: str
@@ -184,8 +185,8 @@ class SaidUplink:
 
 
 def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> AskedUplink:
-    """`old` is the uplink as it is, if it is there already. One that another door made may have no parent. Raises
-    ApiError 400."""
+    """Decode a request for an uplink. `old` is the present uplink; None for a new one. One created through another
+    API may have no parent. Raises ApiError 400."""
     name, kind = said.name, said.kind
     values = read_config(name, kind.rules, said.config)
     parent = _bridge(name) if kind.name == BRIDGE else values.get("parent", "")
@@ -206,7 +207,7 @@ def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> As
 
 
 def _bridge(name: str) -> str:
-    """The bridge of that name. Raises ApiError 400."""
+    """Return the name of the bridge. Raises ApiError 400."""
     try:
         return read_interface(name)
     except ValueError as error:
@@ -220,8 +221,8 @@ def _kept(said: SaidUplink) -> dict[str, str]:
 
 
 def _family(said: SaidUplink, values: Mapping[str, Any], version: int, *, is_new: bool) -> WireFamily | None:
-    """Without a gateway there is none, as in Incus, whatever the ranges are. A new bridge that is not told otherwise
-    has any address."""
+    """Decode the keys of an IP version. Without a gateway it is None, as in Incus, whatever the ranges are. A new
+    bridge without the key gets any address."""
     unsaid = AUTO if is_new and said.kind.name == BRIDGE else NONE
     address: RouterAddress | str = values.get(f"ipv{version}.{said.kind.gateway}", unsaid)
     if address == AUTO:

@@ -68,8 +68,8 @@ def _refuse_words(balancer: LoadBalancer, said: ListenerTls | PoolTls) -> None:
 
 @lru_cache(maxsize=1000)
 def _leaves_any(ciphers: str) -> bool:
-    """Whether OpenSSL selects any cipher up to TLS 1.2. HAProxy does not start with a list that selects none. TLS 1.3 has
-    a separate list (SSL_CTX_set_cipher_list(3))."""
+    """Whether OpenSSL selects any cipher up to TLS 1.2. HAProxy does not start with a list that selects none. TLS 1.3
+    has a separate list (SSL_CTX_set_cipher_list(3))."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
     except ssl.SSLError:
