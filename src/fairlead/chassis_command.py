@@ -215,7 +215,8 @@ def _is_unwell(row: Any) -> bool:
 
 
 def _state(agent: Any) -> str:
-    """`starved`: it is not given the processor in time for its probes. A server of a release before does not say it."""
+    """Return the state of an agent. `starved`: it gets too little CPU time for its probes; older servers do not
+    report it."""
     if agent is None:
         return "none"
     return "silent" if not agent["heard"] else "starved" if agent.get("starved") else "heard"

@@ -76,8 +76,8 @@ class Lending:
         self._pace = Pace(AT_ONCE, SECONDS)
 
     async def lend(self, request: Request) -> Response:
-        """Keys and certificates that the proxies of a chassis need. `digest` is of what it has (SHA-256 of the PEM, or
-        empty): of what is still the same nothing is told."""
+        """Return keys and certificates for the proxies of a chassis. `digest` is the SHA-256 of the PEM that the
+        agent has, or empty; an unchanged secret is returned with null."""
         chassis = request.path_params["chassis"]
         self._check(request, chassis)
         _check_private(request)

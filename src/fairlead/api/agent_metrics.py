@@ -1,7 +1,7 @@
-"""What agents count of their own work, in Prometheus' text format 0.0.4.
+"""Renders the counters of agents in Prometheus' text format 0.0.4.
 
-It is rendered in steps, because a thousand nodes have more samples than the Prometheus client library renders in the
-time for which the event loop may be held.
+It renders in steps, because a thousand nodes have more samples than the Prometheus client library renders in the
+time for which the event loop may be blocked.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render_agent_counters(counted: Mapping[str, Counts]) -> Steps[str]:
-    """By node. Nodes whose agents do not report a counter have no sample of it."""
+    """Render the counters, by node. A counter that a node's agent does not report has no sample."""
     lines = list[str]()
     for metric, counters in groupby(AGENT_COUNTERS, lambda each: each.metric):
         lines += yield from _family(metric, tuple(counters), counted)

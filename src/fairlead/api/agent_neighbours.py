@@ -55,8 +55,8 @@ class NeighbourNews:
         requests."""
 
     async def tell(self, request: Request) -> Response:
-        """By which MACs the neighbours of a node's machines have to be known, as soon as that is something else than
-        the node has heard last; null when it has waited long enough, or when it asks anew."""
+        """Long-poll for the MACs that a node's machines must have for their neighbours. Returns when the list
+        differs from the caller's digest; null after the wait time, or when the chassis sends another request."""
         chassis = request.path_params["chassis"]
         self._ports_of(request, chassis)
         async with in_turn(request.scope):

@@ -34,8 +34,8 @@ class Watching:
         self._turns = LoopTurns()
 
     async def watch(self, request: Request) -> Response:
-        """The slice of a chassis, and how it changes, a JSON object a line, without an end. `after` is the cursor up to
-        which it was heard: if it is known here the answer begins with what came after it, and else with `list`."""
+        """Stream the slice of a chassis and its changes, as one JSON object per line, without an end. `after` is the
+        last received cursor: if the server has it, the stream continues from there; otherwise it begins with `list`."""
         chassis, cursor = request.path_params["chassis"], request.query_params.get("after", "")[:LONGEST_CURSOR]
         self._check(request, chassis)
         self._check_told()

@@ -101,9 +101,9 @@ class _Counting:
         self._services = services
 
     async def find(self, request: Request) -> Response:
-        """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
-        by a user who has one; an administrator who leaves it out is told of all. `proxied` are those of which proxies
-        count; `places` are the networks, routers and ports that the places of the services are, or null."""
+        """Return the listener of each service; null if it has none, or not on this chassis. An agent with a single
+        chassis may omit `chassis`; for an administrator, omitting it means all nodes. `proxied` lists the listeners
+        that proxies count; `places` has the network, router or port of each service, or null."""
         services, asked = self._services, await read_body(request)
         counted = read_services(asked)
         chassis = asked.get("chassis") or _only_chassis(identity(request))
@@ -129,8 +129,8 @@ class _Counting:
         return places, find_listeners(snapshot, zip(places, counted, strict=True))
 
     async def tell(self, request: Request) -> Response:
-        """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have
-        are not believed; both are named. While the store is away no listener is called unknown."""
+        """Store the counters of a node. Counters of unknown listeners, and implausible ones, are dropped and
+        returned as `unknown` and `doubtful`. While the store is unavailable, no listener is reported as unknown."""
         services, chassis = self._services, request.path_params["chassis"]
         _check_known(services, request, chassis)
         told = await read_body(request)
@@ -161,8 +161,8 @@ class _Hearing:
         self._pace = Pace(REPORTS_AT_ONCE, REPORT_SECONDS)
 
     async def hear(self, request: Request) -> Response:
-        """That an agent lives, what its node could not apply, and what it sees of whoever it probes. What it was not
-        given to probe is named, with the reason, and changes nothing."""
+        """Receive the report of an agent: heartbeat, apply failures and probe results. Results for endpoints that
+        the agent is not assigned are ignored, and returned with the reason."""
         chassis = request.path_params["chassis"]
         _check_speaks(request, chassis)
         if (wait := self._pace.wait(chassis)) > 0:

@@ -65,9 +65,10 @@ class _Heard:
     told_at: float | None = None
     """Time of the last report, by the wall clock; None if the agent has not reported since this server started."""
     is_told: bool = False
-    """Whether it has begun to tell all that it sees: its first word may be but what is new to a server of before."""
+    """Whether it has sent a complete report. The first one may contain only changes since its report to another
+    server."""
     counted: Counts = field(default_factory=dict)
-    """Of its own work, when it spoke last."""
+    """Counters of its own work in its last report."""
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0
     """Number of times that the agent reconnected after it was stale, which invalidates its earlier reports."""
@@ -119,12 +120,12 @@ class NodeAgents:
         return None if heard is None else heard.told_at
 
     def counted_by(self, chassis: str) -> Counts:
-        """Of its own work; empty for an agent that does not say."""
+        """Return an agent's counters of its own work; empty if it reports none."""
         heard = self._heard.get(chassis)
         return {} if heard is None else heard.counted
 
     def counted(self) -> Mapping[str, Counts]:
-        """Of all agents that are heard, by chassis. What a silent one counted is not true of now."""
+        """Map chassis to the counters of responsive agents. Counters of unresponsive ones are outdated."""
         agents = self._model.snapshot.agents
         names = (name for name in sorted(self._heard) if name in agents and agents[name].heard)
         return {name: self._heard[name].counted for name in names}

@@ -114,11 +114,11 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
     pace = Pace(TRIES, TRY_SECONDS)
 
     async def authority(_: Request) -> Response:
-        """The certificate by which this deployment's servers are known to agents: a token says its fingerprint."""
+        """Show the CA certificate of the servers. Enrolment tokens contain its fingerprint."""
         return json_response({"certificate": _enrolment(services).authority.pem})
 
     async def enrol(request: Request) -> Response:
-        """A certificate for the key of the request, in exchange for a token, which is spent."""
+        """Issue a certificate for the key of the request, in exchange for a token, which can be used once."""
         address = counted_as(request.client.host if request.client else "")
         if (wait := pace.wait(address)) > 0:
             raise too_often(f"address {address} has brought too many wrong tokens", wait)
@@ -137,7 +137,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
         return json_response({"certificate": signed.pem, "chassis": chassis})
 
     async def renew(request: Request) -> Response:
-        """Another certificate for a node that is known, before the time of the one by which it comes is over."""
+        """Renew the certificate of an enrolled node, which authenticates with the present one."""
         chassis, now = request.path_params["chassis"], services.now()
         if identity(request).user != f"chassis {chassis}":
             raise ApiError(403, "a certificate is renewed by who comes with one of that chassis")

@@ -53,7 +53,8 @@ _UNAUTHORIZED = object_schema(
     ("error",),
 )
 LINE_RETRY_SECONDS = 1.0
-"""After which a request may come again that found the line of its project full: eight of these are answered at once."""
+"""Retry-After in seconds for a request that found the queue of its project full. About eight requests run
+concurrently."""
 LIMITS = (
     f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"
     f" {LONGEST_QUERY} bytes."
@@ -234,7 +235,7 @@ def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[Ba
         return describe(title, error, complete)
 
     async def show(request: Request) -> Response:
-        """This document."""
+        """Show this OpenAPI document."""
         return json_response({**described(), "servers": [{"url": base_url(request)}]})
 
     complete = [*routes, Operation("GET", DOCUMENT, show, gives={200: {"type": "object"}})]

@@ -148,7 +148,7 @@ class _Handlers:
         return json_response({"health": [_probed_row(row) for row in rows]})
 
     async def show(self, request: Request) -> Response:
-        """With `chassis`, of the rows on nodes those of this one alone."""
+        """Show the rows of an owner. With `chassis`, rows on nodes are limited to this node."""
         owner = await in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
         rows = await self._rows(owner)
         snapshot = self._services.model.snapshot

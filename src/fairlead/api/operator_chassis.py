@@ -62,23 +62,23 @@ ROW = object_schema(_ROW, _ROW)
 
 def routes(services: Services) -> list[Operation]:
     async def list_all(_: Request) -> Response:
-        """Every node that OVN has, that is declared as a plain host, that has an agent, or that is enrolled or may be,
-        by name."""
+        """List the nodes, by name: chassis in OVN, declared plain hosts, nodes with an agent, and enrolled nodes or
+        pending tokens."""
         snapshot = services.model.snapshot
         names = sorted({name for known in _known(snapshot) for name in known})
         found = await in_steps(_of_each(snapshot))
         return json_response({"chassis": [_row(services, snapshot, name, found) for name in names[:MOST_SHOWN]]})
 
     async def show(request: Request) -> Response:
-        """One of them."""
+        """Show a node."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
         if not any(name in known for known in _known(snapshot)):
             raise ApiError(404, f"there is no chassis {name[:100]}")
         return json_response(_row(services, snapshot, name, await in_steps(_of_each(snapshot))))
 
     async def enrol(request: Request) -> Response:
-        """A token by which this node's agent gets a certificate, once. It is not shown again; one that was issued for
-        the node before is worth nothing any more."""
+        """Issue a token with which the node's agent gets its first certificate. The token is shown and usable once,
+        and replaces an earlier token of the node."""
         enrolment = services.enrolment()
         if enrolment is None:
             raise ApiError(409, "agents are not let in by certificates: set nodes.listen in the configuration")
@@ -86,7 +86,7 @@ def routes(services: Services) -> list[Operation]:
         return json_response({"token": token, "expires_at": _time(until)}, 201)
 
     async def revoke(request: Request) -> Response:
-        """The node is known no more: at once, whatever it is listening to."""
+        """Revoke the certificates and tokens of a node. Open connections of its agent are closed."""
         name = request.path_params["chassis"]
         await services.write(lambda snapshot: revoke_node(snapshot, name))
         return Response(status_code=204)

@@ -35,9 +35,9 @@ _PROTOCOL: Schema = {"type": "string", "enum": list(_PORTED)}
 
 def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
     async def explain(request: Request) -> Response:
-        """Whose slot a flow has, without sending a packet: load balancer, listener, member, and the chassis that the
-        member is behind; or on which the proxy is that chooses one. And on whose way it may be that does not hear of
-        changes."""
+        """Return the member of a flow, computed from the model: load balancer, listener, slot, member, and the
+        chassis or host that routes the member. If a proxy selects the member, the chassis of the proxy. `unheard`
+        lists hosts that may forward the flow and have missed changes."""
         snapshot, flow = services.model.snapshot, _flow(request.query_params)
         for each in dataplanes.nodes:
             led = await in_steps(each.explain(snapshot, flow)) if each.explain is not None else None

@@ -102,12 +102,12 @@ def _host(value: object) -> Values:
 
 def routes(services: Services) -> list[Operation]:
     async def list_all(_: Request) -> Response:
-        """Every host that is declared, by name."""
+        """List the declared hosts, by name."""
         found = services.model.snapshot.hosts
         return json_response({"hosts": [_row(found[name]) for name in sorted(found)]})
 
     async def show(request: Request) -> Response:
-        """One of them."""
+        """Show a host."""
         name = request.path_params["host"]
         host = services.model.snapshot.hosts.get(name)
         if host is None:
@@ -115,24 +115,24 @@ def routes(services: Services) -> list[Operation]:
         return json_response(_row(host))
 
     async def put(request: Request) -> Response:
-        """Declare a host, or change one that is declared. What is left out, or null, stays as it is: a new host gets a
-        free number, and has no prefixes."""
+        """Declare or update a host. Omitted and null attributes are unchanged; a new host gets a free number and no
+        prefixes."""
         name, told = request.path_params["host"], await read_body(request)
         written = await services.write(lambda snapshot: in_steps(put_host(snapshot, AskedHost(name=name, **told))))
         return json_response(_row(written.hosts[name]))
 
     async def remove(request: Request) -> Response:
-        """It is no host any more. While load balancers lead to members behind it, it stays."""
+        """Delete a host. Rejected while load balancers have members that it routes."""
         name = request.path_params["host"]
         await services.write(lambda snapshot: in_steps(remove_host(snapshot, name)))
         return Response(status_code=204)
 
     async def drain(request: Request) -> Response:
-        """The members behind it get nothing new, as long as others serve."""
+        """Drain a host: its members get no new connections while other members serve."""
         return await _draining(request, draining=True)
 
     async def undrain(request: Request) -> Response:
-        """They get their share again."""
+        """End the draining of a host: its members get new connections again."""
         return await _draining(request, draining=False)
 
     async def _draining(request: Request, *, draining: bool) -> Response:

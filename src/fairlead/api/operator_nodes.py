@@ -41,7 +41,8 @@ _OF_NODE = object_schema({"dataplanes": {"type": "object", "additionalProperties
 
 def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
     async def list_rows(request: Request) -> Response:
-        """All rows that a chassis has to have, by dataplane and owner, where that follows from the model."""
+        """List the desired rows of a chassis, by dataplane and owner, for dataplanes where the model determines
+        them."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
         return json_response({"dataplanes": await in_steps(_rows_of_node(snapshot, dataplanes, name))})
 

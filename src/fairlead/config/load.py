@@ -57,7 +57,7 @@ _WIDTH = 118  # columns of a comment in the template
 
 
 class BadConfiguration(Exception):
-    """The message has the source, the option, the value and what is expected."""
+    """Invalid configuration. The message has the source, the option, the value and the expected form."""
 
 
 def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
@@ -139,7 +139,7 @@ def render_template() -> str:
 
 
 def render_configuration(configuration: Configuration) -> str:
-    """TOML of the options whose value differs from the default. Options hold paths of secrets, no secrets."""
+    """Render the options with values other than the default as TOML. Options are paths of secrets, never secrets."""
     lines: list[str] = []
     for name, section in SECTIONS.items():
         values = getattr(configuration, name)

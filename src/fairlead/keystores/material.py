@@ -37,12 +37,12 @@ MIN_DSA = 2048
 UNOFFERED = frozenset({"secp256k1"})
 """Curves that no client offers by default, so that no handshake succeeds."""
 MAX_SIGNATURES = 8
-"""Of lists of revoked certificates that are verified together: each takes up to 4 ms (RSA of 16384 bits)."""
+"""Maximum CRLs verified together. Each takes up to 4 ms (RSA of 16384 bits)."""
 BROKEN = frozenset({"md5", "sha1"})
-"""Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
-not matter."""
+"""Signature hashes that are rejected in a server's chain (SSL_CTX_set_security_level(3), level 1), except on
+self-signed certificates."""
 MAX_NAME = 200
-"""Characters of the names of authorities in a sentence."""
+"""Maximum characters of the names of authorities in an error."""
 _PEM = b"-----BEGIN "
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
@@ -60,12 +60,11 @@ def checked(role: Role, content: bytes) -> str:
 
 
 def weakness_of(role: Role, pem: str, now: datetime) -> str:
-    """Why no new load balancer may use what `checked` returned: HAProxy does not load it, or no client can use it.
-    Empty if both can. An expired list of revoked certificates is an error for HAProxy, so each certificate of its
-    authority is rejected, unless a later list of the same authority is there.
+    """Return why no new load balancer may use normalized material; empty if it may.
 
-    HAProxy does not load it, or no client can use it. With an expired CRL, HAProxy rejects every client. Material that
-    is in use already is served as long as HAProxy loads it.
+    Either HAProxy does not load it, or no client can use it. With an expired CRL, and no later one of the same
+    authority, HAProxy rejects every certificate of that authority. Material that is already in use is served as long
+    as HAProxy loads it.
     """
     if role is Role.REVOCATIONS:
         return _expiry(pem, now)
@@ -92,11 +91,11 @@ def _expiry(pem: str, now: datetime) -> str:
 
 
 def lockout_of(authorities: str, lists: str, now: datetime) -> str:
-    """Why a proxy rejects every certificate, given what `checked` returned of its authorities and of their lists of
-    revoked certificates; empty if it may accept one.
+    """Return why a proxy rejects every certificate, given normalized authorities and CRLs; empty if it may accept
+    one.
 
-    OpenSSL wants a list for each certificate of a chain (X509_V_FLAG_CRL_CHECK_ALL), by the issuer, which HAProxy sets
-    with `crl-file`. A chain ends at a certificate that signs itself, so one of these has to have a list in any case.
+    OpenSSL needs a CRL for each certificate of a chain, by issuer (X509_V_FLAG_CRL_CHECK_ALL, set by HAProxy's
+    `crl-file`). A chain ends at a self-signed certificate, so at least one of these needs a CRL.
     """
     certificates = _read_certificates(authorities.encode())
     roots = [each for each in certificates if each.issuer == each.subject]
@@ -114,7 +113,7 @@ def lockout_of(authorities: str, lists: str, now: datetime) -> str:
 
 
 def _may_revoke(certificate: x509.Certificate) -> bool:
-    """RFC 5280, 4.2.1.3: if a certificate has a key usage it names what its key signs."""
+    """Whether the certificate's key usage includes CRL signing; true without a key usage (RFC 5280, 4.2.1.3)."""
     try:
         return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign
     except (x509.ExtensionNotFound, *_WRONG):
@@ -122,7 +121,7 @@ def _may_revoke(certificate: x509.Certificate) -> bool:
 
 
 def _is_signed(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
-    """True also for a signature that cannot be verified here: OpenSSL may be able to."""
+    """Whether the CRL's signature is valid; true if it cannot be verified here, because OpenSSL may be able to."""
     try:
         return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (*_WRONG, TypeError):
@@ -261,7 +260,7 @@ def _authority(content: bytes) -> str:
 
 
 def _read_lists(pem: str) -> list[x509.CertificateRevocationList]:
-    """Of what `checked` returned."""
+    """Parse normalized CRLs."""
     return [x509.load_pem_x509_crl(text) for _, text in _blocks(pem.encode())]
 
 

@@ -43,8 +43,8 @@ class FairSemaphore:
         gone: asyncio.Event | None = None,
         counted: float | None = None,
     ) -> AsyncIterator[None]:
-        """A turn that takes longer than `counted` seconds goes on, and somebody else has one as well. Raises TooMany,
-        TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
+        """Wait for a slot and hold it. After `counted` seconds the holder continues, but its slot is released to
+        others. Raises TooMany, TimeoutError after `patience` seconds, and Gone when `gone` is set."""
         if self._lines or not self.has_room(key):
             await self._stand(key, patience, gone)
         else:

@@ -36,7 +36,7 @@ ALLOCATION = {
 
 def allocation_routes(services: Services) -> list[Operation]:
     async def show(request: Request) -> Response:
-        """Addresses with the lengths of their prefixes; of all the caller's projects, if it is asked for."""
+        """List allocated addresses with prefix lengths; with `all-projects`, of all projects of the caller."""
         caller, snapshot = caller_of(request), services.model.snapshot
         projects = projects_asked(request, snapshot, caller)
         return sync(await in_steps(_allocations(snapshot, projects)))

@@ -45,7 +45,7 @@ def routes(services: Services) -> list[Operation]:
     views = Views(services, LOAD_BALANCERS)
 
     async def show_state(request: Request) -> Response:
-        """The health of its backends, null where they are not probed; and whether OVN has its newest change."""
+        """Show the health of the backends, null where they are not probed, and the status of the last change."""
         snapshot = services.model.snapshot
         balancer = views.find(snapshot, request)
         health = await in_steps(encode_state(snapshot, balancer))

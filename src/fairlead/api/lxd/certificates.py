@@ -97,13 +97,13 @@ class _Views:
     _failures: Failures = field(default_factory=Failures)
 
     async def list(self, request: Request) -> Response:
-        """Those that the caller may see: who is restricted sees their own."""
+        """List the certificates that the caller may see; a restricted client only sees its own."""
         found = visible_certificates(self._services.model.snapshot, identity(request))
         return await listed(request, ((_url(each), partial(_show, each)) for each in found))
 
     async def create(self, request: Request) -> Response:
-        """An administrator adds a certificate, or issues a token. Whoever has a token brings the certificate by which
-        they have come."""
+        """Add a certificate, or issue a token, as administrator. With a token, an untrusted client adds the
+        certificate of its TLS connection."""
         values, caller = await read_body(request), identity(request)
         issues, given = values.get("token", False), values.get("certificate", "")
         if issues and given:
@@ -125,16 +125,16 @@ class _Views:
         return self._added(request, certificate)
 
     async def show(self, request: Request) -> Response:
-        """By the beginning of its fingerprint."""
+        """Show a certificate by a prefix of its fingerprint."""
         certificate = self._find(self._services.model.snapshot, request)
         return sync(_show(certificate), tag=_tag(certificate))
 
     async def replace(self, request: Request) -> Response:
-        """All that may be said of it; what is not said is empty."""
+        """Replace the attributes of a certificate; omitted ones are reset."""
         return await self._change(request, {"name": "", "restricted": False, "projects": (), "description": ""})
 
     async def merge(self, request: Request) -> Response:
-        """What is said of it, and nothing else."""
+        """Update the attributes of a certificate; omitted ones are unchanged."""
         return await self._change(request, {})
 
     async def delete(self, request: Request) -> Response:

@@ -104,7 +104,7 @@ class Views:
     # handlers
 
     async def show_all(self, request: Request) -> Response:
-        """URLs; or with `recursion` all that is to be said of each."""
+        """List objects: URLs, or objects with `recursion`."""
         snapshot = self._services.model.snapshot
         network, who = self._network(snapshot, request), caller_of(request)
         found = (each for each in described_on(snapshot, network, self._sort.use) if who.may_see(each.project_id))
@@ -114,7 +114,8 @@ class Views:
         )
 
     async def create(self, request: Request) -> Response:
-        """The address may be of the network's own, or one that is led to its uplink; 0.0.0.0 and :: are any."""
+        """Create an object. The listen address may be the network's own, or routed to its uplink; 0.0.0.0 and ::
+        select a free one."""
         network = self._target(self._services.model.snapshot, request)
         values = self._read(await read_body(request), "creating")
         made = self._services.new_id()
@@ -135,22 +136,22 @@ class Views:
         return created(in_project(path, caller_of(request).project_id))
 
     async def show_one(self, request: Request) -> Response:
-        """With the ETag that If-Match takes."""
+        """Show an object. Its ETag is accepted in If-Match."""
         snapshot = self._services.model.snapshot
         balancer = self.find(snapshot, request)
         tag = self._tag(self._sort.encode(describe(balancer)), balancer)
         return sync(self._show(snapshot, balancer), tag=tag)
 
     async def replace(self, request: Request) -> Response:
-        """What the body does not say is empty."""
+        """Replace an object. Omitted attributes are reset."""
         return await self._update(request, lambda values, _: complete(values, self._sort.nothing))
 
     async def patch(self, request: Request) -> Response:
-        """What the body does not say stays; so does each option that it does not say."""
+        """Update an object. Omitted attributes and options are unchanged."""
         return await self._update(request, merge)
 
     async def delete(self, request: Request) -> Response:
-        """With all that it leads to."""
+        """Delete an object with all its parts."""
         snapshot = self._services.model.snapshot
         path = self._path_of(snapshot, request)
         written = await self._record(

@@ -31,10 +31,10 @@ LONGEST_QUEUE = 256
 MOST_LISTENERS, MOST_OF_ONE = 512, 32
 """Maximum concurrent listeners: in total, and of one user."""
 MOST_OF_PROJECT, KEPT = 64, 128
-"""At once, of all who are restricted to a project, which may have any number of certificates; and of all places those
-that only administrators get."""
+"""Maximum concurrent listeners of all clients restricted to one project, which may have any number of certificates;
+and slots of the total reserved for administrators."""
 RETRY_SECONDS = 5.0
-"""After which a client may come again that found all places taken: one is free when another client hangs up."""
+"""Retry-After in seconds for a client rejected at these limits. A slot becomes free when another client disconnects."""
 TYPES = frozenset({"lifecycle", "logging", "operation", "network-acl"})
 """Event types that clients may request. Only `lifecycle` events occur, because requests complete before their
 response."""
@@ -218,7 +218,7 @@ def _publish(request: Request, action: str, source: str, whose: str | None) -> N
 
 def routes(_: Services) -> list[Operation]:
     async def show(_: Request) -> Response:
-        """Events, by a websocket: without one there is nothing to see."""
+        """Stream events over a websocket. Other requests are rejected."""
         raise ApiError(400, "websocket: the client is not using the websocket protocol")
 
     query = {**PROJECT_QUERY, "type": TEXT, "all-projects": TEXT}

@@ -21,7 +21,7 @@ OPERATION = {
 
 def routes(services: Services) -> list[Operation]:
     async def show_all(request: Request) -> Response:
-        """By what they are at: `running`, all of them. None for who may not issue tokens."""
+        """List operations by status: unused tokens are `running`. Empty for clients that may not issue tokens."""
         tokens = valid_tokens(services.model.snapshot, services.now()) if identity(request).is_admin else []
         reachable = services.reachable()
         items = ((url(token), partial(operation, token, reachable)) for token in tokens)
@@ -33,7 +33,7 @@ def routes(services: Services) -> list[Operation]:
         return sync(operation(token, services.reachable()))
 
     async def cancel(request: Request) -> Response:
-        """Nobody can spend the token any more."""
+        """Revoke a token."""
         caller, token = identity(request), request.path_params["id"]
         await services.write(lambda snapshot: revoke_token(snapshot, caller, token, services.now()))
         lifecycle_of_server(request, "operation-cancelled", f"/1.0/operations/{token}")

@@ -58,7 +58,7 @@ class _Views:
         self._services = services
 
     async def list(self, request: Request) -> Response:
-        """Those that the caller may see."""
+        """List the projects that the caller may see."""
         snapshot, caller = self._services.model.snapshot, identity(request)
         names = (each for each in all_projects(snapshot) if caller.may_see(each) or each in caller.projects)
         return await listed(request, ((_url(name), partial(_show, snapshot, name)) for name in names))
@@ -76,11 +76,11 @@ class _Views:
         return sync(_show(snapshot, project.name), tag=_tag(project))
 
     async def replace(self, request: Request) -> Response:
-        """All that may be said of it; what is not said is empty."""
+        """Replace the attributes of a project; omitted ones are reset."""
         return await self._change(request, lambda old, values: _made(Project(name=old.name), values))
 
     async def merge(self, request: Request) -> Response:
-        """What is said of it, and nothing else."""
+        """Update the attributes of a project; omitted ones are unchanged."""
 
         def change(old: Project, values: Values) -> Project:
             return _made(old, {**values, "config": merged(dict(old.config), values.get("config", {}))})
@@ -88,19 +88,19 @@ class _Views:
         return await self._change(request, change)
 
     async def delete(self, request: Request) -> Response:
-        """One that has nothing."""
+        """Delete an empty project."""
         name, caller = request.path_params["name"], identity(request)
         await self._services.write(lambda snapshot: delete_project(snapshot, caller, name))
         lifecycle_of_project(request, "project-deleted", _url(name), name)
         return sync()
 
     async def rename(self, request: Request) -> Response:
-        """Cannot be had: the name is that of the owner of all that the project has."""
+        """Rename a project: not supported (501), because its name is the owner of all its objects."""
         find_project(self._services.model.snapshot, identity(request), request.path_params["name"])
         raise ApiError(501, "Projects cannot be renamed")
 
     async def usage(self, request: Request) -> Response:
-        """How many networks it has, and may have."""
+        """Show the number of networks of a project, and its limit."""
         snapshot, name = self._services.model.snapshot, request.path_params["name"]
         find_project(snapshot, identity(request), name)
         limit = limit_in(self._services.limits, snapshot, name, Counted.NETWORK)

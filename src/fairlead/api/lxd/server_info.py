@@ -63,7 +63,7 @@ class _Views:
     _services: Services
 
     async def show(self, request: Request) -> Response:
-        """What this server is. Strangers are told no more than what they need to be trusted."""
+        """Show server information. Untrusted clients only get the attributes that they need for authentication."""
         caller = identity(request)
         public = {
             "api_extensions": EXTENSIONS,
@@ -82,7 +82,8 @@ class _Views:
         return sync({**public, **own, "config": shown, "environment": environment}, tag=etag([shown]))
 
     async def change(self, request: Request) -> Response:
-        """What the server is told in its own configuration, and nowhere else: it may only be said as it is."""
+        """Update the server's config. Only the present values are accepted, because the configuration file
+        determines them."""
         if not identity(request).is_admin:
             raise forbidden()
         values, shown = await read_body(request), self._config()

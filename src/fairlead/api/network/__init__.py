@@ -34,11 +34,11 @@ VERSION = "/v2.0"
 
 def make_door(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
-        """Every version, as clients discover them."""
+        """List the API versions."""
         return json_response(versions_document(base_url(request)))
 
     async def version(request: Request) -> Response:
-        """The version, and what there is below it."""
+        """Show the API version and its resources."""
         return json_response(version_document(base_url(request)))
 
     resources = [

@@ -26,7 +26,7 @@ def local_ip_routes(services: Services) -> list[Operation]:
 
 class LocalIPViews(Views[LocalIP]):
     async def delete(self, request: Request) -> Response:
-        """With `force` its associations go too (`local-ip-fairlead`)."""
+        """Delete a Local IP; with `force`, also its associations (`local-ip-fairlead`)."""
         caller, force = identity(request), _read_force(request)
         await self._change(
             request, lambda now, local_ip: delete_local_ip(now, caller, local_ip, force=force), verb="delete"

@@ -106,7 +106,7 @@ class AssociationViews:
         return json_response({SINGULAR: cut(self._encode(request, self._services.model.snapshot), fields)})
 
     async def create(self, request: Request) -> Response:
-        """The youngest replicas from now on, in the order of the request."""
+        """Associate ports, in the order of the request. The last one is the newest replica."""
         policy.check(bool(identity(request).roles & policy.WRITERS), CREATE)
         asked: Asked = await read_body(request)
         request.state.asked = asked
@@ -130,7 +130,7 @@ class AssociationViews:
         return associations.associate(snapshot, caller, _find(request, snapshot), replica, self._services.now())
 
     async def update(self, request: Request) -> Response:
-        """Nothing of it can change."""
+        """Update an association. It has no attributes that can change."""
         policy.check(bool(identity(request).roles & policy.WRITERS), UPDATE)
         await read_body(request)
         return json_response({SINGULAR: self._encode(request, self._services.model.snapshot)})

@@ -58,7 +58,7 @@ def _own(word: str) -> Schema:
 
 def _whose(word: str) -> Callable[[Request], Awaitable[Response]]:
     async def show(request: Request) -> Response:
-        """Which project the caller speaks for."""
+        """Show the caller's project."""
         return json_response({word: {f"{word}_id": identity(request).project_id}})
 
     return show
@@ -73,23 +73,23 @@ class _Views:
         return self._services.model.snapshot
 
     async def list(self, request: Request) -> Response:
-        """The projects that have a limit of their own."""
+        """List the projects with limits of their own."""
         policy.check(identity(request).is_admin, "get_quota")
         found = sorted(quota.project_id for quota in self._snapshot.quotas.values() if has_quota(quota, NETWORKING))
         listed = [{**self._limits(project), "project_id": project, "tenant_id": project} for project in found]
         return json_response({"quotas": listed})
 
     async def show(self, request: Request) -> Response:
-        """What holds for a project, by its own limits or by those of everybody."""
+        """Show the limits of a project: its own, or the defaults."""
         return json_response({"quota": self._limits(_project(request))})
 
     async def show_default(self, request: Request) -> Response:
-        """What would hold for a project without limits of its own."""
+        """Show the default limits of a project."""
         _project(request)
         return json_response({"quota": {what.value: limit_of(self._services.limits, what) for what in NETWORKING}})
 
     async def show_details(self, request: Request) -> Response:
-        """And how much of it the project has. Nothing is ever reserved: what is being made counts when it is made."""
+        """Show limits and usage of a project. `reserved` is always 0, because resources count when they are created."""
         project = _project(request)
         limits, usage = self._limits(project), self._snapshot.usage
         figures = {

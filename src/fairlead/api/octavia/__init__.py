@@ -26,11 +26,11 @@ MACHINES, MACHINES_ALIAS = "/v2.0/octavia", "/v2/octavia"
 
 def make_door(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
-        """Every version, as clients discover them."""
+        """List the API versions."""
         return json_response(versions_document(base_url(request)))
 
     async def version(request: Request) -> Response:
-        """The newest version."""
+        """Show the newest API version."""
         return json_response(version_document(base_url(request)))
 
     def version_route(path: str) -> Operation:

@@ -247,7 +247,7 @@ class _Offers(_Views):
         return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
-        """Only what no load balancer has."""
+        """Delete a flavor or availability zone that no load balancer uses."""
         owner = Owner(self._family.kind, request.path_params[self._family.key])
         await self._services.write(lambda old: delete_offer(old, identity(request), owner))
         return Response(status_code=204)
@@ -291,7 +291,7 @@ class _Profiles(_Views):
         return self._answer(self._find(self._snapshot, request))
 
     async def update(self, request: Request) -> Response:
-        """What a flavor has is not changed behind it; its name may be."""
+        """Update a profile. While flavors or availability zones use it, only its name can change."""
         self._find(self._snapshot, request)
         values = await read_body(request)
         for name, value in values.items():

@@ -88,7 +88,7 @@ def _can(name: str, abilities: Abilities) -> str:
 
 def _capabilities(names: Names, root: str, family: Family) -> Operation:
     async def show(request: Request) -> Response:
-        """The keys that a profile of this provider may have."""
+        """List the keys that a profile of this provider may have."""
         known = family.capabilities(find_provider(names, request.path_params["name"]))
         items = ({"name": name, "description": words} for name, words in known.items())
         return json_response({root: unpaged(request, items)})

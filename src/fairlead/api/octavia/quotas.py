@@ -55,7 +55,7 @@ class _Views:
         return self._services.model.snapshot
 
     async def list(self, request: Request) -> Response:
-        """The projects that have a quota of their own."""
+        """List the projects with a quota of their own."""
         who = identity(request)
         found = (
             quota
@@ -65,20 +65,20 @@ class _Views:
         return _LIST.respond(request, (self._encode(quota.project_id, quota) for quota in found))
 
     async def show(self, request: Request) -> Response:
-        """What holds for a project, by its own quota or by that of everybody."""
+        """Show the quota of a project: its own, or the defaults."""
         project = _project(request)
         return self._answer(project, self._snapshot.quotas.get(project))
 
     async def show_default(self, request: Request) -> Response:
-        """What would hold for a project without a quota of its own."""
+        """Show the default quota of a project."""
         return self._answer(_project(request), None)
 
     async def show_defaults(self, request: Request) -> Response:
-        """What holds for everybody; it stands under the project `defaults`, as in Octavia."""
+        """Show the default quotas, under the project name `defaults`, as in Octavia."""
         return self._answer("defaults", None)
 
     async def update(self, request: Request) -> Response:
-        """A null is the limit of everybody again."""
+        """Update the quota of a project. Null resets a limit to the default."""
         project = _project(request)
         values = _named(await read_body(request))
         caller = identity(request)

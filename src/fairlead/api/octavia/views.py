@@ -141,7 +141,7 @@ class Views:
         return pieces_response(await in_steps(encode.encode_statuses(self._status(balancer))))
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
-        """Summed over its listeners."""
+        """Show the statistics of a load balancer: the sum of its listeners."""
         balancer = find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
         return self._statistics(balancer, balancer.listeners)
 
@@ -157,7 +157,7 @@ class Views:
         return json_response({"stats": encode.encode_statistics(figures)})
 
     async def fail_over(self, request: Request) -> Response:
-        """There is no instance to move; what was asked for is a dataplane that is known to be right."""
+        """Fail over a load balancer: its rows are read again and reconciled, because there is no amphora to replace."""
         caller, balancer_id = self.caller(request), request.path_params["id"]
         await self._services.write(lambda old: fail_over(old, caller.asker, balancer_id))
         self._services.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))

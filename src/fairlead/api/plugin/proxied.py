@@ -28,13 +28,13 @@ _REFUSED: Spec = {"refused": Field(text(LONGEST_REASON), required=True)}
 
 def proxied_routes(services: Services) -> list[Operation]:
     async def show(request: Request) -> Response:
-        """Of each project with load balancers that lead to proxies on a network of others, which ports it has to get
-        there and which are to go. Projects that are not named need none."""
+        """List the proxy ports to create and delete on an unmanaged network, by project with load balancers that use
+        proxies there. Other projects need none."""
         places = await in_steps(_places(services.model.snapshot, request.path_params["id"]))
         return json_response({"network": {"places": places}})
 
     async def refuse(request: Request) -> Response:
-        """Why no ports of proxies can be had on a network; an empty text where they can be had again."""
+        """Report why proxy ports cannot be created on a network. An empty text clears the report."""
         network_id, reason = request.path_params["id"], (await read_body(request))["refused"]
         known = services.model.snapshot.refused_proxies.get(network_id, "")
         is_led = next(led_from(services.model.snapshot, network_id), None) is not None

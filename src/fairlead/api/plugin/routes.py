@@ -47,13 +47,13 @@ class _Balancers:
         self._services, self._seen = services, seen
 
     async def create(self, request: Request) -> Response:
-        """A load balancer with all that it holds."""
+        """Create a load balancer with all its parts."""
         values = await read_body(request)
         snapshot = await self._services.write(await self._creation(request, values))
         return await self._show(snapshot, values["id"], 201)
 
     async def try_out(self, request: Request) -> Response:
-        """Whether such a load balancer could be had now. Nothing is written."""
+        """Check whether a load balancer could be created now. Nothing is written."""
         await self._services.try_out(await self._creation(request, await read_body(request)))
         return Response(status_code=views.NO_CONTENT)
 
@@ -63,7 +63,8 @@ class _Balancers:
         return lambda old: in_steps(requests.create_load_balancer(old, values, caller, served))
 
     async def compare(self, request: Request) -> Response:
-        """A load balancer as the service says it now: in what it is another one here. Nothing is written."""
+        """Compare a load balancer of the service with the stored one, and return the differences. Nothing is
+        written."""
         values = await read_body(request)
         caller, snapshot = self._seen.caller(request), self._services.model.snapshot
         balancer_id = request.path_params["id"]
@@ -75,7 +76,7 @@ class _Balancers:
         return json_response({"differences": found, "revision": where.generation})
 
     async def say_again(self, request: Request) -> Response:
-        """It becomes what the service says it is; with a revision, if it is still of that one."""
+        """Replace a load balancer with the service's version; with `revision`, only if it is unchanged since then."""
         values = await read_body(request)
         caller, balancer_id = self._seen.caller(request), request.path_params["id"]
         revision = requests.revision_of(request.query_params.get("revision"))
@@ -98,12 +99,12 @@ class _Profiles:
         self._providers = services.providers
 
     async def validate(self, request: Request) -> Response:
-        """Whether what a flavor or an availability zone says means anything here."""
+        """Validate the metadata of a flavor or availability zone."""
         requests.check_profiles(self._providers, await read_body(request))
         return Response(status_code=views.NO_CONTENT)
 
     async def capabilities(self, _: Request) -> Response:
-        """What a flavor and an availability zone may say, and what each means."""
+        """Show the metadata keys of flavors and availability zones, with descriptions."""
         provider = self._providers[self._providers.default]
         known = {"flavor": provider.flavor_capabilities, "availability_zone": provider.availability_zone_capabilities}
         return json_response({name: dict(each) for name, each in known.items()})
@@ -150,7 +151,7 @@ def takeover_routes(services: Services) -> list[Operation]:
     balancers = _Balancers(services, seen)
 
     async def take(request: Request) -> Response:
-        """A prepared one is taken over from another provider of the service; of one that has been nothing changes."""
+        """Complete a prepared takeover from another provider of the service. Idempotent."""
         caller, balancer_id = seen.caller(request), request.path_params["id"]
         await services.write(lambda old: take_over(old, caller.asker, balancer_id))
         return Response(status_code=views.NO_CONTENT)
@@ -176,7 +177,7 @@ def _part_routes(seen: Views, part: Part) -> list[Operation]:
 
 def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
     async def show_all(request: Request) -> Response:
-        """Every load balancer that a service has given, with all that it holds: page by page, in the order of ids."""
+        """List all load balancers of the service with their parts, in pages ordered by id."""
         page = await in_steps(page_of(services, request.query_params.get("after", "")))
         return json_response({"loadbalancers": page.shown, "next": page.next})
 
@@ -189,7 +190,8 @@ def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
         return json_response({"loadbalancer": await in_steps(encode_statuses(snapshot, where))})
 
     async def tell(request: Request) -> Response:
-        """The ids of the load balancers of which there may be news since a cursor. Without one, the cursor of now."""
+        """List the ids of load balancers that may have changed since a cursor. Without a cursor, return the present
+        one."""
         query = request.query_params
         wait = query.get("wait", "0")
         seconds = min(int(wait), LONGEST_WAIT) if wait.isascii() and wait.isdecimal() and len(wait) < 9 else 0
@@ -197,12 +199,13 @@ def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
         return json_response({"cursor": news.cursor, "changed": news.ids, "whole": news.is_whole})
 
     async def count(request: Request) -> Response:
-        """What the listeners of these load balancers have counted since they were made; nothing while nobody counts."""
+        """Show the counters of the listeners of these load balancers since their creation; empty while no node
+        counts."""
         shown = await in_steps(statistics_of(services, _ids(request)))
         return json_response({"listeners": shown})
 
     async def show_probed(request: Request) -> Response:
-        """What is needed of a port on a network of others, from which members of all load balancers are probed."""
+        """Show the addresses that the probe port on an unmanaged network needs. All load balancers share the port."""
         cidrs = await in_steps(probed_on(services, request.path_params["id"]))
         return json_response({"network": {"is_probed": cidrs is not None, "cidrs": cidrs or []}})
 

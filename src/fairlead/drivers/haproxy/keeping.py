@@ -209,7 +209,7 @@ class Keeper:
         kept.write(settled=True)
 
     async def _expendable(self, network: Network, replaced: Sequence[Running]) -> Sequence[Running]:
-        """Those of too many replaced processes whose connections are all of load balancers that have changed since."""
+        """Return the replaced processes above the limit that only have connections of load balancers changed since."""
         if len(replaced) <= MAX_REPLACED:
             return ()
         still_open = await self.counters.open_listeners(replaced)

@@ -51,7 +51,7 @@ class Kept:
     settled: bool = False
     """Whether the process has received all rows."""
     left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
-    """Maps owners whose sections are in no file, because HAProxy does not load them, to the error (`sound.py`)."""
+    """Maps owners with sections that HAProxy does not load, and that are in no file, to the error (`sound.py`)."""
 
     slots: Mapping[str, Slots] = dataclasses.field(default_factory=dict)
     """L7 policy slots of the process, by frontend."""

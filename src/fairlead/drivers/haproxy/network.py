@@ -40,7 +40,7 @@ class Network:
     changing: frozenset[str] = frozenset()
     """Listeners of the owners with changes that the next process will load."""
     changed_since: Mapping[Running, frozenset[str]] = field(default_factory=dict)
-    """Processes that were replaced, and the listeners whose owners have changed since they were started."""
+    """Replaced processes, with the listeners of the owners that have changed since their start."""
     counted_for: Mapping[str, str] = field(default_factory=dict)
     """Maps each backend of the running process to the listener that gets its errors (`counters.py`)."""
     watch: "asyncio.Task[None] | None" = None
@@ -51,7 +51,7 @@ class Network:
     failure: str = ""
     """Reason why the proxy is not running; empty if it runs or starts."""
     refused: dict[Owner, str] = field(default_factory=dict)
-    """Maps owners whose renewed secret HAProxy does not load to the error. The secret before stays in use."""
+    """Maps owners to the error of a renewed secret that HAProxy does not load. The previous secret stays in use."""
     shortage: str = ""
     """Why the running proxy rejects connections; empty if it does not."""
     refused_memory: Mapping[str, int] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class SecretFiles:
                 (kept.folder / secret.path).unlink(missing_ok=True)
 
     def owners_of(self, kept: Kept, secret: Secret) -> list[Owner]:
-        """Returns the owners whose rows name the secret."""
+        """Return the owners with rows that name the secret."""
         return [owner for owner, rows in kept.owners.items() if secret in secrets_of(ours(rows).values())]
 
     def missing(self, kept: Kept) -> frozenset[Secret]:

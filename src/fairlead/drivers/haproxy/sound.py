@@ -1,7 +1,7 @@
-"""Finds the owners whose sections HAProxy does not load, by loading parts of a configuration.
+"""Finds the owners with sections that HAProxy does not load, by checking parts of a configuration.
 
-HAProxy names a line or a file in its error, but no owner. Therefore the owners are halved until a part loads or belongs
-to one owner. For k bad owners of n this takes about 2 k log2(n) checks.
+HAProxy's error names a line or a file, but no owner. So the owners are halved until a part loads or has one owner.
+For k bad owners of n this takes about 2 k log2(n) checks.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,8 +15,8 @@ Check: TypeAlias = Callable[[Sequence[Owner]], Awaitable[None]]
 
 
 async def find_unsound(owners: Sequence[Owner], check: Check) -> dict[Owner, str]:
-    """Maps each owner whose sections do not load to HAProxy's error. Empty if every part loads: then the fault belongs
-    to no owner, such as a missing program or a timeout. Raises OSError."""
+    """Map each owner with sections that do not load to HAProxy's error. Empty if every part loads: then the fault
+    belongs to no owner, for example a missing program or a timeout. Raises OSError."""
     if not owners:
         return {}
     try:
