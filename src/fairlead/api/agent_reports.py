@@ -46,7 +46,8 @@ class Report:
     serving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """All proxies that run on the node, by port id, with the ports on which they accept connections."""
     addresses: frozenset[IPAddress] | None = None
-    """Plain host: its own addresses among the ones that it routes. None if it has not looked yet, or is no host."""
+    """Plain host: its own addresses within the prefixes that it routes. None if it has not looked yet, or is no
+    host."""
     looks_since: datetime | None = None
     """Start of the agent's continuous probing. Older results are remembered, and another agent may have newer ones.
     None: all results are its own."""

@@ -24,7 +24,7 @@ MOST_SHARED = 8
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """Iterator whose pieces are produced on first use and kept for later readers."""
+    """Iterator with pieces that are produced on first use and kept for later readers."""
 
     rest: Iterator[bytes]
     made: list[bytes] = field(default_factory=list)
@@ -103,13 +103,13 @@ class Texts:
         return shared.read()
 
     def host_proxies(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
-        """Yield proxy lines, in pieces, of declared hosts whose agents have reported to this server."""
+        """Yield proxy lines, in pieces, of declared hosts with agents that have reported to this server."""
         known = [each for each in sorted(hosts) if each in snapshot.hosts and each in snapshot.agents]
         proxies = self._by_host(snapshot) if known else {}
         return _pieces(self._proxies_line(each, proxies.get(each, {})) for each in known)
 
     def own_addresses(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
-        """Yield own-address lines, in pieces, of declared hosts whose addresses this server knows."""
+        """Yield own-address lines, in pieces, of declared hosts with addresses that this server knows."""
         known = ((each, snapshot.own_addresses.get(each)) for each in sorted(hosts) if each in snapshot.hosts)
         return _pieces(addresses_line(host, addresses) for host, addresses in known if addresses is not None)
 

@@ -45,7 +45,8 @@ MOST_OF_AGENT = 20_000
 MEMORY = 86_400.0
 """Seconds without a heartbeat after which an agent and its probe results are forgotten."""
 UNHEARD = 15.0
-"""Seconds after the start in which each live agent must have reported: the stale timeout of the default heartbeat."""
+"""Seconds after the start within which each live agent must have reported: the stale timeout of the default
+heartbeat."""
 COMES_BACK = 0.25
 """Seconds in which an agent may reconnect after it disconnects, for instance with a new certificate."""
 MISTAKEN = 300.0
@@ -102,7 +103,7 @@ class NodeAgents:
             self._remember(seen.chassis).endpoints.add(endpoint)
 
     async def recall(self, seen: Sightings) -> None:
-        """Restore stored results of stale nodes, for endpoints of which this server has none."""
+        """Restore stored results of stale nodes, for endpoints without a result in this server."""
         snapshot = self._model.snapshot
         news = {
             endpoint: each

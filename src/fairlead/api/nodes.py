@@ -29,7 +29,7 @@ class Nodes:
     agents: NodeAgents
     neighbours: NeighbourFigures = field(default_factory=NeighbourFigures)
     revoked: set[str] = field(default_factory=set)
-    """Chassis with revoked certificates, whose agents are to be forgotten."""
+    """Chassis with revoked certificates; their agents will be forgotten."""
 
     @classmethod
     def of(cls, model: Model) -> "Nodes":

@@ -53,7 +53,7 @@ _UNAUTHORIZED = object_schema(
     ("error",),
 )
 LINE_RETRY_SECONDS = 1.0
-"""Retry-After in seconds for a request that found the queue of its project full. About eight requests run
+"""Retry-After in seconds for a request that found the queue of its project full. Eight requests of a project run
 concurrently."""
 LIMITS = (
     f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"

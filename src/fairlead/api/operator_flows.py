@@ -37,7 +37,7 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
     async def explain(request: Request) -> Response:
         """Return the member of a flow, computed from the model: load balancer, listener, slot, member, and the
         chassis or host that routes the member. If a proxy selects the member, the chassis of the proxy. `unheard`
-        lists hosts that may forward the flow and have missed changes."""
+        lists unresponsive hosts that the flow may pass."""
         snapshot, flow = services.model.snapshot, _flow(request.query_params)
         for each in dataplanes.nodes:
             led = await in_steps(each.explain(snapshot, flow)) if each.explain is not None else None

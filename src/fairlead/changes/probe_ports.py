@@ -58,7 +58,7 @@ def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tup
 
 def _check_made(snapshot: Snapshot, network: ForeignNetwork, probing: Probing) -> None:
     """Check that a service will create the probe port on an unmanaged network. Raises Unsupported otherwise, also if
-    the network has no project, because its port could not be told from another tenant's."""
+    the network has no project, because its port could not be distinguished from another tenant's."""
     is_kept = isinstance(probing, LoadBalancer) and probing.kept is not None
     if is_kept and network.writer in SERVED and network.project_id:
         return

@@ -23,7 +23,7 @@ class TooManyServers(Refusal):
 
 
 def large_proxies(most: int, snapshot: Snapshot) -> Mapping[ProxyPlace, int]:
-    """Map each place whose HAProxies exceed the limit `most` to its number of servers. Such load balancers were stored
+    """Map each place with HAProxies above the limit `most` to its number of servers. Such load balancers were stored
     before the limit was set."""
     return {} if most == UNLIMITED else {at: number for at, number in snapshot.proxy_servers.items() if number > most}
 

@@ -68,7 +68,7 @@ def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
 
 
 def _projects(snapshot: Snapshot, changes: Changes) -> Iterator[str]:
-    """Yield the projects whose use of external networks may grow by these changes."""
+    """Yield the projects that may use more external networks after these changes."""
     for put in changes.puts:
         match put:
             case Router(project_id=project_id) | LoadBalancer(project_id=project_id):

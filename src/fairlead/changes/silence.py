@@ -39,8 +39,8 @@ def has_room(snapshot: Snapshot, node: SilentNode) -> bool:
 
 
 def forget_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
-    """Delete the reports of a node that is responsive again, or whose reports are obsolete. Newer reports, stored in
-    the interim, are kept."""
+    """Delete the reports of a node that is responsive again, or has obsolete reports. Newer reports, stored in the
+    interim, are kept."""
     if snapshot.silent_nodes.get(node.name) != node:
         return Changes()
     return Changes(deletes=(Owner(Kind.SILENT_NODE, node.name),))

@@ -1,4 +1,4 @@
-"""VIPs on an external network: assignment of the router whose gateway has them."""
+"""VIPs on an external network: assignment of the router with the gateway that has them."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Owners whose rows may differ after a change of documents, in an order that keeps references valid."""
+"""Owners with rows that may differ after a change of documents, in an order that keeps references valid."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from fairlead.model.snapshot import Snapshot, passing_local_ips, shares_near
 
 
 def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Return the owners whose rows may differ between two snapshots that differ in the documents of `changed`.
+    """Return the owners with rows that may differ between two snapshots that differ in the documents of `changed`.
 
     Referenced owners are created before, and deleted after, the owners that refer to them.
     """

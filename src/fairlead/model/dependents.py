@@ -1,7 +1,8 @@
-"""Dependents of a document, by kind: the other owners whose rows may differ after it has changed.
+"""Dependents of a document, by kind: the other owners with rows that may differ after it has changed.
 
 Each function gets the topology before and after the change; a topology caches lookups for all documents of the same
-change. The result may include too many owners, never too few: a missing owner keeps wrong rows until the next resync.
+change. The result may include too many owners, never too few: a missing owner keeps wrong rows until the next
+resync.
 """
 
 from collections.abc import Iterable, Iterator
@@ -221,8 +222,8 @@ def _with_ways(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
 
 
 def _probed_from(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
-    """Yield load balancers whose members on an unmanaged network are now probed from another address. Other ports with
-    the same device name there change nothing."""
+    """Yield load balancers with members on an unmanaged network that are now probed from another address. Other
+    ports with the same device name there change nothing."""
     if _probe_source(old, network_id) != _probe_source(new, network_id):
         for snapshot in (old, new):
             yield from (Owner(Kind.LOAD_BALANCER, each) for each in monitoring(snapshot, network_id))
@@ -251,7 +252,7 @@ def _gateways(snapshot: Snapshot, network_id: str) -> object:
 
 
 def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """Yield load balancers with monitors whose path to a member may cross this domain."""
+    """Yield load balancers with monitors and a path to a member that may cross this domain."""
     networks, routers = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
     subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
     found = (each for place in (*subnets, *routers) for each in snapshot.crossing.get(place, NO_IDS))
@@ -324,7 +325,7 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
 
 
 def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
-    """Yield VIP networks and gateways whose load balancers may have rows on this network or beyond it."""
+    """Yield VIP networks and gateways of load balancers that may have rows on this network or beyond it."""
     snapshot = topology.snapshot
     if not (snapshot.vip_projects or snapshot.router_vips):
         return

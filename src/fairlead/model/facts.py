@@ -75,16 +75,16 @@ class Fact(Generic[_News]):
     change: Callable[[Any, _News], Any] = change_map
     """Returns the field's new value."""
     concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
-    """Returns the owners whose rows may differ after the news, given the snapshots before and after. The result may
-    include too many owners, never too few."""
+    """Returns the owners with rows that may differ after the news, given the snapshots before and after. The result
+    may include too many owners, never too few."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
     """Updates the snapshot's fields that follow from documents and facts together, for these owners."""
     differing: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
-    """Returns the owners whose rows do differ between the two snapshots."""
+    """Returns the owners with rows that do differ between the two snapshots."""
     step: int | None = None
     """Number of owners to derive between two cooperative yields; None for all of them."""
     describe: Callable[[Snapshot, Owner], str] | None = None
-    """Returns a sentence for the log about an owner whose rows differ after the news."""
+    """Returns a sentence for the log about an owner with rows that differ after the news."""
 
 
 def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
@@ -183,10 +183,10 @@ def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
 
 
 def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
-    """Keep the owners whose rows differ.
+    """Keep the owners with rows that differ.
 
-    Rows of load balancers with a decision per chassis depend on the placement of ports, those of other load balancers
-    only on the members that are down.
+    Rows of load balancers with a decision per chassis depend on the placement of ports, those of other load
+    balancers only on the members that are down.
     """
     owners = tuple(owners)
     changed = frozenset(changed_health(before, after, owners))

@@ -61,8 +61,8 @@ def led_from(snapshot: Snapshot, network_id: str) -> Iterator[str]:
 
 
 def served_at(old: Snapshot, new: Snapshot, news: WantedNews) -> Iterator[Owner]:
-    """Yield load balancers whose wanted ports differ.
-    Their rows do not change, but the agent that creates the ports is notified."""
+    """Yield load balancers with a change in their wanted proxy ports. Their rows do not change, but the agent that
+    creates the ports is notified."""
     yield from (Owner(Kind.LOAD_BALANCER, each) for place in sorted(news) for each in new.proxied.get(place, NO_IDS))
 
 

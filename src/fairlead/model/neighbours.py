@@ -107,7 +107,7 @@ def _ordinary(
 
 
 def _who_has(local_ip: LocalIP) -> Iterator[str]:
-    """Yield the ports whose machines have the address."""
+    """Yield the ports of machines with the address."""
     yield local_ip.port_id
     if local_ip.mode is Mode.PASSTHROUGH:
         yield from local_ip.replicas

@@ -1,8 +1,8 @@
-"""Reachability between networks, as the model knows it.
+"""Reachability between networks, according to the model.
 
-Used for members: a member whose network was detached from the router still answers probes, which are sent on its own
-link, but no client. Only certain cases count as unreachable: a common external network, a static route of a tenant and
-a gateway address on a machine may each provide a path.
+Used for members: a member on a network that was detached from the router still responds to probes, which are sent on
+its own link, but to no client. Only certain cases count as unreachable: a common external network, a static route of
+a tenant and a gateway address on a machine may each provide a path.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from fairlead.model.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 
 MOST_PORTS = 3
-"""Maximum ports of one member whose errors are listed."""
+"""Maximum ports of one member that are listed with their errors."""
 _SEEN = frozenset({Health.ERROR, Health.PARTLY})
 """States caused by probes; other states are their own reason."""
 

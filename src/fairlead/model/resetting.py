@@ -42,7 +42,7 @@ def reset_address(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, versio
 
 
 def reset_networks(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
-    """Return the networks from which resets may be sent, whichever members are down."""
+    """Return the networks that may send resets, for any set of members that are down."""
     found = (
         network_id
         for pool in balancer.pools

@@ -25,7 +25,7 @@ class Tally:
     """Last counters of each proxy process, by listener."""
 
     def grown(self, readings: Readings) -> list[CountedService]:
-        """Return the services whose counters have grown or that have active connections."""
+        """Return the services with counters that have grown, or with active connections."""
         return [
             service
             for service, reading in readings.items()

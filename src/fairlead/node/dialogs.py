@@ -17,7 +17,7 @@ from fairlead.model.loadbalancer import MonitorType
 from fairlead.node import sctp
 
 STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})(?![0-9])")
-"""Beginning of a response (RFC 9112, section 4), as far as it is checked."""
+"""Beginning of a response (RFC 9112, section 4), up to the part that is checked."""
 LONG_ENOUGH = 13
 """Octets that are needed to match STATUS_LINE."""
 ALERT, HANDSHAKE = 21, 22

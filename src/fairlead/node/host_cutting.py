@@ -2,7 +2,7 @@
 
 It flushes members that this host routes (`model/cutting.py`). The driver deletes the entries, and returns the
 members that its rows still select: these are flushed in a later round. One listing of conntrack serves all load
-balancers; listings are at least `PAUSE` apart.
+balancers; listings are at least `PAUSE` seconds apart.
 """
 
 import asyncio

@@ -68,7 +68,7 @@ class Keeping:
         self._reconciler.mark(owners)
 
     def tell(self, owners: Iterable[Owner]) -> None:
-        """Report the current state of owners for which nothing was applied."""
+        """Report the current state of owners without applied changes."""
         for owner in owners:
             self._tell(owner)
 

@@ -24,7 +24,7 @@ class Looks:
     """Intervals in seconds."""
 
     tally: Tally
-    """Sums to which the driver adds the proxies' counters."""
+    """Sums to which the driver adds the counters of proxies."""
     interval: float
     """Interval of reading counters."""
     renewal: float

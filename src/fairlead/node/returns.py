@@ -1,5 +1,5 @@
-"""Members that are up again after they were down, from the node's slice. Their substitutes keep flows that began
-meanwhile, for the drain timeout.
+"""Members that have recovered, from the node's slice. For the drain timeout, their substitutes keep the flows that
+began during the failure.
 
 The host that routes a returned member forwards packets of unknown flows to the former substitute. The state is in
 memory only, so a restarted agent has none.
@@ -41,7 +41,7 @@ class Returns:
         return self._view
 
     def follow(self, call: Callable[[Iterable[Owner]], None]) -> None:
-        """Register a callback for owners whose rows may change after an entry expired."""
+        """Register a callback for owners with rows that may change after an entry expired."""
         self._call = call
 
     async def run(self) -> None:

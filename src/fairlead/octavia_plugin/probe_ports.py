@@ -15,7 +15,7 @@ from fairlead.octavia_plugin.adoption import NotAnswered
 from fairlead.octavia_plugin.neutron import answered, neutron
 
 OWNER = "ovn-lb-hm:distributed"
-"""Device owner for which ML2/OVN creates a `localport`, available on every node."""
+"""Device owner that makes ML2/OVN create a `localport`, available on every node."""
 DEVICE = "ovn-lb-hm-fairlead-"
 """Prefix of `device_id`, followed by the network's id. The server identifies the port by it
 (`model/foreign_probing.py`)."""

@@ -52,7 +52,7 @@ class Silences:
         self._writes = writes
         self._now = now
         self._kept: dict[str, datetime] = {}
-        """Node -> start of the outage for which this server has stored its reports."""
+        """Node -> start of the outage with reports that this server has stored."""
         self._taken: Mapping[str, SilentNode] = {}
 
     async def run(self) -> None:

@@ -27,7 +27,7 @@ def _normal(parser: Parser[str], normal: Callable[[str], str]) -> Parser[str]:
 
 
 def _complete(empty: Document, fields: Mapping[str, Field]) -> Parser[Document]:
-    """Make a parser of an object whose missing attributes are taken from `empty`."""
+    """Make a parser of an object that takes missing attributes from `empty`."""
     read = struct(fields)
     return Parser(read.schema, lambda value: {**empty, **read(mapping(value))})
 

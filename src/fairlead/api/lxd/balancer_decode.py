@@ -2,8 +2,8 @@
 
 LXD validates the options, then each backend from its name to its last port, then each port, and reports the first
 error. The rule in `changes/` validates in the same order, but cannot see unparsable values. The rule is therefore
-applied to everything before the first unparsable value, whose error is reported only if the rule finds none
-(`Decoded.wrong`).
+applied to everything before the first unparsable value. The error of that value is reported only if the rule finds
+none (`Decoded.wrong`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ LONGEST_VALUE = 1024
 """Maximum characters of a config key and its value."""
 MOST_KEYS, MOST_NAMED = 128, 32
 """Maximum keys in a config: with free names (`user.*`, `fairlead.*`), and others. They count separately, because
-responses contain keys that the client never set, and a client must be able to send back what it reads."""
+responses contain keys that the client never set, and a client must be able to send back the config that it reads."""
 FREE = ("user.", "fairlead.")
 
 

@@ -19,7 +19,7 @@ LONGEST_NAME = 255
 LEAST_INTERFACE, LONGEST_INTERFACE = 2, 15
 """Characters of the name of a Linux network device."""
 USER = "user."
-"""Prefix of free keys, whose values are not validated."""
+"""Prefix of free keys, with values that are not validated."""
 Rule = Callable[[str], Any]
 """Parser of a non-empty value. Raises ValueError."""
 _NAME = re.compile(r"[-_a-zA-Z0-9.]+")

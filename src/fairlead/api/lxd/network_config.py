@@ -126,8 +126,7 @@ class SaidNetwork:
 
 
 def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old: Network | None) -> AskedNetwork:
-    """Decode a network. `old` is the existing network, whose volatile keys are unchanged. Raises ApiError 400,
-    Refused."""
+    """Decode a network. `old` is the existing network, which keeps its volatile keys. Raises ApiError 400, Refused."""
     name, config = said.name, said.config
     values = read_config(name, RULES, config)
     there = {} if old is None else uplink_addresses(snapshot, old)

@@ -32,9 +32,9 @@ class RequestContext:
     now: datetime
     new_id: str
     mtu: int
-    """MTU of a network whose body has none, in bytes."""
+    """MTU in bytes of a network without one in its body."""
     external_mtu: int
-    """MTU of an external network whose body has none, in bytes."""
+    """MTU in bytes of an external network without one in its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

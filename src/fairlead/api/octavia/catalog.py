@@ -50,8 +50,7 @@ def zone_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Names of flavors, or of availability zones. `root` is the element of a body, from which most other names
-    follow."""
+    """Names of flavors, or of availability zones. Most are derived from `root`, the element of a body."""
 
     root: str
     profile_root: str

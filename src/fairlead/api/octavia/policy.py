@@ -1,8 +1,9 @@
 """Authorization by Octavia's default rules (octavia.policies), as a table of role, rule and operation.
 
-`guard` checks the operation's rule before each view. Inside the view the caller is a Permit, whose project checks apply
-that rule, so no other code needs the table. Octavia's older role names (etc/policy/octavia-advanced-rbac-policy.yaml)
-are accepted with the same meaning as Keystone's; they add a global observer and a quota administrator.
+`guard` checks the operation's rule before each view. Inside the view the caller is a Permit; its project checks
+apply that rule, so no other code needs the table. Octavia's older role names
+(etc/policy/octavia-advanced-rbac-policy.yaml) are accepted with the same meaning as Keystone's; they add a global
+observer and a quota administrator.
 
 One rule of Octavia is left out: there the role `service` of other cloud services may list the members of every pool.
 Here `service` is the role of the agents on compute nodes, which need no members.

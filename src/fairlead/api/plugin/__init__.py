@@ -38,7 +38,7 @@ def make_door(services: Services) -> Starlette:
 
 
 def _answering(news: Published) -> Iterator[Owner]:
-    """Return the owners whose set of answering members has changed. That changes statuses, but not necessarily rows."""
+    """Return the owners with a changed set of responding members. That changes statuses, but not necessarily rows."""
     before, after = news.before.online, news.after.online
     return (owner for owner in news.derived if before.get(owner.id) != after.get(owner.id))
 

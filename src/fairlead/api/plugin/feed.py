@@ -1,8 +1,8 @@
-"""Change feed of load balancers whose status may have changed, as ids for a service that polls.
+"""Change feed: ids of load balancers with a status that may have changed, for a service that polls.
 
 Each change has a number. A cursor is the name of the feed and the last number that a client has received; another
-server, and this one after a restart, has another name. A client with a cursor of another feed, or an evicted one, must
-read all load balancers. A change may be reported although the status is the same.
+server, and this one after a restart, has another name. A client with a cursor of another feed, or an evicted one,
+must read all load balancers. A change may be reported although the status is the same.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairlead.model.owner import Kind, Owner
 
 MOST_KNOWN = 20_000
-"""Maximum load balancers whose last change is remembered."""
+"""Maximum load balancers with a remembered last change."""
 MOST_TOLD = 500
 """Maximum ids in one response."""
 MOST_WAITING = 4

@@ -71,6 +71,6 @@ def _port(snapshot: Snapshot, network_id: str, place: ProxyPlace, chassis: str) 
 
 
 def _host(snapshot: Snapshot, chassis: str) -> str:
-    """Return the host name by which other services know the chassis."""
+    """Return the host name that other services use for the chassis."""
     known = snapshot.chassis.get(chassis)
     return known.host if known is not None and known.host else chassis

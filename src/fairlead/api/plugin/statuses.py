@@ -40,7 +40,7 @@ MOST = {
     "l7rules": sizes.LISTENERS * sizes.POLICIES * sizes.RULES,
 }
 _IN_PARENT: Mapping[str, Schema] = {**_PART, "parent": IDENTITY}
-"""A member's pool and a rule's policy, by which the API finds them."""
+"""Parent of a part, by which the API finds it: a member's pool or a rule's policy."""
 _SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MOST}
 CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
 """Subnets of members without duplicates."""

@@ -121,8 +121,8 @@ class Keeper:
                 return
 
     async def _leave_out(self, network: Network, process: AnyProcess, error: NotStarted) -> bool:
-        """Leaves out the owners whose sections prevent a start. Returns False if none is found, or if no owner would
-        remain. HAProxy names a frontend that it cannot bind; other faults are found by checks."""
+        """Leave out the owners with sections that prevent a start. Returns False if none is found, or if no owner
+        would remain. HAProxy names a frontend that it cannot bind; other faults are found by checks."""
         kept = network.kept
         found = self._named(network, error) or await self.find_unsound(network, process)
         if not found or not any(owner not in {**found, **kept.left_out} for owner in network.balancers):
@@ -137,7 +137,7 @@ class Keeper:
         return {owner: str(error) for owner in network.balancers if key in network.kept.owners[owner]}
 
     async def find_unsound(self, network: Network, process: AnyProcess) -> dict[Owner, str]:
-        """Maps each owner whose sections HAProxy does not load to the error. Raises OSError and Unwritable."""
+        """Map each owner with sections that HAProxy does not load to the error. Raises OSError and Unwritable."""
         kept = network.kept
 
         async def check(owners: Sequence[Owner]) -> None:
@@ -148,15 +148,15 @@ class Keeper:
         return await find_unsound([each for each in network.balancers if each not in kept.left_out], check)
 
     def leave_out(self, network: Network, found: Mapping[Owner, str]) -> None:
-        """Stops serving these owners until their rows or secrets change."""
+        """Stop serving these owners until their rows or secrets change."""
         for owner, why in found.items():
             LOG.warning("the proxy of %s serves others without %s: %s", network.kept.folder.name, owner, why)
         network.kept.left_out.update(found)
         self.failing(list(found))
 
     async def check(self, network: Network, process: AnyProcess, changed: Collection[Owner] = ()) -> Mapping[str, str]:
-        """Returns files that HAProxy loads. Owners whose sections it does not load are left out, unless this change is
-        theirs: then it is rejected. Raises Unwritable, NotStarted, OSError."""
+        """Return files that HAProxy loads. Owners with sections that it does not load are left out. If this change
+        is theirs, it is rejected. Raises Unwritable, NotStarted, OSError."""
         try:
             return await self.check_all(network, process)
         except NotStarted as error:

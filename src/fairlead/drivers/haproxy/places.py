@@ -1,4 +1,4 @@
-"""Interface to the network namespaces and devices in which HAProxy processes run."""
+"""Interface to the places of HAProxy processes: network namespaces with their devices."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -225,7 +225,7 @@ async def start(folder: Path, program: Program, inside: Sequence[str], before: R
     serves = await running_pid(control)  # a process that does not respond has no sockets to pass on
     others = dict.fromkeys(pid for pid in (serves, before.pid if before is not None else None) if pid is not None)
     more = (*(("-x", str(control)) if serves is not None else ()), *(("-sf", *map(str, others)) if others else ()))
-    here = ("-C", str(folder))  # base of the paths sent to members, which default-path does not cover
+    here = ("-C", str(folder))  # base of paths of client certificates, which default-path does not cover
     words = [*inside, *program.words("-db", *here, "-f", str(folder / CONFIGURATION), *more)]
     running, said = _spawn(words, program.file)
     try:

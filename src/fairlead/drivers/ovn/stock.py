@@ -16,7 +16,7 @@ _NEUTRONS = "neutron-"
 """Prefix of Neutron's (ML2/OVN) names of switches and routers, followed by the id."""
 _HOLDERS = ("Logical_Switch", "Logical_Router")
 MOST_ROWS = 10
-"""The stock provider has one row per protocol, of which there are three."""
+"""Maximum rows of a load balancer: the stock provider has one for each of three protocols."""
 
 
 async def find_places(ask: Ask, mark: Mark, balancer_id: str) -> Places:
