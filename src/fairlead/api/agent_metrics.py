@@ -1,7 +1,7 @@
 """Renders the counters of agents in Prometheus' text format 0.0.4.
 
 It renders in steps, because a thousand nodes have more samples than the Prometheus client library renders in the
-time for which the event loop may be blocked.
+time that the event loop may be blocked.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Event-loop lag: the longest time for which one piece of work blocked the event loop.
+"""Event-loop lag: the longest time that one piece of work blocked the event loop.
 
 A task wakes up at short intervals; a late wake-up indicates a blocked loop. The delay counts only up to the CPU time
 that this thread used in the interval, because on a shared machine other processes delay wake-ups as well.

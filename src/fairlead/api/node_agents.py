@@ -48,9 +48,9 @@ UNHEARD = 15.0
 """Seconds after the start within which each live agent must have reported: the stale timeout of the default
 heartbeat."""
 COMES_BACK = 0.25
-"""Seconds in which an agent may reconnect after it disconnects, for instance with a new certificate."""
+"""Seconds that an agent may be disconnected before it counts as gone, for instance to renew its certificate."""
 MISTAKEN = 300.0
-"""Seconds for which disconnects of an agent are ignored after a disconnect turned out to be wrong, because something
+"""Seconds that disconnects of an agent are ignored after a disconnect turned out to be wrong, because something
 between the agent and this server closes connections."""
 NOT_GIVEN = "it is not for this chassis to probe"
 UNKNOWN = "nobody asks for it to be probed"
@@ -76,9 +76,9 @@ class _Heard:
     connection: object = None
     """Connection of the last report."""
     hung_up: float | None = None
-    """Time at which `connection` was closed, by the monotonic clock."""
+    """Time when `connection` was closed, by the monotonic clock."""
     believed_from: float = 0.0
-    """Time from which a closed connection counts as a disconnect again."""
+    """Time after which a closed connection counts as a disconnect again."""
     proxies: set[str] = field(default_factory=set)
     """Keys of the agent's running proxies (`Snapshot.proxies`)."""
 

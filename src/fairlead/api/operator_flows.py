@@ -1,4 +1,4 @@
-"""Operator API that explains to which member a flow is balanced, for dataplanes where the model determines it."""
+"""Operator API that finds the member of a flow, for dataplanes where the model determines it."""
 
 from collections.abc import Mapping
 

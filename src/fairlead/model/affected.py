@@ -40,8 +40,8 @@ def _is_ours(old: Snapshot, new: Snapshot, owner: Owner) -> bool:
 
 
 def _counted(snapshot: Snapshot, shared: Iterable[VipNetwork], owners: Iterable[Owner]) -> Iterable[Owner]:
-    """Return the load balancers whose reply traffic is counted on the affected switches. The set of switches from which
-    clients can connect changes with the rows that these load balancers share."""
+    """Return the load balancers with counted reply traffic on the affected switches. The set of switches with
+    clients changes with the rows that these load balancers share."""
     if not snapshot.counts_answers:
         return set()
     found = {

@@ -1,4 +1,4 @@
-"""VIPs on an external network: selection of the router whose gateway has them.
+"""VIPs on an external network: selection of the router with the gateway that has them.
 
 A switch with a physical segment does not load-balance, so such a VIP is an address of one router's gateway: a router of
 the project with its gateway on that network. The router keeps the VIP while it reaches any of the members. It must join
@@ -37,8 +37,7 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
 
 
 def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
-    """Return a network from which clients reach members: the VIP's network, or one that joins the router with the
-    VIP."""
+    """Return a network of clients: the VIP's network, or one that joins the router with the VIP."""
     if balancer.router_id is None:
         return balancer.vip.network_id
     interfaces = snapshot.router_interfaces.get(balancer.router_id, NO_IDS)

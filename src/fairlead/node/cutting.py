@@ -54,7 +54,7 @@ from fairlead.node.protocol import Whose
 
 LOG = logging.getLogger(__name__)
 Key: TypeAlias = tuple[Transport, IPAddress, int]
-"""Protocol, address and port to which clients connect."""
+"""Protocol, address and port of a client's destination."""
 MOST_NAMED = 5
 """Maximum members named in a log line."""
 FIRST_PATIENCE, LONGEST_PATIENCE = 0.05, 1.0
@@ -137,7 +137,7 @@ class _Turn:
     """Pending work of a load balancer."""
 
     due: float
-    """Time at which it is due (time.monotonic)."""
+    """Due time (time.monotonic)."""
     patience: float = FIRST_PATIENCE
     firm: bool = False
     """Whether no notification makes it earlier, because it has just been tried."""
@@ -164,7 +164,7 @@ class Cutting:
         """Load balancers to compare, each with the slice before its change. One notification may name all of them."""
         self._numbers = itertools.count()
         self._rested: dict[tuple[Owner, Item], float] = {}
-        """Time at which a flushed item may be flushed again."""
+        """Time when a flushed item may be flushed again."""
         self._turns: dict[Owner, _Turn] = {}
         """Pending load balancers in order of arrival."""
         self._news = asyncio.Event()
@@ -491,7 +491,7 @@ def _reach(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Reach:
 
 
 def _clients(snapshot: Snapshot, node: str, owner: Owner, key: Key) -> Iterator[str]:
-    """Yield the machines' ports on this node for which the address belongs to this load balancer."""
+    """Yield the ports of machines on this node that reach this load balancer at the address."""
     of_network = dict[str, list[str]]()
     for port_id in _node_ports(snapshot, node):
         port = snapshot.ports.get(port_id)

@@ -49,11 +49,12 @@ STARVED = "this node's agent was not given the processor in time: what was seen 
 BUSY = "this node was too busy to see whether it answers"
 """Reasons why an attempt is void."""
 RECENT, FEWEST, MOST_RECENT = 2.0, 5, 50
-"""Seconds for which a response counts for the slowness of the node; minimum and maximum number of these responses."""
+"""Maximum age in seconds of the responses that measure the slowness of the node; minimum and maximum number of these
+responses."""
 CREEP = 1.05
-"""Factor by which the usual response time may grow with each response."""
+"""Maximum growth of the usual response time with each response, as a factor."""
 LATE = 0.01
-"""Seconds by which a sleep may be late before the time counts as lost."""
+"""Seconds that a sleep may be late before the time counts as lost."""
 MOST_READ = 4096
 """Bytes of one read."""
 IPPROTO_SCTP = 132
@@ -125,7 +126,7 @@ class Prober:
     discarded: Counter[str] = field(default_factory=Counter)
     """Probes that timed out and do not count against the member, by reason."""
     lost: float = 0.0
-    """Total seconds for which this process was runnable and got no CPU time."""
+    """Total seconds that this process was runnable and got no CPU time."""
     _starving: set[Endpoint] = field(default_factory=set)
     """Endpoints with a longest attempt that was void, and no valid one since."""
     _awake: float | None = None

@@ -24,7 +24,7 @@ class Looks:
     """Intervals in seconds."""
 
     tally: Tally
-    """Sums to which the driver adds the counters of proxies."""
+    """Sums of counters; the driver adds those of proxies."""
     interval: float
     """Interval of reading counters."""
     renewal: float

@@ -19,7 +19,7 @@ from fairlead.node.reporting import Reports
 from fairlead.node.threads import beside
 
 GATHER, AGAIN = 0.05, 2.0
-"""Seconds for which probe verdicts are batched before a write, and retry interval of a failed write."""
+"""Seconds that probe verdicts are batched before a write, and retry interval of a failed write."""
 
 
 def sightings_path(path: Path) -> Path:

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _State(msgspec.Struct):
-    """Content of the counter file. `boot` identifies the boot to which the times belong."""
+    """Content of the counter file. `boot` identifies the machine's boot; the times are relative to it."""
 
     boot: str
     last: list[tuple[str, str, str, int, dict[str, tuple[int, int, float]]]]

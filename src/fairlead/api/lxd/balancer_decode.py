@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """Decoded load balancer. `wrong` is the error of the first unparsable value, at which `asked` ends."""
+    """Decoded load balancer. `wrong` is the error of the first unparsable value; `asked` has the values before it."""
 
     asked: AskedDescription
     wrong: ApiError | None = None

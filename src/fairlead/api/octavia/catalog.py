@@ -35,7 +35,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 NIL = "00000000-0000-0000-0000-000000000000"
-"""Reserved id of Octavia's internal rows, for which it returns 404 with different text."""
+"""Reserved id of Octavia's internal rows: it returns 404 with different text for them."""
 _NAME = text(limits.LONGEST_TEXT)
 
 

@@ -57,8 +57,8 @@ OMITTED: Mapping[str, object] = {
     "delay_ms": None,
     "probed_by": BY_DATAPLANE,
 }
-"""Attribute -> the value for which responses omit it: no monitor on a pool, as in Octavia, and the defaults of
-attributes that Octavia lacks. Filters and sort keys can still name it."""
+"""Attribute -> the value that responses omit: no monitor on a pool, as in Octavia, and the defaults of attributes
+that Octavia lacks. Filters and sort keys can still name it."""
 
 
 def omitted_of(shown: Shown) -> Mapping[str, object]:
@@ -363,7 +363,7 @@ def encode_statuses(where: BalancerStatus) -> Steps[list[bytes]]:
 
 
 def _around(body: JsonObject) -> tuple[bytes, bytes]:
-    """Encode a body whose last attribute is an empty list; return the bytes before and after the list's items."""
+    """Encode a body with an empty list as its last attribute; return the bytes before and after the list's items."""
     before, bracket, after = msgspec.json.encode(body).rpartition(b"]")
     return before, bracket + after
 

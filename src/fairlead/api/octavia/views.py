@@ -69,7 +69,7 @@ class Views:
         return (item for item in found if who.may_see(item.project_id) and not is_forward(item))
 
     def _narrowed(self, request: Request, index: Mapping[str, str] | None = None) -> Iterable[str] | None:
-        """Return the load balancer ids to which a query is limited; None if it is not."""
+        """Return the load balancer ids that a query is limited to; None if it is not limited."""
         query = request.query_params
         for name in ("loadbalancer_id", "load_balancer_id"):
             if name in query:

@@ -27,8 +27,8 @@ def create_load_balancer(
     snapshot: Snapshot, values: Values, caller: Caller, served: Places | None = None
 ) -> Steps[Changes]:
     """Create the whole load balancer, with the default provider because the service has its own provider names.
-    `served` are the places at which another provider serves it, if these are to be checked. Raises Refused,
-    Unsupported, ApiError."""
+    `served`: places where another provider serves it, if these must be checked. Raises Refused, Unsupported,
+    ApiError."""
     asker, balancer_id = caller.asker, values["id"]
     provider = asker.providers.default
     specs.refuse_not_yet(values, provider)
@@ -77,8 +77,8 @@ def revision_of(text: str | None) -> int | None:
 
 
 def check_profiles(providers: Names, values: Values) -> frozenset[str] | None:
-    """Validate the metadata of flavor and availability zone, and return the networks to which VIPs are limited, if any.
-    Raises Refused for metadata unknown to the default provider."""
+    """Validate the metadata of flavor and availability zone, and return the networks that VIPs are limited to, if
+    any. Raises Refused for metadata unknown to the default provider."""
     common: Mapping[str, str] = {"id": "", "name": "", "provider": providers.default}
     if values.get("flavor"):
         offers.check_profile(providers, FlavorProfile(**common, metadata=json.dumps(values["flavor"])))

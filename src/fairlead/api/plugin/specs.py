@@ -51,7 +51,7 @@ LOAD_BALANCER: Spec = _with_id(
     }
 )
 """Load balancer spec. Flavor and zone contain the metadata of their profiles, because the service's ids are its own.
-`takeover`: another provider serves the load balancer, so it is only prepared. `leaves`: networks and routers at which
+`takeover`: another provider serves the load balancer, so it is only prepared. `leaves`: networks and routers where
 clients may stay with that provider; if present, any other such place is rejected."""
 PROFILES: Spec = {"availability_zone": Field(mapping), "flavor": Field(mapping)}
 MEMBERS: Parser[tuple[Values, ...]] = specs.under(

@@ -40,7 +40,7 @@ MOST = {
     "l7rules": sizes.LISTENERS * sizes.POLICIES * sizes.RULES,
 }
 _IN_PARENT: Mapping[str, Schema] = {**_PART, "parent": IDENTITY}
-"""Parent of a part, by which the API finds it: a member's pool or a rule's policy."""
+"""Parent of a part, needed to find the part in the API: a member's pool or a rule's policy."""
 _SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MOST}
 CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
 """Subnets of members without duplicates."""
@@ -122,7 +122,7 @@ def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObje
 
 
 def probed_on(services: Services, network_id: str) -> Steps[list[str] | None]:
-    """Return the IPv4 subnets (CIDRs) in which the probe port on this network needs an address; None if no load
+    """Return the IPv4 subnets (CIDRs) where the probe port on this network needs an address; None if no load
     balancer needs a port there."""
     found = yield from wanted_on(services.model.snapshot, network_id)
     return None if found is None else _in_order(found)

@@ -19,8 +19,8 @@ SILENT, GIVEN_UP = 3.0, 10.0
 """Seconds without a response until the process is reported unresponsive, and until it is killed with its connections.
 """
 LATE = 0.5
-"""Seconds by which a check may overrun `SILENT`. After a longer overrun the agent itself got no CPU time, so the check
-does not count."""
+"""Maximum seconds that a check may overrun `SILENT`. After a longer overrun the agent itself got no CPU time, so the
+check does not count."""
 
 
 async def look_after(
