@@ -11,7 +11,7 @@ from fairlead.model.agent_counters import AGENT_COUNTERS, AgentCounter, Counts
 from fairlead.model.steps import Steps
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-"""In the value of a label."""
+"""Escapes in the value of a label."""
 
 
 def render_agent_counters(counted: Mapping[str, Counts]) -> Steps[str]:

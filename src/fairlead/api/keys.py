@@ -65,10 +65,10 @@ class Keys:
         self._unreadable: dict[str, dict[Secret, str]] = {}
         """Load balancer -> unreadable secrets -> reason."""
         self._weak: dict[str, dict[Secret, str]] = {}
-        """Load balancer -> its secrets that no other one may use now -> why."""
+        """Load balancer -> its secrets that a new load balancer could not use now -> reason."""
         self._looked_at: dict[str, dict[Secret, tuple[bytes, str]]] = {}
-        """Load balancer -> its lists of revoked certificates -> the digest of the last content, and whether that locks
-        everybody out: why."""
+        """Load balancer -> its CRLs -> digest of the last content, and the reason if it makes a proxy reject every
+        certificate."""
         self._good = OrderedDict[bytes, str]()
         """HMAC of role and content -> SHA-256 of the PEM."""
         self._key = secrets.token_bytes(32)
@@ -88,8 +88,8 @@ class Keys:
             raise Unreadable(why)
 
     async def try_together(self, project_id: str, trust: Trust, end: float, asker: Asker | None) -> None:
-        """Whether any certificate is accepted. A reference that cannot be read has a refusal of its own, unless it was
-        in use before. Raises Unreadable."""
+        """Check that a proxy would accept any certificate with this authority and CRL. A reference that cannot be
+        read has an error of its own, unless it was in use before. Raises Unreadable."""
         try:
             authorities, lists = [
                 checked(each.role, (await self._content(project_id, each, end, asker)).material)
@@ -134,8 +134,8 @@ class Keys:
         return None if found == has else pem
 
     async def _look_at_lists(self, balancer: LoadBalancer, secret: Secret, content: Content, end: float) -> None:
-        """Notes lists that are in use and lock out. Authorities are read when the content is another one than before.
-        Raises Unreadable."""
+        """Record CRLs in use that make a proxy reject every certificate. Authorities are read if the CRL has
+        changed. Raises Unreadable."""
         digest, known = self._digest(secret, content), self._looked_at.get(balancer.id, {}).get(secret)
         weakness = weakness_of(secret.role, checked(secret.role, content.material), datetime.now(UTC))
         if known is None or known[0] != digest:
@@ -157,7 +157,7 @@ class Keys:
         return ""
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
-        """Log once a certificate in use that a new load balancer would be refused."""
+        """Log once a secret in use that would be rejected for a new load balancer."""
         known = self._weak.setdefault(balancer_id, {}) if why else self._weak.get(balancer_id, {})
         if not why:
             known.pop(secret, None)
@@ -193,7 +193,7 @@ class Keys:
         return _count_needed(self._unreadable, snapshot)
 
     def weak(self, snapshot: Snapshot) -> int:
-        """How many load balancers use what no other one may use now."""
+        """Count the secrets in use that a new load balancer could not use now."""
         self._looked_at = {each: known for each, known in self._looked_at.items() if each in snapshot.load_balancers}
         return _count_needed(self._weak, snapshot)
 
@@ -251,7 +251,8 @@ class Trial:
             raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
 
     async def read(self, wanted: Iterable[tuple[str, Secret | Trust]]) -> None:
-        """Of what is not answered in time it is known afterwards that it was not."""
+        """Read and check secrets, and store the results for `check`. A secret that is not read in time counts as
+        failed."""
         clock = asyncio.get_running_loop().time
         began, silent = clock(), ""
         for project_id, each in wanted:

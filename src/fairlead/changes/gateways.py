@@ -43,8 +43,7 @@ class GatewayRequest:
     enable_snat: bool | None = None
     enable_snat_ipv6: bool | None = None
     fixed_ips: tuple[AskedAddress, ...] | None = None
-    """None at all only where the external network has no subnet on its wire: then the gateway leads nowhere until there
-    is one."""
+    """None if the external network has no subnet on its segment. The gateway then has no route until there is one."""
 
 
 # Refusals

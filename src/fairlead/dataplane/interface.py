@@ -21,12 +21,12 @@ CompileInSteps: TypeAlias = Callable[[Snapshot, Owner], Steps[Rows]]
 
 
 class Place(Enum):
-    """Where rows are applied."""
+    """Place where rows are applied."""
 
     CENTRAL = "central"
-    """Once for the whole deployment, by a server."""
+    """Applied once for the whole deployment, by a server."""
     NODE = "node"
-    """On each chassis, with rows compiled from the chassis's slice of the model (`model/slices.py`)."""
+    """Applied on each chassis, with rows compiled from the chassis's slice of the model (`model/slices.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

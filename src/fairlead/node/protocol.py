@@ -38,7 +38,7 @@ class Whose:
     listeners: Sequence[str | None]
     """Listener of each service; None if there is none."""
     proxied: Set[str]
-    """Those of the listeners that use proxies."""
+    """Listeners among these that use proxies."""
     places: Sequence[str | None] = ()
     """Network, router or port of each service; None if it is not on this node. Empty if the server's release does not
     send them."""

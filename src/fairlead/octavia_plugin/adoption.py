@@ -41,9 +41,9 @@ class Outcome(StrEnum):
     POSSIBLE = "possible"
     """Result of a dry run."""
     REFUSED = "refused"
-    """It cannot be taken over, and nothing was changed."""
+    """The load balancer cannot be taken over, and nothing was changed."""
     UNFINISHED = "unfinished"
-    """Fairlead has it, and steps remain: the agent or a repeated run finishes them."""
+    """Fairlead has the load balancer, and steps remain: the agent or a repeated run finishes them."""
     FAILED = "failed"
     """Another service failed before anything was changed."""
 

@@ -15,7 +15,7 @@ TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "n
 LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6
 LARGEST_VLAN = 4094
 LONGEST_NAME = 255
-"""Of a physical network: as Neutron's provider:physical_network has it."""
+"""Maximum characters of a physical network's name, as of Neutron's provider:physical_network."""
 LEAST_INTERFACE, LONGEST_INTERFACE = 2, 15
 """Characters of the name of a Linux network device."""
 USER = "user."

@@ -104,7 +104,7 @@ class HAProxy:
         self._settled, self._keeper.failing = settled, failing
 
     def failure_of(self, owner: Owner) -> str | None:
-        """Why the proxy does not serve a load balancer, or not completely; None if it serves or starts."""
+        """Return why the proxy does not serve a load balancer, or not completely; None if it serves or starts."""
         for network in self._networks.values():
             why = network.failure or network.kept.left_out.get(owner) or network.refused.get(owner) or network.shortage
             if why and owner in network.balancers:

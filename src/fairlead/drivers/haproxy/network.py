@@ -53,7 +53,7 @@ class Network:
     refused: dict[Owner, str] = field(default_factory=dict)
     """Maps owners to the error of a renewed secret that HAProxy does not load. The previous secret stays in use."""
     shortage: str = ""
-    """Why the running proxy rejects connections; empty if it does not."""
+    """Reason why the running proxy rejects connections; empty if it does not."""
     refused_memory: Mapping[str, int] = field(default_factory=dict)
     """Maps the process that was read last to its number of failed allocations."""
     turn: Turn = field(default_factory=Turn)
