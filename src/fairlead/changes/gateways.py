@@ -43,7 +43,8 @@ class GatewayRequest:
     enable_snat: bool | None = None
     enable_snat_ipv6: bool | None = None
     fixed_ips: tuple[AskedAddress, ...] | None = None
-    """None if the external network has no subnet on its segment. The gateway then has no route until there is one."""
+    """Requested addresses. A gateway without any is possible only on an external network without a subnet on its
+    segment; it has no route until there is one."""
 
 
 # Refusals

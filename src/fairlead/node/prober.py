@@ -42,7 +42,7 @@ MOST_LAUNCHED = 50
 LONGEST_SLEEP = 0.02
 """Seconds while probes are in progress: the resolution of the lost time."""
 TOLERATED = 0.025
-"""Lost seconds, if more than a quarter of the timeout, above which a timeout does not count."""
+"""Tolerated lost time in seconds, or a quarter of the timeout if that is more. After more, a timeout does not count."""
 MOST_DOUBTS = 3
 """Consecutive timeouts after which a member is probed again immediately, each with twice the timeout."""
 STARVED = "this node's agent was not given the processor in time: what was seen last holds"

@@ -124,7 +124,7 @@ def _lines(
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
     if listener.protocol in INSIDE:  # a replaced process keeps connections on which a request may be arriving
         yield "option", "idle-close-on-response"
-        yield "option", "http-ignore-probes"  # nor is a late response sent to a client without a request
+        yield "option", "http-ignore-probes"  # and sends no 408 to a client that has sent no request
     for number, address in enumerate(addresses, 1):
         where, named = render_endpoint(address, listener.proxy_port), bind_id(number) if told else ()
         yield "bind", where, *named, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)

@@ -106,7 +106,7 @@ class Running:
 
 
 def is_running(process: str) -> bool:
-    """Whether the process runs that `str(Running)` wrote as `process`."""
+    """Whether the process with this text form (`str(Running)`) still runs."""
     pid, _, began = process.partition(".")
     return pid.isdecimal() and bool(began) and began_of(int(pid)) == began
 
