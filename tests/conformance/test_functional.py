@@ -21,8 +21,23 @@ pytestmark = pytest.mark.client
 
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE.parents[1] / ".venv-octavia"
-MODULES = ("load_balancer", "listener", "pool", "health_monitor", "member", "l7policy", "l7rule", "amphora")
-"""The long ones come first."""
+MODULES = (
+    "load_balancer",
+    "listener",
+    "pool",
+    "health_monitor",
+    "member",
+    "l7policy",
+    "l7rule",
+    "quotas",
+    "flavor_profiles",
+    "availability_zone_profiles",
+    "flavors",
+    "availability_zones",
+    "provider",
+    "amphora",
+)
+"""Slow modules come first."""
 PROCESSES = 2
 
 

@@ -73,7 +73,10 @@ def _skip(reason: str) -> Any:
 
 
 class NotHere:
-    """A database session."""
+    """Database session that refuses everything but a commit, because nothing is written before it."""
+
+    def commit(self) -> None:
+        """Commit no change."""
 
     def __getattr__(self, name: str) -> Any:
         return _skip(DATABASE)
@@ -230,7 +233,8 @@ def _claims() -> dict[str, Any] | None:
     values = seen.to_policy_values()
     if not (project := values.get("project_id") or seen.project_id):
         _skip("has a token without a project: authentication refuses that before a request reaches the API")
-    return {"project": project, "roles": list(values.get("roles") or [])}
+    roles = [*(values.get("roles") or []), *(["admin"] if values.get("is_admin") else [])]
+    return {"project": project, "roles": roles}
 
 
 class World:

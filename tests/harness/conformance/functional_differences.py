@@ -86,6 +86,10 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "Octavia sorts sni_container_refs, which are random here; Fairlead keeps the order of the request": (
         tuple(_named(_GRAPH, "with_one_listener_sni_containers", "with_one_of_everything"))
     ),
+    "expects quotas in the order of creation, which Octavia does not define; Fairlead sorts by project id": tuple(
+        _named("test_quotas.TestQuotas", "deprecated_get_and_put_vars", "get_all_quotas_with_quotas")
+    ),
+    "is skipped in Octavia's own runs too": tuple(_named("test_quotas.TestQuotas", "get_all_limited")),
     "lets Octavia's network driver fail in the middle of a request": tuple(
         _named(
             _LB,
