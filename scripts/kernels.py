@@ -30,7 +30,19 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".kernels"
 HERE = "here"
 COMPILED = ("src", "tests", ".venv/lib")
-PYTEST = (".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-m", "kernel", "-vv", "-s", "--color=no")
+PYTEST = (
+    ".venv/bin/python",
+    "-m",
+    "pytest",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "kernel",
+    "-vv",
+    "-s",
+    "--color=no",
+    "--maxfail=3",
+)
 COUNTS = re.compile(r"counts\t(.*)$", re.MULTILINE)
 SNAPSHOT = "for part in src tests; do cp -a $part $part.copy && rm -rf $part && mv $part.copy $part; done; exec "
 """What the guest does first: it keeps its own copy of what may be edited here while it runs."""

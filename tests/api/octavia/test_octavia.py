@@ -41,7 +41,7 @@ async def make_listener(place: Inside, balancer: str, port: int = 80, **more: ob
 
 
 async def make_pool(place: Inside, listener: str, **more: object) -> dict[str, Any]:
-    body = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "listener_id": listener, **more}
+    body = {"protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "listener_id": listener, **more}
     return (await place.good("POST", "/v2.0/lbaas/pools", {"pool": body}))["pool"]
 
 
