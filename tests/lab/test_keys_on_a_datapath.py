@@ -25,7 +25,7 @@ from fairlead.model.cutting import Cut
 from fairlead.model.loadbalancer import Transport
 from harness.lab.keys_client import KeysClient, keys_client
 from harness.lab.lean import BALANCING, LeanSite, lean_site
-from harness.waiting import wait_until
+from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.kernel, pytest.mark.extended]
 
@@ -232,7 +232,7 @@ async def test_attempts_without_an_answer_are_found_and_forgotten(scene: Scene, 
     scene.lab.exec("m0", dropped)
     try:
         scene.clients["box"].attempt(("attempts", version), vip, first_port(35), KEYS)
-        found = wait_until(lambda: attempts(scene, vip), "attempts are tracked")
+        wait_equal(lambda: {str(each.cut.member) for each in attempts(scene, vip)}, {member})
         scene.clients["box"].release(("attempts", version))  # or each would be made again by its next packet
         found = attempts(scene, vip)
         assert {str(each.cut.member) for each in found} == {member}
