@@ -29,7 +29,7 @@ from fairlead.config.options import (
     OvnOptions,
     ServerOptions,
 )
-from fairlead.config.types import render
+from fairlead.config.types import Text, render
 from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
 from fairlead.model.port_ranges import LAST, PROXY_PORTS, PortRange
 from fairlead.store.opening import check_url
@@ -132,10 +132,16 @@ def render_template() -> str:
     for name, section in SECTIONS.items():
         lines += ["", f"[{name}]"]
         for option in fields(section):
-            text = f"{option.metadata['description']} Type: {option.metadata['type'].description}."
-            lines += [f"# {line}" for line in wrap(text, _WIDTH)]
+            lines += [f"# {line}" for line in wrap(_comment(option), _WIDTH)]
             lines.append(f"{option.name} = {render(option.default)}")
     return "\n".join(lines)
+
+
+def _comment(option: "Field[Any]") -> str:
+    """Description of an option, and its type unless it is any string."""
+    description: str = option.metadata["description"]
+    kind = option.metadata["type"]
+    return description if isinstance(kind, Text) else f"{description} Type: {kind.description}."
 
 
 def render_configuration(configuration: Configuration) -> str:
