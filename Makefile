@@ -21,7 +21,7 @@ TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 # What Python has compiled is kept, whatever the environment says: every test process compiles all of it otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-octavia demo-native down check format-check types pure newest test unit end-to-end test-all \
+.PHONY: help setup demo demo-octavia demo-native down check format-check prose types pure newest test unit end-to-end test-all \
 	parts flaky test-long test-random test-package test-octavia test-ovn test-ovn-sid test-kernels test-neutron cases mutants mutants-changed \
 	fuzz siege tempest octavia-api wheel bench scale lab clean format killed killed-nodes ha
 
@@ -55,7 +55,10 @@ check: ## format, lint, types, import contracts, unit tests and stories: under a
 format-check:
 	@$(TIMED) 'check: format, lint' sh -c '$(PYTHON_BIN)/ruff format --check --quiet $(SOURCES) && $(PYTHON_BIN)/ruff check --quiet $(SOURCES)'
 
-types: format-check ## types and import contracts
+prose:
+	@$(TIMED) 'check: prose' $(PYTHON_BIN)/python scripts/prose.py
+
+types: format-check prose ## types and import contracts
 	@$(TIMED) 'check: types, contracts' sh -c '$(PYTHON_BIN)/mypy --no-error-summary && { \
 		$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache; }'
 

@@ -43,6 +43,7 @@ def in_memory() -> list[str]:
     return [each.id for each in gc.get_objects() if isinstance(each, LoadBalancer) and each.id.startswith("fleeting")]
 
 
+@pytest.mark.thorough
 def test_lines_go_with_their_documents():
     others = Changes(puts=tuple(each for each in DOCUMENTS.values() if each is not WEB))
     snapshot = apply_changes(Snapshot(), others, 1)

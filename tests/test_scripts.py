@@ -111,6 +111,7 @@ def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_modules_that_wait_for_something(flaky: ModuleType):
     found = flaky.waiting_modules()
     assert "tests/lab/test_balancing.py" in found
@@ -139,3 +140,13 @@ def test_rounds_go_on_where_they_were_ended(
         "runs": {"a": 2, "b": 2, "c": 2},
         "failed": {"b::test": [1, "assert 1 == 2"]},
     }
+
+
+def test_private_language_is_counted_in_prose_alone(tmp_path: Path):
+    prose = importlib.import_module("prose")
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""Whose `asked` rows."""\n\nWHO = "who is told"  # somebody\nx = 1\n"""A number."""\n# At once\n'
+    )
+    assert prose.prose(module).split("\n") == ["Whose `asked` rows.", "A number.", "somebody", "At once"]
+    assert prose.count(module) == (3, 7)

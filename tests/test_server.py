@@ -157,6 +157,7 @@ class BrokenModel(Model):
         await super().catch_up()
 
 
+@pytest.mark.thorough
 async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
     """A resync that failed by an internal error is repeated after the task's restart delay, without waiting for facts
     again."""

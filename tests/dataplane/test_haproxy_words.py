@@ -17,6 +17,7 @@ NASTY = st.lists(
 WORDS = st.lists(st.one_of(NASTY, st.text(max_size=12)), min_size=1, max_size=6).map(tuple)
 
 
+@pytest.mark.thorough
 @FEW
 @given(WORDS)
 def test_a_line_is_read_back_as_the_words_that_were_written_or_refused(words: tuple[str, ...]) -> None:

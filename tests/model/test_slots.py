@@ -91,6 +91,7 @@ def test_who_drains_and_comes_back_has_its_clients_again():
     assert (slots(back), back.homes) == (slots(table), ())
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.permutations(range(6)), st.permutations(range(6)), st.lists(st.integers(1, 10), min_size=6, max_size=6))
 def test_several_that_drain_in_any_order_have_their_clients_again(
@@ -204,6 +205,7 @@ def change_one(random: Random, members: tuple[Member, ...], choices: Sequence[in
     return tuple(changed if member is who else member for member in members), who.ordinal
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("down_at_most", [0, 1])
 def test_random_sequences_of_changes_deaths_and_returns_in_two_families(down_at_most: int):
     """Each step moves only the necessary slots, in the member's own family, and the distribution stays near the

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from fairlead.compilers.native import NATIVE
 from fairlead.model.addresses import parse_address
 from fairlead.model.covering import known_of, probes_here
@@ -101,6 +103,7 @@ class Told:
     def doubt(self) -> None: ...
 
 
+@pytest.mark.thorough
 async def test_a_host_asks_members_as_it_reaches_them_without_a_device(tmp_path: Path):
     await _ask(tmp_path)
 

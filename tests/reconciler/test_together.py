@@ -87,6 +87,7 @@ class World:
         await self.rest()
 
 
+@pytest.mark.thorough
 @pytest.mark.max_steps(10_000_000)  # the strict fake scans all rows for each owner of a transaction
 async def test_many_are_read_and_applied_together() -> None:
     world = World(MOST_TOGETHER + 30)
