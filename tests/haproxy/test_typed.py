@@ -121,12 +121,11 @@ def policy(action: Any, **known: Any) -> L7Policy:
 
 @pytest.mark.parametrize("text", ["a b", "a'", "a/b", "é", ""])
 def test_names_that_haproxy_does_not_take_are_refused(text: str) -> None:
-    it, rejected = pool("p", member("m1", 9)), policy(Reject())
+    it = pool("p", member("m1", 9))
     plain = listener("l", 2000, it)
     asked = [
         (replace(plain, id=text), it),
         (plain, replace(it, members=(replace(it.members[0], id=text),))),
-        (replace(plain, l7policies=(replace(rejected, rules=(replace(rejected.rules[0], id=text or " "),)),)), it),
     ]
     for one, its_pool in asked:
         with pytest.raises(Unsupported):
@@ -137,7 +136,6 @@ def test_names_that_haproxy_does_not_take_are_refused(text: str) -> None:
 def test_a_second_line_is_refused_in_every_field(text: str) -> None:
     it = pool("p", member("m1", 9))
     plain = listener("l", 2000, it)
-    rejected = policy(Reject())
     secure = replace(plain, protocol=ListenerProtocol.TERMINATED_HTTPS)
     asked: list[tuple[Listener, Pool]] = [
         *((replace(plain, l7policies=(policy(action),)), it) for action in (RedirectToUrl(url=URL + text),)),
@@ -169,12 +167,18 @@ def test_a_second_line_is_refused_in_every_field(text: str) -> None:
         (replace(secure, tls=ListenerTls(container_ref="c", versions=(text,))), it),
         (replace(plain, id=text), it),
         (replace(plain, default_pool_id=text), replace(it, id=text)),
-        (replace(plain, l7policies=(replace(rejected, rules=(replace(rejected.rules[0], id=text),)),)), it),
         (plain, replace(it, members=(replace(it.members[0], id=text),))),
     ]
     for one, its_pool in asked:
         with pytest.raises(Unsupported):
             rows_of(view([one], [its_pool]))
+
+
+def test_ids_of_policies_and_rules_are_nowhere() -> None:
+    it, rejected = pool("p", member("m1", 9)), policy(Reject())
+    odd = replace(rejected, id=WRONG, rules=(replace(rejected.rules[0], id=WRONG),))
+    rows = [rows_of(view([replace(listener("l", 2000, it), l7policies=(each,))], [it])) for each in (rejected, odd)]
+    assert rows[0] == rows[1]
 
 
 def test_names_and_descriptions_are_nowhere() -> None:

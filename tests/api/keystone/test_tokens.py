@@ -379,13 +379,13 @@ async def test_what_came_of_tokens_is_counted_and_nothing_of_whose_they_are():
         registry.register(TokenCollector(cloud.check))
         told = generate_latest(registry).decode()
         for line in (
-            'questions_total{outcome="good"} 1.0',
-            'questions_total{outcome="refused"} 1.0',
-            'questions_total{outcome="no_answer"} 2.0',
-            'unasked_total{why="fresh"} 1.0',
-            'unasked_total{why="refused"} 1.0',
-            'unasked_total{why="outage"} 1.0',
-            "tokens 1.0",
-            "answers 0.0",
+            'requests_total{outcome="good"} 1.0',
+            'requests_total{outcome="refused"} 1.0',
+            'requests_total{outcome="no_answer"} 2.0',
+            'cached_validations_total{reason="fresh"} 1.0',
+            'cached_validations_total{reason="refused"} 1.0',
+            'cached_validations_total{reason="outage"} 1.0',
+            "cached_tokens 1.0",
+            "up 0.0",
         ):
             assert f"fairlead_keystone_{line}" in told
