@@ -66,14 +66,16 @@ def segments_sent_again(site: Site, place: str) -> int:
     return read_counter(site.lab.exec(place, ["cat", "/proc/net/snmp"]), "Tcp", "RetransSegs")
 
 
-def statuses(site: Site, who: str) -> dict[str, int]:
+def statuses(site: Site, name: str) -> dict[str, int]:
+    """Numbers of the metric `name` by status, without those that are 0."""
     with urllib.request.urlopen(f"{site.url}/metrics", timeout=60) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if line.startswith(f"fairlead_{who}{{")]
-    return {line.split('"')[1]: int(float(line.split()[1])) for line in lines}
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name}{{")]
+    numbers = {line.split('"')[1]: int(float(line.split()[1])) for line in lines}
+    return {status: number for status, number in numbers.items() if number}
 
 
 def members(site: Site) -> dict[str, int]:
-    return statuses(site, "members")
+    return statuses(site, "fairlead_members")
 
 
 def wait_members(site: Site, **wanted: int) -> None:
@@ -82,7 +84,7 @@ def wait_members(site: Site, **wanted: int) -> None:
 
 
 def wait_replicas(site: Site, **wanted: int) -> None:
-    wait_equal(lambda: statuses(site, "replicas"), wanted)
+    wait_equal(lambda: statuses(site, "fairlead_local_ip_replicas"), wanted)
 
 
 HTTP = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}
