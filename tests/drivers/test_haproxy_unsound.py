@@ -184,6 +184,7 @@ async def test_what_is_left_out_outlives_the_agent(site: Site, machines: tuple[i
     await kill(site)
     await eventually_answers("m1", ports[two])
     await eventually_equal(lambda: site.said[-1] is not None and ports[two] in site.said[-1], True)
+    await eventually_equal(lambda: network(site).kept.settled, True)  # else the next agent replaces the process
     first = site.pid
     await site.driver.close()
     site.driver = site.new()
