@@ -99,7 +99,7 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one server on SQLite, with another mark on its rows."""
+    """Run one server on SQLite, with another owner tag on its rows."""
     store = f"sqlite://{place.folder}/alone.db"
     place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_OWNER_TAG="alone")
     place.wait("server", 0)

@@ -119,9 +119,9 @@ def make(site: Site, network: str, members: Sequence[str]) -> Any:
 
 
 def listener(site: Site, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
-    """Listener with members of both IP versions.
+    """Create a listener whose pool has IPv4 and IPv6 members.
 
-    A proxy connects a client to either, the switch to those of its version.
+    A proxy connects a client to members of both versions; the switch only to members of the client's IP version.
     """
     bodies = [
         {"name": name, "address": site.address(name, version), "protocol_port": PORT}

@@ -168,8 +168,8 @@ def test_members_have_ports_of_their_own_and_what_is_off_leads_nowhere():
 
 
 def test_what_moved_first_is_forgotten_of_more_than_can_be_stored():
-    """The oldest records of a hundred listeners are dropped, while a pool of a hundred members is gradually
-    replaced."""
+    """A load balancer with 100 listeners replaces its 100 members gradually: the oldest records of moved slots are
+    dropped."""
     listeners = tuple(replace(balancer().listeners[0], id=f"l{number}") for number in range(100))
     found = replace(balancer(*many(*range(1, 41))), listeners=listeners)
     for number in range(3):

@@ -78,7 +78,7 @@ def make_world() -> World:
 
 
 def refuse(world: World, where: Where, refusing: bool = True) -> None:
-    """Make every apply fail at this place, or succeed again."""
+    """Set whether every apply of this dataplane instance fails."""
     site = world.site(where)
     site.driver._fault = lambda: Fault.BEFORE if refusing else Fault.NONE
 

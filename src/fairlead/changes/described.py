@@ -318,8 +318,10 @@ class _Builder:
             yield AskedPort(protocol=lb.ListenerProtocol.ANY, ports=(), backends=(DEFAULT_TARGET,))
 
     def port(self, port: AskedPort) -> tuple[lb.Listener, lb.Pool]:
-        """Return the listener and pool of a port.
-        A stored listener with the same protocol and ports is reused, with its pool."""
+        """Return the listener and pool for a port entry of the description.
+
+        A stored listener with the same protocol and ports keeps its ID and pool.
+        """
         before = self.known.get((port.protocol, port.ports))
         pool = self._pool(port, lb.find_pool(self.old, before.default_pool_id) if before else None)
         listener = lb.Listener(

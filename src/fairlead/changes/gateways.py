@@ -122,7 +122,7 @@ def check_request(asker: Identity, request: GatewayRequest | None, verb: Verb) -
 def set_gateway(
     snapshot: Snapshot, asker: Identity, router: Router, request: GatewayRequest, port_id: str, now: datetime
 ) -> Changes:
-    """Return the change of the router's gateway; the changed router is the first put. Raises Refused."""
+    """Return the changes that set or remove the router's gateway. The first put is the router. Raises Refused."""
     if request.network_id is None:
         deletes, freed = _without_gateway(snapshot, router)
         return Changes(puts=(replace(router, gateway=None), *freed), deletes=deletes, rests_on_absence=bool(deletes))

@@ -49,7 +49,7 @@ class NewPort(Resource):
     device_owner: str = ""
     host: str = ""
     port_security_enabled: bool | None = None
-    """Port security; None for the network's default."""
+    """Whether port security is enabled; None: the network's default."""
     said: frozenset[str] = frozenset()
     """Fields in the request, with any value."""
 

@@ -20,7 +20,7 @@ from fairlead.model.secrets import Role, Secret
 METRICS = "metrics"
 """Backend for metrics requests: the node's agent. No pool's backend has this name, because those contain ids."""
 EXPORTER = "exporter"
-"""Frontend with the process's metrics for the agent."""
+"""Name of the frontend at which the agent reads HAProxy's metrics."""
 LISTS = "lists"
 """Folder of crt-lists, relative to the folder of the configuration, next to the folder of secrets."""
 _AFTER_POLICIES = frozenset({"http-request", "http-response", "default_backend"})

@@ -105,7 +105,8 @@ class Service:
     by_source: bool
     """Whether the source address alone determines the slot."""
     slots: bytes
-    """Index into `targets` for each of the 256 slots; empty if no member is available, and packets are rejected then.
+    """Target of each of the 256 slots, as an index into `targets`. Empty if no member is available; the host then
+    rejects packets.
 
     Targets are numbered in the order of their first slot, so that slot tables assigned in the same way are equal even
     if the members differ.

@@ -55,7 +55,7 @@ def by_way(town: Town, steps: Sequence[Step]) -> dict[str, Table]:
 
 
 def _title_of(since: float, length: float, steps: Sequence[Step]) -> str:
-    """Title of the step that covers most of a pause, which may begin before the step and outlast it."""
+    """Return the title of the step with the longest overlap with a pause; a pause may span several steps."""
     ends = [*(step.began for step in steps[1:]), since + length]
     shared = [min(since + length, end) - max(since, step.began) for step, end in zip(steps, ends, strict=True)]
     return steps[shared.index(max(shared))].title

@@ -104,7 +104,7 @@ class Views:
     # handlers
 
     async def show_all(self, request: Request) -> Response:
-        """List objects: URLs, or objects with `recursion`."""
+        """Respond with the URLs of the network's objects, or with the objects themselves if `recursion` is set."""
         snapshot = self._services.model.snapshot
         network, who = self._network(snapshot, request), caller_of(request)
         found = (each for each in described_on(snapshot, network, self._sort.use) if who.may_see(each.project_id))

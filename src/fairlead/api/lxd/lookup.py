@@ -31,7 +31,7 @@ def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
 
 
 def is_called(snapshot: Snapshot, project: str, name: str) -> bool:
-    """Return whether any network of the project has this name, even if lookups do not find it by name."""
+    """Return whether a network of the project has this name or ID."""
     by_id = snapshot.project_networks
     return any((scope, name) in snapshot.network_names or name in by_id.get(scope, NO_IDS) for scope in scopes(project))
 

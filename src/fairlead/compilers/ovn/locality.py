@@ -133,7 +133,7 @@ class NearServices:
     _templates: dict[tuple[lb.Transport, Fields, int], dict[str, str]] = field(default_factory=dict)
     _plain: dict[tuple[lb.Transport, Fields], list[VirtualService]] = field(default_factory=dict)
     _addresses: dict[str, IPAddress] = field(default_factory=dict)
-    """Variables with the same value on every chassis."""
+    """Template variables (`Chassis_Template_Var`) with the same value on every chassis."""
     _tables: list["_Table"] = field(default_factory=list)
     _named: set[str] = field(default_factory=set)
     """Variables of all these tables."""
