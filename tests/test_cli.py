@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -292,3 +293,18 @@ def test_a_trace_says_which_hosts_may_not_know_of_it(
     assert (code, out) == (0, f"slot 5 of load balancer web: member 10.1.0.7:80 behind host h1{doubt}\n")
     code, out, _ = run(capsys, "trace", *flow, "--json", "--url", operator)
     assert (code, json.loads(out)["unheard"]) == (0, UNHEARD[port])
+
+
+def test_a_migrated_configuration_is_printed_byte_for_byte(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    path = tmp_path / "fairlead.toml"
+    path.write_text('[server]\n\tlisten = "[::1]:80"\t# caf\u00e9\n\thosts = "a:1"\n')
+    code, out, _ = run(capsys, "config", "migrate", str(path))
+    assert (code, out) == (0, '[server]\n\tlisten = "[::1]:80"\t# caf\u00e9\n\tallowed_hosts = "a:1"\n')
+
+
+def test_the_options_in_force_are_printed_as_toml(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("FAIRLEAD_OVN_OWNER_TAG", "a\x7f\x85\u2028\tb")
+    code, out, _ = run(capsys, "config", "show")
+    assert (code, tomllib.loads(out)) == (0, {"ovn": {"owner_tag": "a\x7f\x85\u2028\tb"}})

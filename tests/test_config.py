@@ -17,7 +17,7 @@ from fairlead.config.load import (
     render_template,
 )
 from fairlead.config.options import SECTIONS, Configuration, ServerOptions
-from fairlead.config.renamed import FLAGS, OPTIONS, migrate
+from fairlead.config.renamed import FLAGS, OPTIONS, REMOVED, migrate
 from fairlead.model.quota import ProbeLimits
 
 
@@ -177,6 +177,8 @@ BAD = [
         {"FAIRLEAD_OVN_NORTBOUND": "x"},
         "FAIRLEAD_OVN_NORTBOUND: no such option; did you mean FAIRLEAD_OVN_NORTHBOUND?",
     ),
+    ("", {"FAIRLEAD_REMOTE": "unix:/x"}, "FAIRLEAD_REMOTE was removed with `fairlead network`; unset it"),
+    ("[probes]\n", {}, "section probes was renamed to health; `fairlead config migrate "),
     ("", {"FAIRLEAD_PROBES_BY": "agents"}, "FAIRLEAD_PROBES_BY was renamed to FAIRLEAD_HEALTH_PROBER"),
     ("[probes]\nby = 'agents'\n", {}, "probes.by was renamed to health.prober; `fairlead config migrate "),
     ("[ovn]\nfollow = 'no'\n", {}, "ovn.follow was renamed to ovn.import_networks"),
@@ -234,7 +236,8 @@ def test_what_other_parts_read_of_the_environment_is_no_mistake() -> None:
     sources = Path(fairlead.__file__).parent.rglob("*.py")
     words = {word for source in sources for word in re.findall(r"\bFAIRLEAD_[A-Z_]*[A-Z]\b", source.read_text())}
     assert "FAIRLEAD_LAB_ROOT" in words
-    own = {word for word in words if not word.startswith(tuple(f"FAIRLEAD_{name.upper()}_" for name in SECTIONS))}
+    sections = tuple(f"FAIRLEAD_{name.upper()}_" for name in SECTIONS)
+    own = {word for word in words - REMOVED if not word.startswith(sections)}
     assert Configuration() == read_configuration(None, dict.fromkeys(own, "x"))
 
 
@@ -413,13 +416,20 @@ passwords_in_the_clear = "yes"
 by = "agents"
 per_second = 7
 
+# [providers]
+# proxies = 3
+# [probes]
+# by = "agents"
+
 [ovn]
 # follow = "no"
 gateway_chassis = [
     "gw1", # first
 ]
-follow='no'
+	follow='no'	# none
 mark = "fairlead"
+["agent"]
+proxies = "/run/proxies"
 """
 MIGRATED = """# Of region one.
 [server]
@@ -430,13 +440,20 @@ allow_insecure_auth = true
 prober = "agents"
 max_probes_per_second = 7
 
+# [providers]
+# max_proxies_per_network = 3
+# [health]
+# prober = "agents"
+
 [ovn]
 # import_networks = false
 gateway_chassis = [
     "gw1", # first
 ]
-import_networks=false
+	import_networks=false	# none
 owner_tag = "fairlead"
+["agent"]
+proxy_directory = "/run/proxies"
 """
 
 
@@ -449,9 +466,12 @@ def test_a_file_with_former_names_is_migrated(tmp_path: Path):
     assert (found.health.prober, found.ovn.import_networks, found.ovn.gateways) == ("agents", False, ("gw1",))
 
 
-@pytest.mark.parametrize("text", ["probes.by = 'agents'\n", "probes = {by = 'agents'}\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["probes.by = 'agents'\n", "probes = {by = 'agents'}\n", '[server]\nlisten = """\n[probes]\n"""\nhosts = "a:1"\n'],
+)
 def test_a_former_name_that_cannot_be_rewritten_is_an_error(text: str):
-    with pytest.raises(ValueError, match=r"^probes\.by: write each option as a line of its own"):
+    with pytest.raises(ValueError, match=r"^(health|server)\..*: write each option as a line of its own"):
         migrate(text)
 
 

@@ -212,14 +212,13 @@ Or where a flow to a VIP goes that plain hosts announce: a server says whose slo
 
 
 def _server(arguments: argparse.Namespace) -> int:
-    from fairlead.config.load import check_secrets, read_configuration
-    from fairlead.config.option_files import OF_SERVERS, check_files
+    from fairlead.config.load import read_configuration
+    from fairlead.config.option_files import OF_SERVERS
+    from fairlead.config_command import check_all
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
-        check_secrets(configuration)
-        check_files(configuration, OF_SERVERS, datetime.now(UTC))
-        say("the configuration is valid")
+        check_all(configuration, OF_SERVERS)
         return 0
     return run_server(configuration)
 
@@ -243,7 +242,8 @@ def run_server(configuration: "Configuration") -> int:
 
 def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.config.load import check_secrets, read_configuration
-    from fairlead.config.option_files import OF_AGENTS, check_files
+    from fairlead.config.option_files import OF_AGENTS
+    from fairlead.config_command import check_all
     from fairlead.drivers.interface import DriverError
     from fairlead.drivers.ovn.vswitch import SwitchError
     from fairlead.logs import start_logging
@@ -252,11 +252,10 @@ def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.node.planning import Untold, plan_host
 
     configuration = read_configuration(arguments.config, os.environ)
-    check_secrets(configuration)
     if arguments.check:
-        check_files(configuration, OF_AGENTS, datetime.now(UTC))
-        say("the configuration is valid")
+        check_all(configuration, OF_AGENTS)
         return 0
+    check_secrets(configuration)
     options = configuration.agent
     if arguments.enroll:
         return _enroll(arguments.enroll, Path(options.identity_file))

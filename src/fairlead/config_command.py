@@ -2,13 +2,16 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlead.terminal import say, say_json, say_text
+from fairlead.terminal import say, say_file, say_json
+
+if TYPE_CHECKING:  # imported by the commands that need it
+    from fairlead.config.options import Configuration
 
 
 def add_config(commands: Any, add_configuration_file: Callable[[Any], None]) -> None:
@@ -36,7 +39,7 @@ def add_config(commands: Any, add_configuration_file: Callable[[Any], None]) -> 
 def _template(_: argparse.Namespace) -> int:
     from fairlead.config.load import render_template
 
-    say_text(render_template())
+    say_file(render_template())
     return 0
 
 
@@ -47,19 +50,26 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(asdict(configuration), indent=2)
     else:
-        say_text(render_configuration(configuration))
+        say_file(render_configuration(configuration))
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from fairlead.config.load import check_secrets, read_configuration
-    from fairlead.config.option_files import OF_AGENTS, OF_SERVERS, check_files
+    from fairlead.config.load import read_configuration
+    from fairlead.config.option_files import OF_AGENTS, OF_SERVERS
 
-    configuration = read_configuration(arguments.config, os.environ)
-    check_secrets(configuration)
-    check_files(configuration, OF_AGENTS if arguments.agent else OF_SERVERS, datetime.now(UTC))
-    say("the configuration is valid")
+    check_all(read_configuration(arguments.config, os.environ), OF_AGENTS if arguments.agent else OF_SERVERS)
     return 0
+
+
+def check_all(configuration: "Configuration", sections: Iterable[str]) -> None:
+    """Check file modes and files of these sections, and print that they are valid. Raises BadConfiguration."""
+    from fairlead.config.load import check_secrets
+    from fairlead.config.option_files import check_files
+
+    check_secrets(configuration)
+    check_files(configuration, sections, datetime.now(UTC))
+    say("the configuration is valid")
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
@@ -70,5 +80,5 @@ def _migrate(arguments: argparse.Namespace) -> int:
         text = migrate(arguments.file.read_text())
     except (OSError, ValueError) as error:
         raise BadConfiguration(f"{arguments.file}: {error}") from None
-    say_text(text)
+    say_file(text)
     return 0

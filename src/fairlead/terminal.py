@@ -35,6 +35,12 @@ def say_text(text: str) -> None:
         say(*text.removesuffix("\n").split("\n"))
 
 
+def say_file(text: str) -> None:
+    """Print a file of the operator's own byte for byte, for redirection; a missing line break at its end is added."""
+    sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
+    sys.stdout.flush()
+
+
 def complain(*lines: str) -> None:
     """Print error lines to standard error."""
     sys.stderr.write("".join(f"{escaped(line)}\n" for line in lines))

@@ -89,6 +89,11 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
                     f"{path}: {section}.{name} was renamed to {new}; `fairlead config migrate {path}` prints the file"
                     " with the new names"
                 )
+        if section in renamed.SECTIONS:
+            raise BadConfiguration(
+                f"{path}: section {section} was renamed to {renamed.SECTIONS[section]};"
+                f" `fairlead config migrate {path}` prints the file with the new names"
+            )
         if section not in SECTIONS or not isinstance(options, dict):
             raise BadConfiguration(f"{path}: no section '{section}'{_suggest(section, SECTIONS)}")
         known = {option.name: option for option in fields(SECTIONS[section])}
@@ -114,6 +119,8 @@ def _parse(section: str, option: "Field[Any]", value: object, source: str) -> An
 def _check_variables(environment: Mapping[str, str]) -> None:
     known = {renamed.variable(f"{section}.{option.name}") for section, option in _options()} | COMMAND_VARIABLES
     for name in sorted(name for name in environment if name.startswith("FAIRLEAD_") and name not in known):
+        if name in renamed.REMOVED:
+            raise BadConfiguration(f"environment: {name} was removed with `fairlead network`; unset it")
         if name in renamed.VARIABLES:
             raise BadConfiguration(f"environment: {name} was renamed to {renamed.VARIABLES[name]}")
         raise BadConfiguration(f"environment: {name}: no such option{_suggest(name, known)}")

@@ -454,14 +454,14 @@ class ProviderOptions:
     default: str = _text(DEFAULT_NAME, "Provider of load balancers that name none.")
     max_proxies_per_network: int = _number(
         MAX_PROXIES,
-        1,
+        0,
         1000,
         "Maximum proxies of a project on each of its networks; each proxy is on a node of its own and has an address of"
         " each IP version.",
     )
     max_guest_proxies_per_network: int = _number(
         MAX_GUEST_PROXIES,
-        1,
+        0,
         1000,
         "Maximum proxies of a project on each network that another project owns; they use addresses of that network."
         " Clients on other nodes are sent to the nearest proxy.",

@@ -42,8 +42,8 @@ OPTIONS: Mapping[str, str] = {
     "server.proxies": "server.trusted_proxies",
 }
 """Former name -> name, both as section.option."""
-_HEADER = re.compile(r"^(\s*\[\s*)([\w-]+)(\s*\].*)$", re.DOTALL)
-_ASSIGNMENT = re.compile(r"^(\s*#?\s*)([\w-]+)(\s*=\s*)(.*)$", re.DOTALL)
+_HEADER = re.compile(r"""^(\s*)(\#?)(\s*\[\s*["']?)([\w-]+)(["']?\s*\].*)$""", re.DOTALL)
+_ASSIGNMENT = re.compile(r"^(\s*)(\#?)(\s*)([\w-]+)(\s*=\s*)(.*)$", re.DOTALL)
 _BOOLEAN = re.compile(r"""^(["'])(yes|no)\1""")
 FLAGS = frozenset({"ovn.count_reply_bytes", "ovn.import_networks", "server.allow_insecure_auth"})
 """Options that were yes or no and are booleans."""
@@ -58,37 +58,44 @@ VARIABLES: Mapping[str, str] = {variable(old): variable(new) for old, new in OPT
 """Former environment variable -> environment variable."""
 
 
+REMOVED = frozenset({"FAIRLEAD_CLIENT", "FAIRLEAD_PROJECT", "FAIRLEAD_REMOTE"})
+"""Environment variables of the former command `fairlead network`."""
+
+
 def migrate(text: str) -> str:
-    """Rewrites a configuration file: names and booleans change, comments and order stay. Raises ValueError if the text
-    is not TOML, or has a former name in a form that is not rewritten (a dotted key, an inline table).
+    """Rewrites a configuration file: names and booleans change, also in commented lines; comments and order stay.
+
+    Raises ValueError if the text is not TOML, or has former names in a form that is not rewritten (dotted keys, inline
+    tables).
     """
-    tomllib.loads(text)
-    section, lines = "", []
+    wanted = {OPTIONS.get(name, name) for name in _names(text)}
+    live = commented = ""
+    lines = []
     for line in text.splitlines(keepends=True):
         if header := _HEADER.match(line):
-            section = header[2]
-            lines.append(f"{header[1]}{SECTIONS.get(section, section)}{header[3]}")
+            commented = header[4]
+            live = live if header[2] else commented
+            lines.append("".join((*header.groups()[:3], SECTIONS.get(commented, commented), header[5])))
         elif assignment := _ASSIGNMENT.match(line):
-            lines.append(_migrated(section, assignment))
+            lines.append(_migrated(commented if assignment[2] else live, assignment))
         else:
             lines.append(line)
     migrated = "".join(lines)
-    left = [
-        f"{section}.{option}"
-        for section, options in tomllib.loads(migrated).items()
-        if isinstance(options, dict)
-        for option in options
-        if f"{section}.{option}" in OPTIONS or section in SECTIONS
-    ]
-    if left:
-        raise ValueError(f"{', '.join(left)}: write each option as a line of its own below its [section]")
+    if (found := _names(migrated)) != wanted:
+        left = ", ".join(sorted(found ^ wanted))
+        raise ValueError(f"{left}: write each option as a line of its own below its [section]")
     return migrated
 
 
+def _names(text: str) -> set[str]:
+    """section.option of each option of a file. Raises ValueError."""
+    sections = tomllib.loads(text)
+    return {f"{name}.{option}" for name, its in sections.items() if isinstance(its, dict) for option in its}
+
+
 def _migrated(section: str, assignment: re.Match[str]) -> str:
-    name = f"{section}.{assignment[2]}"
-    new = OPTIONS.get(name, name)
-    value = assignment[4]
-    if new in FLAGS:
+    *before, option, equals, value = assignment.groups()
+    name = OPTIONS.get(f"{section}.{option}", f"{section}.{option}")
+    if name in FLAGS:
         value = _BOOLEAN.sub(lambda found: str(found[2] == "yes").lower(), value)
-    return f"{assignment[1]}{new.partition('.')[2]}{assignment[3]}{value}"
+    return "".join((*before, name.partition(".")[2], equals, value))

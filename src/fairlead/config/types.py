@@ -6,12 +6,13 @@ the option. It raises ValueError with the expected and the given value. `descrip
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
+
+from fairlead.model.quota import UNLIMITED
+from fairlead.terminal import escaped_json
 
 BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
-UNLIMITED = -1
 
 
 def _reject(expected: str, value: object) -> NoReturn:
@@ -28,7 +29,7 @@ def render(value: object) -> str:
         case list() | tuple():
             return f"[{', '.join(map(render, value))}]"
         case _:
-            return json.dumps(str(value), ensure_ascii=False)
+            return escaped_json(json.dumps(str(value), ensure_ascii=False))
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -134,11 +135,7 @@ class Names:
             return split_names(value)
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             _reject(self.description, value)
-        return split_names(",".join(self._items(value)))
-
-    @staticmethod
-    def _items(value: Iterable[Any]) -> list[str]:
-        return [str(each) for each in value]
+        return split_names(",".join(map(str, value)))
 
 
 OptionType: TypeAlias = Flag | Number | Text | Choice | Names
