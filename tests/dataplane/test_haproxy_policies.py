@@ -11,6 +11,7 @@ from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_commands import Arranged, commands, escaped, tellable
 from fairlead.dataplane.haproxy_policies import (
     FREE,
+    MAX_PROCESS_SPARE_PATTERNS,
     MAX_SLOTS,
     MAX_SPARE_PATTERNS,
     Condition,
@@ -22,6 +23,7 @@ from fairlead.dataplane.haproxy_policies import (
     map_text,
     patterns,
     policy_lines,
+    spare_patterns,
     table,
 )
 from fairlead.dataplane.haproxy_policies import arrange as arrange_wanted
@@ -184,6 +186,33 @@ def test_of_many_changes_few_are_processes(states: list[list[int]]) -> None:
         shapes = (condition(), condition(inverted=True))
         slots = arrange(slots, tuple(Policy(action=f"pool:{at}", conditions=(shapes[at % 2],)) for at in numbers))
     assert slots.build <= 10
+
+
+def test_changes_that_alternate_end_in_no_new_process() -> None:
+    """From eight policies to five others and back: thirteen slots are needed, more than twice what the five use."""
+    slots = NEW
+    for number in range(12):
+        few = tuple(policy(f"/{number}/{at}") for at in range(5))
+        slots = arrange(slots, few)
+        before = arrange(slots, (*few, *(policy(f"/{number}/{at}") for at in range(5, 8))))
+        slots = before
+    assert slots.build <= 4
+
+
+def test_free_slots_of_a_process_are_bounded() -> None:
+    """All listeners together, and large shapes leave room for small ones."""
+    large = Policy(action="deny", conditions=tuple(condition(f"/{at}") for at in range(RULES)))
+    wanted = Wanted(
+        policies=tuple(replace(large, action=f"pool:{at}") for at in range(10)),
+        prepared=(policy("/a", "deny", condition(sample="url")),),
+    )
+    found = arrange_all({}, {f"f{number}": wanted for number in range(20)})
+    assert sum(map(spare_patterns, found.values())) <= MAX_PROCESS_SPARE_PATTERNS
+    first = found["f0"]
+    assert [each.patterns for each in first.policies].count(2) == 2
+    later = arrange_all(found, {f"f{number}": replace(wanted, policies=wanted.policies[1:]) for number in range(20)})
+    assert sum(map(spare_patterns, later.values())) <= MAX_PROCESS_SPARE_PATTERNS + 20 * large.patterns
+    assert {each.build for each in later.values()} == {1}
 
 
 @cache

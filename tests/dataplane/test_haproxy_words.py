@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.dataplane.haproxy_words import Unwritable, literal, name, read_line, render_line
+from fairlead.dataplane.haproxy_words import Unwritable, name, read_line, render_line
 from harness.values import FEW
 
 NASTY = st.lists(
@@ -78,7 +78,3 @@ def test_the_reader_knows_comments_and_escapes() -> None:
 def test_a_name_is_plain(text: str) -> None:
     with pytest.raises(Unwritable):
         name(text)
-
-
-def test_a_format_says_a_percent_sign_twice() -> None:
-    assert "http://x/%%[src]%%20" == literal("http://x/%[src]%20")

@@ -80,6 +80,7 @@ async def agree(site: Site) -> None:
     """The process has what a new one would read: the map of each frontend, and each pattern."""
     folder = folder_of(site)
     kept = read_kept(folder)
+    assert kept.slots
     for frontend, slots in kept.slots.items():
         path = map_path(frontend)
         told = [line.partition(" ")[2] for line in (await ask(folder / CONTROL, f"show map {path}")).splitlines()]

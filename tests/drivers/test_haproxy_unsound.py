@@ -17,26 +17,30 @@ import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Frontend
+from fairlead.dataplane.haproxy_policies import patterns
 from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy.kept import read_kept
 from fairlead.drivers.haproxy.network import Network
-from fairlead.drivers.haproxy.process import NotStarted
+from fairlead.drivers.haproxy.process import CONFIGURATION, NotStarted
 from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.drivers.haproxy.sound import find_unsound
 from fairlead.drivers.interface import DriverError
 from fairlead.model.agent_counters import OWNERS_LEFT_OUT
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
 from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Found, Wanted
 from harness.certificates import Authority
 from harness.haproxy_site import NET, NETWORK, Site, eventually_answers, get, opened
 from harness.ports import free_port
-from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+from harness.proxied import COMMON, WEB, listener, member, needs_haproxy, pool, view
 from harness.waiting import eventually, eventually_equal
 
 pytestmark = [needs_haproxy]
 OWNERS = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(5)]
 MEMORY = Path("/dev/shm")
 ISSUED = Authority().issue("web.example", "127.0.0.1")
+PRIVATE = L7Rule(id="r", type=L7RuleType.PATH, compare_type=L7Comparison.STARTS_WITH, value="/private", **COMMON)
 BROKEN = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
@@ -56,10 +60,10 @@ async def site() -> AsyncIterator[Site]:
     shutil.rmtree(folder)
 
 
-def rows_of(owner: Owner, port: int, machine: int, weight: int = 1) -> Rows:
+def rows_of(owner: Owner, port: int, machine: int, weight: int = 1, policies: tuple[L7Policy, ...] = ()) -> Rows:
     """A load balancer with a listener of HTTP at this port, and one that ends TLS."""
     web = pool(f"{owner.id}-pool", member("m1", machine, weight=weight))
-    plain = listener(f"{owner.id}-web", port, web)
+    plain = replace(listener(f"{owner.id}-web", port, web), l7policies=policies)
     tls = ListenerTls(container_ref=owner.id)
     protocol = ListenerProtocol.TERMINATED_HTTPS
     safe = listener(f"{owner.id}-safe", free_port(), web, protocol=protocol, tls=tls)
@@ -175,6 +179,36 @@ async def test_a_change_that_is_not_loaded_is_refused_and_leaves_what_was_served
     await kill(site)
     await eventually_answers("m1", ports[one])
     assert "nonsense" in (site.driver.failure_of(two) or "")
+
+
+async def test_policies_of_a_load_balancer_with_a_renewed_certificate_have_recorded_slots(
+    site: Site, machines: tuple[int, int]
+) -> None:
+    """Commands and the next agent refer to slots, so each process has the slots that are recorded."""
+    one, two, three = OWNERS[:3]
+    rejecting = L7Policy(id="p", action=Reject(), rules=(PRIVATE,), **COMMON)
+    await site.put(NET, NETWORK)
+    for owner in (one, two):
+        port = free_port()
+        rows = rows_of(owner, port, machines[0], policies=(rejecting,))
+        site.allow_replacement()
+        await site.put(owner, rows)
+        await eventually_answers("m1", port)
+    frontends = set(network(site).kept.slots)
+    assert len(frontends) == 2
+    break_certificate(site, one)
+    await kill(site)
+    await eventually_equal(lambda: network(site).kept.settled, True)
+    site.allow_replacement()
+    await site.put(three, rows_of(three, free_port(), machines[0]))
+    assert f"{one.id}-web" not in network(site).kept.slots
+    await site.driver.renew()
+    await eventually_equal(lambda: site.driver.failure_of(one), None)
+    kept = network(site).kept
+    assert kept.slots.keys() == frontends
+    assert read_kept(kept.folder).slots == kept.slots
+    text = (kept.folder / CONFIGURATION).read_text()
+    assert all(f"-u {identity} " in text for slots in kept.slots.values() for *_, identity in patterns(slots))
 
 
 async def test_what_is_left_out_outlives_the_agent(site: Site, machines: tuple[int, int]) -> None:

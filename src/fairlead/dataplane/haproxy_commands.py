@@ -143,7 +143,7 @@ def _delete(row: Row) -> Iterator[Command]:
             yield Command(text=f"del ssl crt-list {list_path(row.frontend)} {row.secret.path}")
             yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # another frontend shows it
         case Backend():
-            return  # no frontend uses it: otherwise the frontend's directives would have changed
+            return  # it stays without servers: tables of policies are told before deletes, so nothing leads to it
         case _:
             raise _Reload
 

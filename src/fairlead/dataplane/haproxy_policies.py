@@ -26,6 +26,12 @@ MAX_SLOTS = 250
 """Maximum slots of one frontend. A policy in force uses one, and there are at most 100 of these (model/sizes.py)."""
 MAX_SPARE_PATTERNS = 1_000
 """Maximum patterns in all free slots of one frontend. Each uses memory, and each process parses it."""
+MAX_PROCESS_SPARE_PATTERNS = 4_000
+"""Maximum patterns in the free slots that one process gets at its start.
+
+HAProxy compares each pattern with all others when it reads its configuration: 10,000 take 1 s, 40,000 take 50 s. A
+listener beyond this maximum has no free slots, so changes of its policies replace the process.
+"""
 MIN_SPARE = 2
 """Minimum free slots of each shape that is in use or prepared, in a new process."""
 FREE = -1
@@ -120,7 +126,7 @@ class Wanted:
 def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Mapping[str, Slots]:
     """Return the slots of all frontends that have or had policies. Raises Unwritable."""
     taken, found = {each.number for key, each in before.items() if key in wanted}, dict[str, Slots]()
-    number = 0
+    number, built = 0, dict[str, tuple[Slots, frozenset[Shape]]]()
     for frontend, its in sorted(wanted.items(), key=lambda each: each[0]):
         known = before.get(frontend)
         if known is None and its.policies:
@@ -129,13 +135,27 @@ def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Ma
                 raise Unwritable("L7 policies of more listeners than HAProxy has numbers for")
             known = Slots(number=number, policies=(), ranks=())
         if known is not None:
-            found[frontend] = arrange(known, its)
+            fitted, lacking = _fitted(known, its.policies)
+            if lacking:
+                built[frontend] = known, lacking
+            else:
+                found[frontend] = fitted
+    left = MAX_PROCESS_SPARE_PATTERNS - sum(map(spare_patterns, found.values()))
+    for frontend, (known, lacking) in built.items():
+        found[frontend] = slots = _built(known, wanted[frontend], lacking, min(MAX_SPARE_PATTERNS, left))
+        left -= spare_patterns(slots)
     return found
 
 
 def arrange(before: Slots, wanted: Wanted) -> Slots:
     """Assign the policies to slots that the process has; if these do not suffice, to slots of a new process."""
-    return _fitted(before, wanted.policies) or _built(before, wanted)
+    fitted, lacking = _fitted(before, wanted.policies)
+    return _built(before, wanted, lacking, MAX_SPARE_PATTERNS) if lacking else fitted
+
+
+def spare_patterns(slots: Slots) -> int:
+    """Count the patterns in free slots."""
+    return sum(policy.patterns for policy, rank in zip(slots.policies, slots.ranks, strict=True) if rank == FREE)
 
 
 def is_loaded(before: Slots | None, after: Slots | None) -> bool:
@@ -145,14 +165,16 @@ def is_loaded(before: Slots | None, after: Slots | None) -> bool:
     return (before.number, before.build) == (after.number, after.build)
 
 
-def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> Slots | None:
-    """Assign policies without a new process. A policy that stays keeps its slot; the others get slots that were free
-    before, so no slot in use changes. None if a shape has too few free slots."""
+def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset[Shape]]:
+    """Assign policies without a new process, and return the shapes that have too few free slots.
+
+    A policy that stays keeps its slot; the others get slots that were free before, so no slot in use changes.
+    """
     policies, ranks = list(before.policies), [FREE] * len(before.policies)
     same, free = defaultdict[Policy, list[int]](list), defaultdict[Shape, list[int]](list)
     for slot in sorted(range(len(policies)), key=lambda slot: (before.ranks[slot] == FREE, before.ranks[slot])):
         same[policies[slot]].append(slot)
-    new = list[int]()
+    new, lacking = list[int](), set[Shape]()
     for order, policy in enumerate(wanted):
         if same[policy]:
             ranks[same[policy].pop(0)] = order
@@ -162,33 +184,39 @@ def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> Slots | None:
         if before.ranks[slot] == FREE and ranks[slot] == FREE:
             free[policy.shape].append(slot)
     for order in new:
-        if not free[wanted[order].shape]:
-            return None
-        slot = free[wanted[order].shape].pop(0)
-        policies[slot], ranks[slot] = wanted[order], order
-    return replace(before, policies=tuple(policies), ranks=tuple(ranks))
+        if its := free[wanted[order].shape]:
+            slot = its.pop(0)
+            policies[slot], ranks[slot] = wanted[order], order
+        else:
+            lacking.add(wanted[order].shape)
+    return replace(before, policies=tuple(policies), ranks=tuple(ranks)), frozenset(lacking)
 
 
-def _built(before: Slots, wanted: Wanted) -> Slots:
-    """Assign slots of a new process: the policies in order, so later ones are seldom evaluated, then free slots. Of
-    these each shape first gets a minimum, then as many as are in use, then as many as the old process had."""
+def _built(before: Slots, wanted: Wanted, lacking: frozenset[Shape], left: int) -> Slots:
+    """Assign slots of a new process: the policies in order, so later ones are seldom evaluated, then free slots with at
+    most `left` patterns.
+
+    Each shape first gets a minimum of free slots, small shapes before large ones; then as many as are in use; then as
+    many as the old process had, or twice as many if the shape lacked one, so repeated changes end in no new process.
+    """
     policies = wanted.policies
     by_shape = defaultdict[Shape, list[Policy]](list)
     for policy in policies:
         by_shape[policy.shape].append(policy)
     for policy in wanted.prepared:
         by_shape[policy.shape] = by_shape[policy.shape] or [policy]
-    spare = [its[0] for its in by_shape.values() for _ in range(MIN_SPARE)]
+    smallest_first = sorted((its[0] for its in by_shape.values()), key=lambda policy: policy.patterns)
+    spare = [policy for policy in smallest_first for _ in range(MIN_SPARE)]
     spare += [policy for its in by_shape.values() for policy in its[MIN_SPARE:]]
     there = Counter(policy.shape for policy in (*policies, *spare))
-    for policy in before.policies:
+    for policy in (*before.policies, *(each for each in before.policies if each.shape in lacking)):
         there[policy.shape] -= 1
         spare += [policy] if there[policy.shape] < 0 else []
-    slots, left = list(policies), MAX_SPARE_PATTERNS
+    slots = list(policies)
     for policy in spare:
-        left -= policy.patterns
-        if len(slots) < MAX_SLOTS and left >= 0:
+        if len(slots) < MAX_SLOTS and policy.patterns <= left:
             slots.append(policy)
+            left -= policy.patterns
     ranks = (*range(len(policies)), *([FREE] * (len(slots) - len(policies))))
     return replace(before, build=before.build + 1, policies=tuple(slots), ranks=ranks)
 

@@ -103,8 +103,3 @@ def name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise Unwritable("a name with characters that HAProxy does not take in one")
     return text
-
-
-def literal(text: str) -> str:
-    """Escape `%` in a text for a log-format argument (configuration manual, 8.2.4)."""
-    return text.replace("%", "%%")

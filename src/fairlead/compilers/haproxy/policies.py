@@ -10,6 +10,7 @@ reload.
 
 import re
 from collections.abc import Iterator
+from typing import assert_never
 
 from fairlead.compilers.haproxy.backends import argument
 from fairlead.compilers.haproxy.expressions import bounded
@@ -94,8 +95,12 @@ def _target(action: L7Action) -> str:
             return f"location-{code or FOUND}:{_url(url)}"
         case RedirectPrefix(prefix=prefix, code=code):
             return f"prefix-{code or FOUND}:{_url(prefix)}"
-        case _:
+        case Reject():
             return "deny"
+        case RedirectToPool():
+            return ""  # the caller names the backend
+        case _:
+            assert_never(action)
 
 
 def _url(text: str) -> str:

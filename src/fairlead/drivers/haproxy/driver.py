@@ -395,7 +395,7 @@ class HAProxy:
         kept, process, missing, settled = network.kept, network.wanted, network.missing, network.kept.settled
         if process is None:
             return
-        before = dict[Secret, str]()
+        before, slots = dict[Secret, str](), kept.slots
         renewed = {owner for secret in news for owner in self._secrets.owners_of(kept, secret)}
         left_out = {owner: why for owner, why in kept.left_out.items() if owner in renewed}
         try:
@@ -403,6 +403,8 @@ class HAProxy:
             self._secrets.put(kept, news, before)
             for owner in left_out:
                 del kept.left_out[owner]
+            if left_out:
+                await asyncio.to_thread(kept.arrange)
             network.missing = self._secrets.missing(kept)
             texts = await self._keeper.check_all(network, process)
             if left_out or not (settled and await self._told(network, before, missing)):
@@ -411,7 +413,7 @@ class HAProxy:
             with contextlib.suppress(OSError):
                 self._secrets.put_back(kept, before)
             kept.left_out.update(left_out)
-            network.missing, kept.settled = missing, settled
+            kept.slots, network.missing, kept.settled = slots, missing, settled
             await self._keeper.hold(network)
             raise DriverError(f"the proxy of {kept.folder.name}: {error}") from None
         if left_out:
