@@ -159,8 +159,10 @@ async def test_what_was_probed_by_a_starved_agent_is_forgotten_with_it():
             assert starved == [True, False]
 
 
-async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved():
-    """The lost time is more than a quarter of a short timeout, and less than a quarter of a longer one."""
+@pytest.mark.parametrize("busy_seconds", [0.03, 0.06])
+async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved(busy_seconds: float):
+    """The lost time is more than a quarter of a short timeout, and less than a quarter of a longer one; or more than a
+    quarter of each, and less than half of the time."""
     how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
     starved = list[bool]()
     async with falling_silent() as (port, silent):
@@ -169,7 +171,7 @@ async def test_a_dead_member_is_found_by_a_node_that_is_busy_and_not_starved():
             standings = prober.tracker.standings
             await eventually(lambda: asked.endpoint in standings)
             silent.set()
-            busy = asyncio.create_task(starve(0.03, every=0.15, times=1000))
+            busy = asyncio.create_task(starve(busy_seconds, every=0.15, times=1000))
             await eventually(lambda: standings[asked.endpoint].verdict is Verdict.DOWN)
             assert (busy.done(), starved) == (False, [])
             busy.cancel()

@@ -4,9 +4,9 @@
   its timeout.
 * **A timeout counts only if this process had CPU time.** Time during which it did not run is added to the member's
   timeout. If that was more than a quarter of the timeout, the attempt is void, because the machines on this node may
-  not have run either. It is repeated immediately with twice the timeout, up to `MOST_DOUBTS` times. If the longest
-  attempt is void too, the agent is *starved*: it reports this, members keep their last status, and probes continue at
-  their usual interval.
+  not have run either. It is repeated immediately with twice the timeout, up to `MOST_DOUBTS` times. The longest attempt
+  is void only if this process did not run for more than half of it. Then the agent is *starved*: it reports this,
+  members keep their last status, and probes continue at their usual interval.
 * **A slow node is not starved.** While responses take longer than usual by the same margin, a timeout is attributed to
   the node as well, but at most `MOST_DOUBTS` times in a row.
 * **Local errors** (no device yet, no free socket) do not count against the member.
@@ -42,7 +42,8 @@ MOST_LAUNCHED = 50
 LONGEST_SLEEP = 0.02
 """Seconds while probes are in progress: the resolution of the lost time."""
 TOLERATED = 0.025
-"""Tolerated lost time in seconds, or a quarter of the timeout if that is more. After more, a timeout does not count."""
+"""Tolerated lost time in seconds, or a quarter of the timeout if that is more; of the longest attempt, all of its
+timeout. After more, a timeout does not count."""
 MOST_DOUBTS = 3
 """Consecutive timeouts after which a member is probed again immediately, each with twice the timeout."""
 STARVED = "this node's agent was not given the processor in time: what was seen last holds"
@@ -326,8 +327,8 @@ class Prober:
                 self._conclude(flight, outcome)
 
     def _meaning_of_silence(self, flight: _Flight, lost: float, now: float) -> Outcome:
-        tolerated = max(TOLERATED, flight.patience / 4)
         again = self._doubts(flight.target) < MOST_DOUBTS
+        tolerated = max(TOLERATED, flight.patience / 4 if again else flight.patience)
         if lost > tolerated:
             return Missed(STARVED, at_once=again)
         if again and self._slowness(now) > tolerated:
