@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 from cryptography.x509.oid import NameOID
 
@@ -86,12 +86,56 @@ class Authority:
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return Issued(made.sign(self.key, hashes.SHA256()), key)
 
-    def revoke(self, *issued: Issued, begins: float = -5, ends: float = 1440) -> str:
-        """The list of those that are good no more. `begins` and `ends` are minutes from now."""
+    def revoke(self, *issued: Issued, begins: float = -5, ends: float | None = 1440) -> str:
+        """The list of those that are good no more. `begins` and `ends` are minutes from now; None leaves out
+        nextUpdate."""
         now = datetime.now(UTC)
         made = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
-        made = made.last_update(now + timedelta(minutes=begins)).next_update(now + timedelta(minutes=ends))
+        last = begins + 1 if ends is None else ends
+        made = made.last_update(now + timedelta(minutes=begins)).next_update(now + timedelta(minutes=last))
         for each in issued:
             one = x509.RevokedCertificateBuilder().serial_number(each.certificate.serial_number)
             made = made.add_revoked_certificate(one.revocation_date(now).build())
-        return made.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+        signed = made.sign(self.key, hashes.SHA256())
+        if ends is None:
+            signed = _without_next_update(signed, self.key)
+        return signed.public_bytes(Encoding.PEM).decode()
+
+
+def _without_next_update(revocations: x509.CertificateRevocationList, key: Key) -> x509.CertificateRevocationList:
+    """Remove the optional nextUpdate, which the library's builder requires (RFC 5280, 5.1), and sign the list again."""
+    version, algorithm, issuer, this_update, _, *rest = _elements(revocations.tbs_certlist_bytes)
+    content = _encoded(0x30, b"".join((version, algorithm, issuer, this_update, *rest)))
+    if isinstance(key, rsa.RSAPrivateKey):
+        signature = key.sign(content, padding.PKCS1v15(), hashes.SHA256())
+    else:
+        signature = key.sign(content, ec.ECDSA(hashes.SHA256()))
+    return x509.load_der_x509_crl(_encoded(0x30, content + algorithm + _encoded(0x03, b"\0" + signature)))
+
+
+def _encoded(tag: int, content: bytes) -> bytes:
+    """Encode an element in DER (X.690, 8.1)."""
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    digits = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes((tag, 0x80 | len(digits))) + digits + content
+
+
+def _elements(sequence: bytes) -> list[bytes]:
+    """Split a DER sequence into its encoded elements."""
+    found, place = list[bytes](), _content_of(sequence, 0)[0]
+    while place < len(sequence):
+        _, end = _content_of(sequence, place)
+        found.append(sequence[place:end])
+        place = end
+    return found
+
+
+def _content_of(encoded: bytes, place: int) -> tuple[int, int]:
+    """Return where the content of the element at `place` begins and ends."""
+    size, begin = encoded[place + 1], place + 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(encoded[place + 2 : begin])
+    return begin, begin + size

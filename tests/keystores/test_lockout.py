@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fairlead.keystores.material import MAX_SIGNATURES, checked, lockout_of, weakness_of
+from fairlead.keystores.material import MAX_SIGNATURES, checked, lockout_of, valid_lists, weakness_of
 from fairlead.model.secrets import Role
 from harness.certificates import Authority, Issued, key_pem
 from harness.proxied import PROGRAM, needs_haproxy
@@ -35,6 +35,8 @@ SIGNS_NO_LIST = x509.KeyUsage(
 WITHOUT_LISTS = Authority("root", usage=SIGNS_NO_LIST)
 LISTS = ROOT.revoke()
 EXPIRED, FUTURE = ROOT.revoke(begins=-60, ends=-5), ROOT.revoke(begins=60)
+WITHOUT_END = ROOT.revoke(ends=None)
+"""A list without nextUpdate (RFC 5280, 5.1.2.5, demands one; OpenSSL does not)."""
 ACCEPTED: Mapping[str, tuple[Sequence[Authority], Sequence[str], Sequence[str]]] = {
     "its own": ([ROOT], [LISTS], ["root"]),
     "both of a chain": ([ROOT, INNER], [LISTS, INNER.revoke()], ["root", "inner"]),
@@ -42,6 +44,8 @@ ACCEPTED: Mapping[str, tuple[Sequence[Authority], Sequence[str], Sequence[str]]]
     "of one of two": ([ROOT, OTHER], [LISTS], ["root"]),
     "an expired one beside": ([ROOT], [EXPIRED, LISTS], ["root"]),
     "an expired one of another beside": ([ROOT, OTHER], [LISTS, OTHER.revoke(begins=-60, ends=-5)], ["root"]),
+    "without an end": ([ROOT], [WITHOUT_END], ["root"]),
+    "one without an end beside an expired one": ([ROOT], [EXPIRED, WITHOUT_END], ["root"]),
 }
 """Authorities, lists, and whose certificates come in."""
 LOCKED_OUT: Mapping[str, tuple[Sequence[Authority], Sequence[str]]] = {
@@ -50,6 +54,7 @@ LOCKED_OUT: Mapping[str, tuple[Sequence[Authority], Sequence[str]]] = {
     "a namesake's": ([ROOT], [NAMESAKE.revoke()]),
     "expired": ([ROOT], [EXPIRED]),
     "not valid yet": ([ROOT], [FUTURE]),
+    "not valid yet, without an end": ([ROOT], [ROOT.revoke(begins=60, ends=None)]),
     "no root": ([INNER], [INNER.revoke(), LISTS]),
     "may not revoke": ([WITHOUT_LISTS], [WITHOUT_LISTS.revoke()]),
 }
@@ -104,6 +109,21 @@ def test_a_later_list_takes_the_place_of_an_expired_one() -> None:
     assert "has expired on" in weakness_of(Role.REVOCATIONS, renewed, now + timedelta(days=2))
     beside = checked(Role.REVOCATIONS, (EXPIRED + OTHER.revoke()).encode())
     assert "has expired on" in weakness_of(Role.REVOCATIONS, beside, now)
+
+
+def test_a_list_without_an_end_does_not_expire() -> None:
+    later = datetime.now(UTC) + timedelta(days=36_500)
+    for lists in (WITHOUT_END, EXPIRED + WITHOUT_END, WITHOUT_END + EXPIRED):
+        assert weakness_of(Role.REVOCATIONS, checked(Role.REVOCATIONS, lists.encode()), later) == ""
+    beside = checked(Role.REVOCATIONS, (OTHER.revoke() + WITHOUT_END).encode())
+    assert "has expired on" in weakness_of(Role.REVOCATIONS, beside, later)
+
+
+def test_which_lists_are_valid_is_told_in_their_order() -> None:
+    lists = checked(Role.REVOCATIONS, (EXPIRED + WITHOUT_END + FUTURE + LISTS).encode())
+    now = datetime.now(UTC)
+    assert valid_lists(lists, now) == (False, True, False, True)
+    assert valid_lists(lists, now + timedelta(hours=2)) == (False, True, True, True)
 
 
 def test_a_long_name_of_an_authority_stays_short() -> None:

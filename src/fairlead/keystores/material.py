@@ -9,7 +9,7 @@ Validation runs in the event loop, so it takes milliseconds: the factors of an R
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from cryptography import x509
@@ -41,6 +41,8 @@ MAX_SIGNATURES = 8
 BROKEN = frozenset({"md5", "sha1"})
 """Signature hashes that are rejected in a server's chain (SSL_CTX_set_security_level(3), level 1), except on
 self-signed certificates."""
+NO_END = datetime.max.replace(tzinfo=UTC)
+"""End of a CRL without nextUpdate: OpenSSL, and so HAProxy, accepts it without limit."""
 MAX_NAME = 200
 """Maximum characters of the names of authorities in an error."""
 _PEM = b"-----BEGIN "
@@ -82,12 +84,24 @@ def weakness_of(role: Role, pem: str, now: datetime) -> str:
 def _expiry(pem: str, now: datetime) -> str:
     ends = dict[x509.Name, datetime]()
     for each in _read_lists(pem):
-        if each.next_update_utc is not None:
-            ends[each.issuer] = max(each.next_update_utc, ends.get(each.issuer, each.next_update_utc))
+        ends[each.issuer] = max(_end(each), ends.get(each.issuer, _end(each)))
     end = min(ends.values(), default=now)
     if end >= now:
         return ""
     return f"a list of revoked certificates has expired on {end:%Y-%m-%d}: it lets no client in"
+
+
+def _end(revocations: x509.CertificateRevocationList) -> datetime:
+    return revocations.next_update_utc or NO_END
+
+
+def _is_valid(revocations: x509.CertificateRevocationList, now: datetime) -> bool:
+    return revocations.last_update_utc <= now <= _end(revocations)
+
+
+def valid_lists(pem: str, now: datetime) -> tuple[bool, ...]:
+    """Return which of the normalized CRLs are valid now. `lockout_of` depends on the clock by these alone."""
+    return tuple(_is_valid(each, now) for each in _read_lists(pem))
 
 
 def lockout_of(authorities: str, lists: str, now: datetime) -> str:
@@ -101,7 +115,7 @@ def lockout_of(authorities: str, lists: str, now: datetime) -> str:
     roots = [each for each in certificates if each.issuer == each.subject]
     by_issuer = dict[x509.Name, list[x509.CertificateRevocationList]]()
     for each in _read_lists(lists):
-        if each.next_update_utc is not None and each.last_update_utc <= now <= each.next_update_utc:
+        if _is_valid(each, now):
             by_issuer.setdefault(each.issuer, []).append(each)
     pairs = [(root, each) for root in roots if _may_revoke(root) for each in by_issuer.get(root.subject, ())]
     if len(pairs) > MAX_SIGNATURES or any(_is_signed(each, root) for root, each in pairs):
