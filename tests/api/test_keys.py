@@ -22,8 +22,8 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.interface import Asker, Content, Unreadable
-from fairlead.keystores.material import checked
+from fairlead.keystores.interface import Asker, Content, Silent, Unreadable
+from fairlead.keystores.material import checked, lockout_of
 from fairlead.model.loadbalancer import ClientAuthentication, ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
@@ -188,14 +188,113 @@ async def test_lists_in_use_that_lock_everybody_out_stay_and_are_counted(
         assert keys.weak(snapshot) == 0
 
 
-async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Nodes that have it are told nothing of it, as of everything that is the same."""
+LIST_ASKED = wanted("lists", Role.REVOCATIONS)
 
+
+@asynccontextmanager
+async def with_lists_in_use(folder: Path, lists: str) -> AsyncIterator[Place]:
+    """A listener whose list was good when it was named, and is this one now."""
+    async with entered(folder) as place:
+        place.store.has["lists"] = CA.revoke().encode()
+        await place.write(with_lists("clients", "lists"))
+        place.store.has["lists"] = lists.encode()
+        yield place
+
+
+async def weak(place: Place) -> int:
+    """Let a node ask for the list, and count what is weak then."""
+    (answer,) = await place.ask("node", LIST_ASKED)
+    assert "BEGIN X509 CRL" in answer
+    return place.services.keys.weak(place.services.model.snapshot)
+
+
+async def test_a_list_is_held_against_authorities_that_change(tmp_path: Path):
+    async with with_lists_in_use(tmp_path, CA.revoke()) as place:
+        assert await weak(place) == 0
+        place.store.has["ca"] = Authority("others").pem.encode()
+        assert await weak(place) == 1
+        place.store.has["ca"] = CA.pem.encode()
+        assert await weak(place) == 0
+
+
+async def test_a_list_that_is_valid_from_now_on_is_counted_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with with_lists_in_use(tmp_path, CA.revoke(begins=60)) as place:
+        assert await weak(place) == 1
+        monkeypatch.setattr("fairlead.api.keys.datetime", clock_ahead(timedelta(hours=2)))
+        assert await weak(place) == 0
+
+
+async def test_a_key_store_that_does_not_answer_is_no_reason_to_call_a_list_weak(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Nothing is concluded or forgotten until the authority can be read; the node asks again."""
+    async with with_lists_in_use(tmp_path, CA.revoke()) as place:
+        keys, snapshot, read = place.services.keys, place.services.model.snapshot, place.store.read
+
+        async def without_authorities(project_id: str, reference: str, asker: Asker | None) -> Content:
+            if reference == "ca":
+                raise Silent("the key-store does not answer")
+            return await read(project_id, reference, asker)
+
+        async def weak_while_silent() -> int:
+            place.store.read = without_authorities  # type: ignore[method-assign]
+            status, said = await place.ask("node", LIST_ASKED)
+            place.store.read = read  # type: ignore[method-assign]
+            assert (status, "does not answer" in said) == (503, True)
+            return keys.weak(snapshot)
+
+        assert await weak_while_silent() == 0
+        assert await weak(place) == 0
+        place.store.has["lists"] = Authority("others").revoke().encode()
+        assert await weak_while_silent() == 0
+        assert await weak(place) == 1
+        assert await weak_while_silent() == 1
+        place.store.has["lists"] = CA.revoke().encode()
+        assert await weak(place) == 0
+        assert not [each for each in caplog.messages if "does not answer; it is in use" in each]
+
+
+async def test_an_authority_that_cannot_be_read_leaves_what_is_known_of_its_list(tmp_path: Path):
+    async with with_lists_in_use(tmp_path, Authority("others").revoke()) as place:
+        assert await weak(place) == 1
+        authority = place.store.has.pop("ca")
+        assert await weak(place) == 1
+        place.store.has["lists"] = Authority("third").revoke().encode()  # of this one nothing is known
+        assert await weak(place) == 0
+        place.store.has["ca"] = authority
+        assert await weak(place) == 1
+
+
+async def test_authorities_are_held_against_a_list_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Signatures are verified only if something has changed, because the event loop does nothing else meanwhile."""
+    verified = list[str]()
+
+    def note(authorities: str, lists: str, now: datetime) -> str:
+        verified.append(authorities)
+        return lockout_of(authorities, lists, now)
+
+    async with with_lists_in_use(tmp_path, CA.revoke(begins=60)) as place:
+        monkeypatch.setattr("fairlead.api.keys.lockout_of", note)
+        for _ in range(3):
+            assert await weak(place) == 1
+        assert verified == [CA.pem]
+        place.store.has["lists"] = CA.revoke().encode()
+        for _ in range(3):
+            assert await weak(place) == 0
+        assert verified == [CA.pem] * 2
+
+
+def clock_ahead(by: timedelta) -> type[datetime]:
     class Later(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> Self:
-            return super().now(tz) + timedelta(days=2)
+            return super().now(tz) + by
 
+    return Later
+
+
+async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nodes that have it are told nothing of it, as of everything that is the same."""
     async with entered(tmp_path) as place:
         place.store.has["lists"] = CA.revoke().encode()
         await place.write(with_lists("clients", "lists"))
@@ -203,7 +302,7 @@ async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path,
         asked = wanted("lists", Role.REVOCATIONS, digest_of(pem))
         keys, snapshot = place.services.keys, place.services.model.snapshot
         assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 0)
-        monkeypatch.setattr("fairlead.api.keys.datetime", Later)
+        monkeypatch.setattr("fairlead.api.keys.datetime", clock_ahead(timedelta(days=2)))
         assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 1)
 
 

@@ -16,13 +16,14 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved, new_secrets, new_trusts, newly_named_secrets
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
-from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, weakness_of
+from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, valid_lists, weakness_of
 from fairlead.keystores.opening import Opener
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
@@ -55,6 +56,28 @@ class NotTried(Exception):
         self.wanted = tuple(wanted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lists:
+    """CRLs in use at a time."""
+
+    pem: str
+    now: datetime
+    state: tuple[bytes, tuple[bool, ...]]
+    """HMAC of the content, and which of the CRLs are valid now (`valid_lists`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """Whether a proxy with an authority and CRLs rejects every certificate, and what this was derived from."""
+
+    lists: tuple[bytes, tuple[bool, ...]]
+    """`_Lists.state`."""
+    authority: bytes
+    """HMAC of the content."""
+    why: str
+    """The reason; empty if a certificate may be accepted."""
+
+
 class Keys:
     def __init__(self, store: KeyStore | None = None, patience: float = PATIENCE) -> None:
         """`store` is None in a deployment without a key store."""
@@ -66,9 +89,8 @@ class Keys:
         """Load balancer -> unreadable secrets -> reason."""
         self._weak: dict[str, dict[Secret, str]] = {}
         """Load balancer -> its secrets that a new load balancer could not use now -> reason."""
-        self._looked_at: dict[str, dict[Secret, tuple[bytes, str]]] = {}
-        """Load balancer -> its CRLs -> digest of the last content, and the reason if it makes a proxy reject every
-        certificate."""
+        self._verdicts: dict[str, dict[Trust, _Verdict]] = {}
+        """Load balancer -> its authorities with CRLs -> the last verdict."""
         self._good = OrderedDict[bytes, str]()
         """HMAC of role and content -> SHA-256 of the PEM."""
         self._key = secrets.token_bytes(32)
@@ -134,27 +156,37 @@ class Keys:
         return None if found == has else pem
 
     async def _look_at_lists(self, balancer: LoadBalancer, secret: Secret, content: Content, end: float) -> None:
-        """Record CRLs in use that make a proxy reject every certificate. Authorities are read if the CRL has
-        changed. Raises Unreadable."""
-        digest, known = self._digest(secret, content), self._looked_at.get(balancer.id, {}).get(secret)
-        weakness = weakness_of(secret.role, checked(secret.role, content.material), datetime.now(UTC))
-        if known is None or known[0] != digest:
-            known = digest, await self._lockout(balancer, secret, end)
-            before, needed = self._looked_at.get(balancer.id, {}), frozenset(needed_secrets(balancer))
-            self._looked_at[balancer.id] = {
-                **{each: it for each, it in before.items() if each in needed},
-                secret: known,
-            }
-        self._note_weakness(balancer.id, secret, weakness or known[1])
+        """Record CRLs in use that make a proxy reject every certificate. Raises Unreadable."""
+        now, pem = datetime.now(UTC), checked(secret.role, content.material)
+        why = weakness_of(secret.role, pem, now)
+        if not why:
+            lists = _Lists(pem=pem, now=now, state=(self._digest(secret, content), valid_lists(pem, now)))
+            for trust in needed_trusts(balancer):
+                if trust.revocations == secret:
+                    why = why or await self._lockout(balancer, trust, lists, end)
+        self._note_weakness(balancer.id, secret, why)
 
-    async def _lockout(self, balancer: LoadBalancer, secret: Secret, end: float) -> str:
-        for trust in needed_trusts(balancer):
-            if trust.revocations == secret:
-                try:
-                    await self.try_together(balancer.project_id, trust, end, None)
-                except Unreadable as error:
-                    return str(error)
-        return ""
+    async def _lockout(self, balancer: LoadBalancer, trust: Trust, lists: _Lists, end: float) -> str:
+        """Return why a proxy with this authority and its CRLs in use rejects every certificate; empty if it may accept
+        one. Signatures are verified only if the authority, the CRLs or their validity have changed. An authority that
+        cannot be read has an error of its own, and proxies keep the former one, so the verdict on the same CRLs stays.
+
+        Raises Silent: a key store that does not answer decides nothing."""
+        known = self._verdicts.get(balancer.id, {}).get(trust)
+        try:
+            content = await self._content(balancer.project_id, trust.authority, end, None)
+            digest = self._digest(trust.authority, content)
+            if known is not None and (known.lists, known.authority) == (lists.state, digest):
+                return known.why
+            why = lockout_of(checked(trust.authority.role, content.material), lists.pem, lists.now)
+        except Silent:
+            raise
+        except Unreadable:
+            return known.why if known is not None and known.lists == lists.state else ""
+        before, needed = self._verdicts.get(balancer.id, {}), frozenset(needed_trusts(balancer))
+        self._verdicts[balancer.id] = {each: it for each, it in before.items() if each in needed}
+        self._verdicts[balancer.id][trust] = _Verdict(lists=lists.state, authority=digest, why=why)
+        return why
 
     def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
         """Log once a secret in use that would be rejected for a new load balancer."""
@@ -194,7 +226,7 @@ class Keys:
 
     def weak(self, snapshot: Snapshot) -> int:
         """Count the secrets in use that a new load balancer could not use now."""
-        self._looked_at = {each: known for each, known in self._looked_at.items() if each in snapshot.load_balancers}
+        self._verdicts = {each: known for each, known in self._verdicts.items() if each in snapshot.load_balancers}
         return _count_needed(self._weak, snapshot)
 
     def forget_deleted(self, snapshot: Snapshot, owners: Iterable[Owner]) -> None:
@@ -203,7 +235,7 @@ class Keys:
             if owner.kind is Kind.LOAD_BALANCER and owner.id not in snapshot.load_balancers:
                 self._unreadable.pop(owner.id, None)
                 self._weak.pop(owner.id, None)
-                self._looked_at.pop(owner.id, None)
+                self._verdicts.pop(owner.id, None)
 
 
 def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) -> int:
