@@ -1,16 +1,21 @@
 """Metrics, health endpoints and access to them."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 
 from fairlead import __version__
 from fairlead.api.app import make_app
 from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
+from fairlead.api.callers import Answered
 from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
+from fairlead.api.loop_lag import LoopLag
+from fairlead.api.metrics import Metrics
 from fairlead.api.octavia import make_door
 from fairlead.changes.identity import Identity
 from fairlead.compilers.ovn import OVN
@@ -290,12 +295,38 @@ async def test_paced_requests_are_counted_by_front_end(tmp_path: Path):
                 answer = await client.get(path)
                 assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
             text = (await client.get("/metrics", headers={"x-auth-token": "t"})).text
-    counted = [line for line in text.splitlines() if line.startswith("fairlead_api_paced_requests_total")]
-    assert counted == [
-        'fairlead_api_paced_requests_total{api="load-balancer",outcome="refused"} 2.0',
-        'fairlead_api_paced_requests_total{api="network",outcome="refused"} 1.0',
-        'fairlead_api_paced_requests_total{api="other",outcome="refused"} 1.0',
-    ]
+    assert {each: value for each, value in paced(text).items() if value} == {
+        ("load-balancer", "refused"): 2.0,
+        ("network", "refused"): 1.0,
+        ("other", "refused"): 1.0,
+    }
+
+
+def paced(text: str) -> dict[tuple[str, str], float]:
+    pattern = r'^fairlead_api_paced_requests_total\{api="(.*)",outcome="(.*)"\} (.*)$'
+    return {(api, outcome): float(value) for api, outcome, value in re.findall(pattern, text, re.MULTILINE)}
+
+
+async def test_counts_of_paced_requests_exist_before_the_first(tmp_path: Path):
+    """A rate over a counter that appears with its first event misses this event."""
+    answer = await get(tmp_path, "/metrics", caller=ADMIN, now=Condition(connected=True, writes=True))
+    apis = {"load-balancer", "network", "operator", "agent", "plugin", "1.0", "projects", "v3", "root", "other"}
+    found = paced(answer.text)
+    assert apis == {api for api, _ in found}
+    assert found == {(api, outcome): 0.0 for api in apis for outcome in ("delayed", "refused")}
+
+
+@pytest.mark.parametrize(
+    ("status", "delayed", "outcome"),
+    [(200, True, "delayed"), (503, True, "delayed"), (429, True, "refused"), (429, False, "refused")],
+)
+async def test_a_paced_request_has_one_outcome(tmp_path: Path, status: int, delayed: bool, outcome: str):
+    async with inside(make_door, tmp_path, "") as place:
+        dataplanes = kept_by(place.reconciler, Condition(connected=True, writes=True))
+        metrics = Metrics(_services(place), dataplanes, LoopLag(), frozenset({"network"}))
+    metrics.observe(Answered(path="/network/x", method="GET", status=status, seconds=0.1, delayed=delayed))
+    found = paced(generate_latest(metrics._registry).decode())
+    assert {each: value for each, value in found.items() if value} == {("network", outcome): 1.0}
 
 
 async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from starlette.routing import Route
 
 from fairlead.api import callers, network, octavia
 from fairlead.api.auth import LoginAttempt, TooManyChecks
-from fairlead.api.callers import AT_ONCE, WAITING, AccessControl, Turns, WayIn, names_of
+from fairlead.api.callers import AT_ONCE, WAITING, AccessControl, Answered, Turns, WayIn, names_of
 from fairlead.api.door import LARGEST_BODY, ApiError, json_response
 from fairlead.api.fields import reads
 from fairlead.api.openapi import Operation, read_body
@@ -42,8 +43,6 @@ class Place:
         self.who = who
         self.busy = 0
         self.go_on = asyncio.Event()
-        self.observed: list[tuple[str, str, int]] = []
-        self.took: dict[str, float] = {}
         self.changes = "loadbalancer/1"
 
         async def view(request: Request) -> Response:
@@ -72,10 +71,9 @@ class Place:
             Route("/healthz", lambda _: Response("well")),
         ]
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
-        self.delayed: list[str] = []
+        self.answered: list[Answered] = []
         reception = AccessControl(
-            *(app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.observe),
-            Turns(self.delayed.append),
+            *(app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.answered.append), Turns()
         )
         transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
@@ -85,9 +83,9 @@ class Place:
             raise TooManyChecks(7)
         return EVE if attempt.authorization == "eve" else self.who
 
-    def observe(self, path: str, method: str, status: int, took: float) -> None:
-        self.took[path] = took
-        self.observed.append((path, method, status))
+    def paced(self) -> Counter[tuple[str, int, bool]]:
+        """Method, status, and whether it waited, of the requests so far."""
+        return Counter((each.method, each.status, each.delayed) for each in self.answered)
 
 
 @asynccontextmanager
@@ -158,7 +156,6 @@ async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + WAITING + 10)]
         await turns()
         assert place.busy == AT_ONCE
-        assert place.delayed == ["/it"] * (WAITING + 10)
         other = asyncio.create_task(place.client.get("/it", headers={"authorization": "eve"}))
         writes = asyncio.create_task(place.client.post("/it", json={}))
         await eventually(lambda: place.busy >= AT_ONCE + 2)
@@ -169,7 +166,36 @@ async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         assert refused.headers["retry-after"] == "1"
         assert "Too many requests of this project" in refused.json()["error"]
         assert ((await other).status_code, (await writes).status_code) == (200, 200)
-        assert len(place.delayed) == WAITING + 10
+        assert place.paced() == {
+            ("GET", 200, False): AT_ONCE + 1,
+            ("GET", 200, True): WAITING,
+            ("GET", 429, False): 10,
+            ("POST", 200, False): 1,
+        }
+        assert {each.path for each in place.answered} == {"/it"}
+
+
+async def test_who_waits_in_vain_is_refused_and_counted_as_nothing_else():
+    async with opened() as place:
+        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + 3)]
+        await eventually(lambda: len(place.answered) == 3)
+        assert place.paced() == {("GET", 429, False): 3}
+        place.go_on.set()
+        await asyncio.gather(*crowd)
+        assert place.paced() == {("GET", 429, False): 3, ("GET", 200, False): AT_ONCE}
+
+
+async def test_a_request_that_waits_twice_is_counted_once():
+    """A change waits for its turn before its body is read, and again afterwards."""
+    async with opened() as place:
+        first = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE)]
+        await eventually(lambda: place.busy == AT_ONCE)
+        place.who = replace(ANN, user="amy")
+        second = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE)]
+        await turns()
+        place.go_on.set()
+        await asyncio.gather(*first, *second)
+        assert place.paced() == {("POST", 200, True): 2 * AT_ONCE}
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read():
@@ -286,7 +312,8 @@ async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
         place.go_on.set()
         assert (await served).status_code == 200
         await asyncio.gather(*waiting)
-        assert place.took["/news"] < 0 < place.took["/it"]
+        took = {each.path: each.seconds for each in place.answered}
+        assert took["/news"] < 0 < took["/it"]
 
 
 async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
@@ -311,3 +338,4 @@ async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_col
         assert len(begun) == AT_ONCE
         arrived.set()
         assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+        assert place.paced() == {("POST", 200, False): AT_ONCE + 1, ("POST", 200, True): 3}

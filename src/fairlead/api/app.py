@@ -86,7 +86,7 @@ def make_app(
         *(_Door(door.path, app=_door(app, door.path, services)) for door, app in doors.items() if door is not lxd.DOOR),
     ]
     public = frozenset({"", *PROBES, *(path for door in doors for path in door.public)})
-    turns = Turns(metrics.delayed)
+    turns = Turns()
 
     def enter(app: ASGIApp, way: WayIn) -> ASGIApp:
         return AccessControl(app, way, services.new_id, metrics.observe, turns)

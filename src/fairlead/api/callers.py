@@ -101,6 +101,8 @@ class RequestRecord:
     """Seconds spent in long polls, which do not count as latency."""
     refused: bool = False
     """The request was not authenticated: rejected, or for a public path."""
+    delayed: bool = False
+    """The request has waited, or waits, in a queue of its project or user."""
 
     @property
     def named_objects(self) -> list[str]:
@@ -120,6 +122,19 @@ class RequestRecord:
             "milliseconds": round((perf_counter() - self.began) * 1000, 1),
             "objects": self.named_objects,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Answered request, for the metrics."""
+
+    path: str
+    method: str
+    status: int
+    seconds: float
+    """Duration without long polls."""
+    delayed: bool
+    """The request waited in a queue of its project or user, and was not refused (429)."""
 
 
 BASIC = 'Basic realm="fairlead"'
@@ -154,9 +169,7 @@ class WayIn:
 class Turns:
     """Concurrency limits per project, shared by all listening sockets."""
 
-    def __init__(self, delayed: Callable[[str], None] = lambda _: None) -> None:
-        """`delayed` is called with the path of each request that has to wait for its turn."""
-        self._delayed = delayed
+    def __init__(self) -> None:
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
@@ -167,16 +180,20 @@ class Turns:
             return self._nodes
         return self._reads if scope["method"] in READS else self._writes
 
-    def take(self, scope: Scope, line: str) -> AbstractAsyncContextManager[None]:
+    def take(self, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
         """A turn among the requests of this line. Raises what `FairSemaphore.turn` does."""
-        turns = self.of(scope)
-        if not turns.has_room(line):
-            self._delayed(scope["path"])
-        return turns.turn(line, LINE_PATIENCE, _gone(scope))
+        return _noted(self.of(record.scope), record, line)
 
-    def of_bodies(self) -> FairSemaphore:
-        """Return the semaphore for receiving bodies, keyed by user, so that a slow body delays only its sender."""
-        return self._own
+    def take_own(self, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
+        """A turn for receiving the body; the line is the user's, so that a slow body delays only its sender. Raises
+        what `FairSemaphore.turn` does."""
+        return _noted(self._own, record, line)
+
+
+def _noted(turns: FairSemaphore, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
+    """Return a turn for the request, and record whether it has to wait."""
+    record.delayed = record.delayed or not turns.has_room(line)
+    return turns.turn(line, LINE_PATIENCE, _gone(record.scope))
 
 
 class AccessControl:
@@ -187,7 +204,7 @@ class AccessControl:
         app: ASGIApp,
         way: WayIn,
         new_id: Callable[[], str],
-        observe: Callable[[str, str, int, float], None],
+        observe: Callable[[Answered], None],
         turns: Turns,
     ) -> None:
         self._app = app
@@ -279,14 +296,21 @@ class AccessControl:
         if caller is not STRANGER:
             line = _line(caller, record.address)
             own = f"{line}\0{caller.user}\0{_node(scope)}"
-            admitted["turn"] = lambda: self._turns.take(scope, line)
-            admitted["own_turn"] = lambda: self._turns.of_bodies().turn(own, LINE_PATIENCE, _gone(scope))
+            admitted["turn"] = lambda: self._turns.take(record, line)
+            admitted["own_turn"] = lambda: self._turns.take_own(record, own)
         return admitted
 
     def _tell(self, record: RequestRecord, status: int) -> None:
         facts = record.audit_fields(status)
-        took = perf_counter() - record.began - sum(record.waited)
-        self._observe(record.scope["path"], record.scope["method"], status, took)
+        self._observe(
+            Answered(
+                path=record.scope["path"],
+                method=record.scope["method"],
+                status=status,
+                seconds=perf_counter() - record.began - sum(record.waited),
+                delayed=record.delayed and status != 429,
+            )
+        )
         if record.refused and status >= 400 and record.caller and record.caller is not STRANGER:
             record.claimed = record.caller.user if record.scope["method"] not in READS else ""
         if record.claimed:

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from fairlead import __version__
 from fairlead.api.agent_metrics import render_agent_counters
+from fairlead.api.callers import Answered
 from fairlead.api.door import Services, identity
 from fairlead.api.keystone.figures import Asked, Known
 from fairlead.api.keystone.tokens import KeystoneTokens
@@ -60,6 +61,10 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
 ROOT = "root"
 """Value of the label `api` for paths of no API front end."""
+OTHER = "other"
+"""Value of the labels `api` and `method` for unknown ones."""
+REFUSED, DELAYED = "refused", "delayed"
+"""Values of the label `outcome` of paced requests."""
 MEMBER_STATUSES = (
     OperatingStatus.ONLINE,
     OperatingStatus.OFFLINE,
@@ -110,10 +115,13 @@ class Metrics:
         )
         self._paced = EventCounter(
             "fairlead_api_paced_requests",
-            "Requests that were refused (429 with Retry-After), or delayed until others of their project ended.",
+            "Requests by outcome: refused (answered 429 with Retry-After, immediately or after waiting), or delayed"
+            " (waited in a queue of their project or user, and answered otherwise). Each is counted once.",
             ["api", "outcome"],
             registry=self._registry,
         )
+        for api, outcome in product(sorted({ROOT, OTHER, *doors}), (REFUSED, DELAYED)):
+            self._paced.labels(api, outcome)
         self._compiling = self._timing("fairlead_compile_duration_seconds", "Duration of compiling one owner.")
         self._applying = self._timing(
             "fairlead_apply_duration_seconds", "Duration of comparing one owner and writing the difference."
@@ -125,20 +133,19 @@ class Metrics:
         if tokens is not None:
             self._registry.register(TokenCollector(tokens))
 
-    def observe(self, path: str, method: str, code: int, seconds: float) -> None:
-        door = self._door(path)
-        self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
-        if code == 429:
-            self._paced.labels(door, "refused").inc()
-
-    def delayed(self, path: str) -> None:
-        """Count a request that waits until others of its project end."""
-        self._paced.labels(self._door(path), "delayed").inc()
+    def observe(self, answered: Answered) -> None:
+        api, method, status = self._door(answered.path), answered.method, answered.status
+        labels = (api, method if method in METHODS else OTHER, str(status))
+        self._requests.labels(*labels).observe(answered.seconds)
+        if status == 429:
+            self._paced.labels(api, REFUSED).inc()
+        elif answered.delayed:
+            self._paced.labels(api, DELAYED).inc()
 
     def _door(self, path: str) -> str:
         """Return the label of a path. Only known names are used, because each label value is kept forever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        return (first or ROOT) if first in self._doors else "other"
+        return (first or ROOT) if first in self._doors else OTHER
 
     def _timing(self, name: str, meaning: str) -> Histogram:
         return Histogram(
