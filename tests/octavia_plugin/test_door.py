@@ -64,6 +64,40 @@ def test_who_is_paced_comes_again_when_the_server_says(
     assert waited == waits
 
 
+@pytest.mark.parametrize(
+    ("paced", "waits", "works"),
+    [
+        ({"two": [2]}, [2], True),
+        ({"one": [3], "three": [1, 4]}, [3, 1, 4], True),
+        ({"one": [6], "three": [5]}, [6], False),
+        ({"two": [0]}, [], False),
+    ],
+    ids=str,
+)
+def test_a_server_that_paces_the_reading_of_ports_is_asked_again_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, paced: dict[str, list[int]], waits: list[int], works: bool
+):
+    """The time for it is that of all servers together."""
+    answered = list[str]()
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        if paced.get(server.url):
+            raise ServerError("too many requests", 429, paced[server.url].pop(0))
+        answered.append(server.url)
+        return {"network": {"places": [place("a", [server.url], [])]}}
+
+    monkeypatch.setattr(Server, "ask", ask)
+    waited = list[float]()
+    door = Door(tuple(Server(url=each) for each in ("one", "two", "three")), waited.append)
+    if works:
+        assert door.proxied_on("net") == [place("a", ["one", "two", "three"], [])]
+        assert answered == ["one", "two", "three"]
+    else:
+        with pytest.raises(ServerError):
+            door.proxied_on("net")
+    assert waited == waits
+
+
 def test_another_refusal_is_not_asked_again(monkeypatch: pytest.MonkeyPatch):
     """Of a 503 nobody knows whether the change was stored."""
 

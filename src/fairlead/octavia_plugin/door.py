@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -13,7 +14,7 @@ _PACED = 429
 LONGEST_REASON = 1_000
 """Maximum characters that a server accepts."""
 PACED_PATIENCE = 10
-"""Maximum total seconds for retries after 429, because a tenant's request waits for the result."""
+"""Maximum total seconds for retries after 429 in one call, because a tenant's request may wait for the result."""
 Body = Mapping[str, Any]
 
 
@@ -108,14 +109,14 @@ class Door:
 
         For each project (`project_id`) with load balancers that use proxies there: ports that `come`, each with `host`,
         `device_id` and `mac_address`, and ids of ports that `go`. Every server is queried, because each reports only
-        the nodes of agents connected to it.
+        the nodes of agents connected to it. Retries after 429 share their time.
         """
         path, found = f"{PATH}/proxied-networks/{_part(network_id)}", dict[str, Body]()
         away: NotReached | None = None
-        answered = 0
+        answered, retries = 0, _Retries(self.wait)
         for server in self.servers:
             try:
-                places = server.ask("GET", path)["network"]["places"]
+                places = retries.ask(partial(server.ask, "GET", path))["network"]["places"]
             except NotReached as error:
                 away = error
                 continue
@@ -140,16 +141,8 @@ class Door:
         return found
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request, with retries after 429: the server has done nothing, and Retry-After has the delay."""
-        left = PACED_PATIENCE
-        while True:
-            try:
-                return self._ask_once(method, path, body)
-            except ServerError as error:
-                if error.status != _PACED or not 0 < error.retry_after <= left:
-                    raise
-                left -= error.retry_after
-                self.wait(error.retry_after)
+        """Send a request, with retries after 429."""
+        return _Retries(self.wait).ask(partial(self._ask_once, method, path, body))
 
     def _ask_once(self, method: str, path: str, body: object) -> Any:
         *others, last = self.servers
@@ -159,6 +152,26 @@ class Door:
             except NotReached:
                 continue
         return last.ask(method, PATH + path, body)
+
+
+class _Retries:
+    """Retries after 429: the server has done nothing, and Retry-After has the delay. All requests of an instance share
+    PACED_PATIENCE."""
+
+    def __init__(self, wait: Callable[[float], None]) -> None:
+        self._wait = wait
+        self._left = PACED_PATIENCE
+
+    def ask(self, send: Callable[[], Any]) -> Any:
+        """Send a request until it is not answered 429. Raises ServerError."""
+        while True:
+            try:
+                return send()
+            except ServerError as error:
+                if error.status != _PACED or not 0 < error.retry_after <= self._left:
+                    raise
+                self._left -= error.retry_after
+                self._wait(error.retry_after)
 
 
 def _part(text: str) -> str:
