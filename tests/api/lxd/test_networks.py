@@ -488,6 +488,38 @@ def test_a_bridge_is_an_uplink_by_its_own_name(door: Door):
     assert (stored(door, "br0").mtu, "ipv4.nat" in config(door, "br0")) == (door.place.services.external_mtu, False)
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_renamed_bridge_keeps_its_physical_network(door: Door, method: str):
+    make(door, "br0", BRIDGE, kind="bridge")
+    make(door, "ovn0", {**OVN, "network": "br0"})
+    before = stored(door, "br0")
+    door.good("POST", "/1.0/networks/br0", {"name": "outside"})
+    assert stored(door, "outside") == replace(before, name="outside", updated_at=NOON)
+    door.good(method, "/1.0/networks/outside", {"config": {**BRIDGE, "user.color": "blue"}})
+    assert stored(door, "outside").segment == before.segment
+    assert config(door, "outside") == {**BRIDGE, "user.color": "blue"}
+    door.good("POST", "/1.0/networks/outside", {"name": "br0"})
+    assert stored(door, "br0").segment == before.segment
+
+
+def test_the_bridge_of_a_renamed_uplink_stays_taken(door: Door):
+    make(door, "br0", BRIDGE, kind="bridge")
+    door.good("POST", "/1.0/networks/br0", {"name": "outside"})
+    assert door.bad("POST", "/1.0/networks", {"name": "br0", "type": "bridge", "config": {}})[0] == 409
+    make(door, "br1", {}, kind="bridge")
+
+
+def test_a_bridge_with_a_name_of_another_api_can_be_changed(door: Door):
+    make(door, "br0", BRIDGE, kind="bridge")
+    named = replace(stored(door, "br0"), name="out of the house")
+    door.write(named)
+    path = f"/1.0/networks/{named.id}"
+    door.good("PATCH", path, {"config": {"user.color": "blue"}})
+    assert stored(door, named.name).segment == named.segment
+    text = "Invalid network name: Network interface is too long (maximum 15 characters)"
+    assert door.bad("POST", path, {"name": "a" * 16}) == (400, text)
+
+
 def test_without_a_type_a_bridge_is_meant_and_it_has_any_addresses(door: Door):
     door.good("POST", "/1.0/networks", {"name": "br0"})
     shown = door.good("GET", "/1.0/networks/br0")

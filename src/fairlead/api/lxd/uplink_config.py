@@ -2,8 +2,9 @@
 "Bridge network").
 
 A `physical` network names a physical network of OVN's chassis (`ovn-bridge-mappings`) by `parent`. A `bridge`
-network is a bridge that exists on the hosts: its name is the physical network's, and its address is the gateway.
-Fairlead creates no bridges, so the keys that configure one are stored and returned without effect.
+network is a bridge that exists on the hosts: the name that it was created with is the physical network's, also after
+a rename, and its address is the gateway. Fairlead creates no bridges, so the keys that configure one are stored and
+returned without effect.
 
 OVN answers ARP and neighbour solicitation for listen addresses in the routes, whatever `ovn.ingress_mode` is. It
 never does for machines of a network without NAT: the outside reaches these by routes through the network's
@@ -189,7 +190,7 @@ def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> As
     API may have no parent. Raises ApiError 400."""
     name, kind = said.name, said.kind
     values = read_config(name, kind.rules, said.config)
-    parent = _bridge(name) if kind.name == BRIDGE else values.get("parent", "")
+    parent = _bridge(name, old) if kind.name == BRIDGE else values.get("parent", "")
     if not parent and (old is None or old.segment is not None):
         raise wrong(name, "parent", "Required value")
     families = (_family(said, values, version, is_new=old is None) for version in VERSIONS)
@@ -206,12 +207,15 @@ def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> As
     )
 
 
-def _bridge(name: str) -> str:
-    """Return the name of the bridge. Raises ApiError 400."""
-    try:
-        return read_interface(name)
-    except ValueError as error:
-        raise ApiError(400, f"Invalid network name: {error}") from None
+def _bridge(name: str, old: Network | None) -> str:
+    """Return the physical network of a bridge: its name when it is created. It stays after that, because the hosts map
+    it in `ovn-bridge-mappings`. Raises ApiError 400."""
+    if old is None or name != old.name:
+        try:
+            read_interface(name)
+        except ValueError as error:
+            raise ApiError(400, f"Invalid network name: {error}") from None
+    return name if old is None or old.segment is None else old.segment.physical_network
 
 
 def _kept(said: SaidUplink) -> dict[str, str]:
