@@ -13,7 +13,7 @@ from fairlead.changes.access import NotAllowed
 from fairlead.changes.addresses import NoFreeAddress
 from fairlead.changes.asker import Asker
 from fairlead.changes.draft import Draft
-from fairlead.changes.gateways import GatewayRequest, JoinedSubnetsOverlap, set_gateway
+from fairlead.changes.gateways import GatewayRequest, JoinedSubnetsOverlap, TooManyAttached, set_gateway
 from fairlead.changes.network_descriptions import AskedNetwork, Family, RouterAddress, describe, router_of
 from fairlead.changes.networks import NetworkInUse, SegmentTaken
 from fairlead.changes.outside import NotGranted, NotInRoutes, RouteNeeded, UsedOutside
@@ -53,7 +53,7 @@ from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 from harness.changes.balancing import ARRIVED, ASKER, LATER, after
-from harness.changes.world import ADMIN, OWNER, STRANGER, refusal
+from harness.changes.world import ADMIN, OWNER, STRANGER, refusal, subnet
 
 OPERATOR = Asker(identity=ADMIN, now=LATER, applied=lambda _: ARRIVED, providers=providers.DEFAULT)
 OTHER = replace(ASKER, identity=STRANGER)
@@ -507,9 +507,67 @@ def test_so_many_networks_get_an_address_at_once(monkeypatch: pytest.MonkeyPatch
     for name in ("net", "net2"):
         before = made(replace(PLAIN, name=name), before, name)
     monkeypatch.setattr(uplinks, "MOST_ATTACHED", 1)
-    assert refused(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK)) == uplinks.TooManyAttached(most=1)
+    assert refused(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK)) == TooManyAttached(most=1)
     monkeypatch.setattr(uplinks, "MOST_ATTACHED", 2)
     assert at_once(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK)).puts
+
+
+def later(snapshot: Snapshot, cidr: str) -> Steps[Changes]:
+    """Create a subnet of the uplink as Neutron's API does."""
+    return uplinks.create_subnet(snapshot, ADMIN, "up", subnet(f"later {cidr}", cidr))
+
+
+@pytest.mark.parametrize("cidrs", [("203.0.113.0/24", "2001:db8::/64"), ("2001:db8::/64", "203.0.113.0/24")])
+def test_a_gateway_without_an_address_gets_one_of_each_subnet_that_comes_later(cidrs: tuple[str, str]):
+    snapshot = made(snapshot=with_uplink(replace(UPLINK, families=(), routes=ROUTES[:1])))
+    (router,) = snapshot.routers.values()
+    assert _outside(snapshot, router) == ()
+    for number, cidr in enumerate(cidrs, 1):
+        changes = at_once(later(snapshot, cidr))
+        assert Owner(Kind.ROUTER, router.id) in changes.reads
+        snapshot = apply_changes(snapshot, changes, snapshot.revision + 1)
+        assert {fixed.subnet_id for fixed in _outside(snapshot, router)} == {f"later {each}" for each in cidrs[:number]}
+    assert len(at_once(later(snapshot, "192.0.2.0/24")).puts) == 1
+
+
+def test_a_gateway_without_an_address_of_nobodys_network_gets_one_too():
+    """It belongs to no declarative network, so it gets addresses only while it has none."""
+    snapshot = made(snapshot=with_uplink(replace(UPLINK, families=(), routes=())))
+    (router,) = snapshot.routers.values()
+    snapshot = put(snapshot, replace(snapshot.networks["net"], router_id=None))
+    snapshot = after(snapshot, later(snapshot, "203.0.113.0/24"))
+    assert [fixed.address.version for fixed in _outside(snapshot, router)] == [4]
+    snapshot = after(snapshot, later(snapshot, "2001:db8::/64"))
+    assert [fixed.address.version for fixed in _outside(snapshot, router)] == [4]
+
+
+def test_a_subnet_that_has_no_address_for_gateways_without_one_is_refused(monkeypatch: pytest.MonkeyPatch):
+    snapshot = with_uplink(replace(UPLINK, families=(), routes=()))
+    for name in ("net", "net2"):
+        snapshot = made(replace(PLAIN, name=name), snapshot, name)
+    assert refused(later(snapshot, "203.0.113.0/30")) == NoFreeAddress(network_id="up")
+    assert isinstance(refused(later(snapshot, "10.0.0.0/16")), JoinedSubnetsOverlap)
+    monkeypatch.setattr(uplinks, "MOST_ATTACHED", 1)
+    assert refused(later(snapshot, "203.0.113.0/24")) == TooManyAttached(most=1)
+    monkeypatch.setattr(uplinks, "MOST_ATTACHED", 2)
+    changes = at_once(later(snapshot, "203.0.113.0/24"))
+    assert (len(changes.puts), changes.rests_on_absence) == (3, True)
+
+
+def test_a_gateway_without_an_address_gets_one_when_it_is_set_again():
+    """Such gateways may be stored on networks that have had a subnet since."""
+    snapshot = made(snapshot=with_uplink())
+    (router,) = snapshot.routers.values()
+    port = snapshot.ports[router.gateway.port_id]  # type: ignore[union-attr]
+    bare = put(snapshot, replace(port, fixed_ips=()))
+    again = GatewayRequest(network_id="up", enable_snat_ipv6=True)
+    changes = set_gateway(bare, OPERATOR.identity, router, again, "new", NOON)
+    assert [[each.address.version for each in put.fixed_ips] for put in changes.puts if isinstance(put, Port)] == [
+        [4, 6]
+    ]
+    wide = replace(snapshot.networks["up"], subnets=(subnet("ten", "10.0.0.0/8"),), routes=())
+    why = refusal(set_gateway, put(bare, wide), OPERATOR.identity, router, again, "new", NOON)
+    assert isinstance(why, JoinedSubnetsOverlap)
 
 
 def test_only_operators_make_and_change_uplinks():

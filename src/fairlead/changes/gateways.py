@@ -33,6 +33,9 @@ from fairlead.model.writing import Changes
 
 MOST_INTERFACES = 256
 """Maximum interfaces of one router, which is compiled as a whole. A new subnet is compared with all of them."""
+MOST_ATTACHED = 1024
+"""Maximum gateways that get an address in one write, when their network gets its first subnet of an IP version.
+Each is a document of the write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,13 @@ class GatewayHasVips(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyAttached(Refusal):
+    """Too many gateways would get an address of another IP version in one write."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyInterfaces(Refusal):
     router_id: str
     most: int
@@ -132,6 +142,8 @@ def set_gateway(
     deletes, freed = (), ()
     if old is not None and old.network_id == network.id:
         port = _moved(snapshot, network, snapshot.ports[old.port_id], request, now)
+        had = {fixed.subnet_id for fixed in snapshot.ports[old.port_id].fixed_ips}
+        check_apart(snapshot, router, [subnet for subnet in subnets_of(snapshot, port) if subnet.id not in had])
     else:
         deletes, freed = _without_gateway(snapshot, router)
         port = _new_port(snapshot, network, router, request, port_id, now)
@@ -236,8 +248,9 @@ def is_on_wire(network: Network) -> bool:
 
 
 def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayRequest, now: datetime) -> Port:
-    """Return the port with the requested addresses, or unchanged without a request."""
-    if request.fixed_ips is None:
+    """Return the port with the requested addresses. Without a request it is unchanged, or gets its first addresses.
+    Raises Refused."""
+    if request.fixed_ips is None and port.fixed_ips:
         return port
     holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
     return revised(port, replace(port, fixed_ips=choose_fixed_ips(snapshot, holder, request.fixed_ips)), now)

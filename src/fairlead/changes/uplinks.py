@@ -6,28 +6,28 @@ subnets on the link has a subnet of its own, so that its addresses can be alloca
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from fairlead.changes import access, networks, subnets
 from fairlead.changes.access import Verb
 from fairlead.changes.asker import Asker
-from fairlead.changes.draft import NetworkDraft, NewId
-from fairlead.changes.gateways import give_missing
+from fairlead.changes.draft import Draft, NetworkDraft, NewId
+from fairlead.changes.gateways import MOST_ATTACHED, TooManyAttached, give_missing
+from fairlead.changes.identity import Identity
 from fairlead.changes.network_descriptions import VERSIONS, RouterAddress
 from fairlead.changes.networks import AskedSegment, ports_on
 from fairlead.changes.outside import RouteNeeded, check_reached
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, overlaps
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import AllocationPool, Ipv6Mode, Network, SegmentType, Subnet, is_routed
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 MOST_ROUTES = 64
 """Maximum routes of one external network, because each may have a subnet."""
-MOST_ATTACHED = 1024
-"""Maximum routers that get an address in one write, when the network gets another IP version.
-Each is a document of the write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,6 @@ class AskedUplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyUplinkRoutes(Refusal):
-    most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooManyAttached(Refusal):
-    """Too many routers would get an address of another IP version in one write."""
-
     most: int
 
 
@@ -157,7 +150,16 @@ def update_uplink(
     was = describe_uplink(old)
     if any(getattr(asked, name) != getattr(was, name) for name in ("families", "routes", "nameservers")):
         yield from _shape(draft, asked)
-        yield from _attach(draft)
+        yield from _attach(draft, network_id, draft.now)
+    return draft.changes()
+
+
+def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: Subnet) -> Steps[Changes]:
+    """Create a subnet. On an external network, gateways without an address of its IP version get one in the same write.
+    Raises Refused."""
+    draft = Draft(snapshot)
+    draft.add(subnets.create_subnet(snapshot, asker, network_id, subnet))
+    yield from _attach(draft, network_id, subnet.created_at)
     return draft.changes()
 
 
@@ -234,16 +236,22 @@ def _settle_wire(
         draft.add(subnets.move_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
 
 
-def _attach(draft: NetworkDraft) -> Steps[None]:
-    """Give routers of declarative networks an address of each new IP version, as new routers get. Without one they
-    receive no traffic of that version. Raises Refused."""
+def _attach(draft: Draft, network_id: str, now: datetime) -> Steps[None]:
+    """Give gateways on the external network an address of each IP version that they lack, as new gateways get:
+
+    * gateways without any address, because their routers lead nowhere;
+    * gateways of declarative networks, because without an address they receive no traffic of that version.
+
+    Raises Refused."""
+    gateways = draft.snapshot.network_gateways.get(network_id, NO_IDS)
+    declared = (yield from _declared_routers(draft.snapshot)) if gateways else frozenset()
     attached = 0
-    for network in draft.snapshot.networks.values():
+    for router_id in sorted(gateways):
         yield
-        router = draft.snapshot.routers.get(network.router_id or "")
-        if router is None or router.gateway is None or router.gateway.network_id != draft.network.id:
+        router = draft.snapshot.routers[router_id]
+        if leads_out(draft.snapshot, router) and router_id not in declared:
             continue
-        given = give_missing(draft.snapshot, router, draft.now)
+        given = give_missing(draft.snapshot, router, now)
         attached += len(given.puts)
         if attached > MOST_ATTACHED:
             raise Refused(TooManyAttached(most=MOST_ATTACHED))
@@ -251,6 +259,16 @@ def _attach(draft: NetworkDraft) -> Steps[None]:
             draft.add(given)
     if attached:
         draft.rest_on_absence()  # depends on free addresses and on the set of such routers
+
+
+def _declared_routers(snapshot: Snapshot) -> Steps[frozenset[str]]:
+    """Return the routers of declarative networks."""
+    found = list[str]()
+    for network in snapshot.networks.values():
+        yield
+        if network.router_id is not None:
+            found.append(network.router_id)
+    return frozenset(found)
 
 
 def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:

@@ -192,7 +192,7 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     ),
     outside.RouteNeeded: _route_needed,
     uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
-    uplinks.TooManyAttached: lambda why: ApiError(
+    gateways.TooManyAttached: lambda why: ApiError(
         400, f"At most {why.most} networks get an address of another IP version of their uplink at once"
     ),
     uplinks.RouteAroundSubnet: lambda why: ApiError(

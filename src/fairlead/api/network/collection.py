@@ -18,6 +18,7 @@ from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 R = TypeVar("R", bound=Resource)
@@ -87,7 +88,7 @@ class Collection(Generic[R]):
     encode: Callable[[Viewpoint, R], Item]
     sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]] = sift_nothing
     """Return a predicate for filters that need more than one attribute, and the remaining filters."""
-    create: Callable[[Snapshot, RequestContext, Values], Changes]
+    create: Callable[[Snapshot, RequestContext, Values], Steps[Changes]]
     update: Callable[[Snapshot, RequestContext, R, Values], Changes]
     delete: Callable[[Snapshot, Identity, R], Changes]
     put: Callable[[Snapshot, R], Changes] = put_document

@@ -26,7 +26,8 @@ from fairlead.changes import floatingips
 from fairlead.changes.floatingips import Destination, NewFloatingIP
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FloatingIP, Port
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 
 _NO_DNS = "DNS names are not supported"
@@ -49,6 +50,8 @@ ATTRIBUTES = {
 def encode_floating_ip(view: Viewpoint, floating_ip: FloatingIP) -> Item:
     owner = owner_of(floating_ip)
     port = view.snapshot.ports.get(floating_ip.port_id or "")
+    router = view.snapshot.routers.get(floating_ip.router_id or "")
+    leads = port is not None and (router is None or leads_out(view.snapshot, router))
     item = {
         **encode_standard(view, floating_ip, owner),
         "floating_network_id": floating_ip.network_id,
@@ -57,7 +60,7 @@ def encode_floating_ip(view: Viewpoint, floating_ip: FloatingIP) -> Item:
         "port_id": floating_ip.port_id,
         "fixed_ip_address": None if floating_ip.fixed_address is None else str(floating_ip.fixed_address),
         "router_id": floating_ip.router_id,
-        "status": "DOWN" if port is None else STATUS[view.status(owner)],
+        "status": STATUS[view.status(owner)] if leads else "DOWN",
         "port_details": None if port is None else _details(view, port),
         "qos_policy_id": None,
         "dns_name": "",
@@ -110,7 +113,7 @@ FLOATING_IPS: Collection[FloatingIP] = Collection(
     find=lambda snapshot, key: snapshot.floating_ips.get(key),
     candidates=_candidates,
     encode=encode_floating_ip,
-    create=create_floating_ip,
+    create=in_one_step(create_floating_ip),
     update=update_floating_ip,
     delete=floatingips.delete_floating_ip,
 )

@@ -29,6 +29,7 @@ from fairlead.model.loadbalancer import MonitorType
 from fairlead.model.local_ip import Fallback, LocalIP, Mode, ReplicaMonitor
 from fairlead.model.sizes import MOST_RETRIES
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 
 
@@ -126,7 +127,7 @@ LOCAL_IPS: Collection[LocalIP] = Collection(
     find=lambda snapshot, key: snapshot.local_ips.get(key),
     candidates=_candidates,
     encode=encode_local_ip,
-    create=create_local_ip,
+    create=in_one_step(create_local_ip),
     update=update_local_ip,
     delete=local_ips.delete_local_ip,
 )

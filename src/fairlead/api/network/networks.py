@@ -33,6 +33,7 @@ from fairlead.changes.subnets import MOST_SUBNETS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Network, SegmentType
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 
 
@@ -162,7 +163,7 @@ NETWORKS: Collection[Network] = Collection(
     candidates=lambda snapshot, filters: named(snapshot.networks, filters),
     sees=lambda _, caller, network: access.sees_network(caller, network),
     encode=encode_network,
-    create=create_network,
+    create=in_one_step(create_network),
     update=update_network,
     delete=networks.delete_network,
 )

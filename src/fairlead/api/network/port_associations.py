@@ -28,6 +28,7 @@ from fairlead.model.local_ip import LocalIP, find_association
 from fairlead.model.replicas import replica_states
 from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 from fairlead.resting import in_steps
 
@@ -110,7 +111,7 @@ class AssociationViews:
         policy.check(bool(identity(request).roles & policy.WRITERS), CREATE)
         asked: Asked = await read_body(request)
         request.state.asked = asked
-        each = [partial(self._associate, request, values) for values in asked.resources]
+        each = [in_one_step(partial(self._associate, request, values)) for values in asked.resources]
 
         async def change(snapshot: Snapshot) -> Changes:
             _find(request, snapshot)

@@ -30,6 +30,7 @@ from fairlead.model.network import FixedIP, Port, PortUse
 from fairlead.model.plugged import is_plugged
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 
 STATUS = {
@@ -180,7 +181,7 @@ PORTS: Collection[Port] = Collection(
     may_change=access.may_change_port,
     encode=encode_port,
     sift=_sift,
-    create=create_port,
+    create=in_one_step(create_port),
     update=update_port,
     delete=ports.delete_port,
 )

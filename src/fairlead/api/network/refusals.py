@@ -278,6 +278,10 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "Gateway cannot be updated for router {why.router_id}, since a gateway to external network {why.network_id} is "
         "required by one or more floating IPs.",
     ),
+    gateways.TooManyAttached: invalid(
+        "at most {why.most} routers get a gateway address of a new subnet at once: clear the gateways of some routers "
+        "without an address first"
+    ),
     gateways.TooManyInterfaces: bad("router", "A router has at most {why.most} interfaces"),
     gateways.SubnetJoinedAlready: bad("router", "Router already has a port on subnet {why.subnet_id}"),
     gateways.JoinedSubnetsOverlap: bad(

@@ -33,6 +33,7 @@ from fairlead.changes.routers import Attachment, InterfaceTarget, RouterChange
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Route, Router
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import in_one_step
 from fairlead.model.writing import Changes
 
 ATTRIBUTES = {
@@ -162,7 +163,7 @@ ROUTERS: Collection[Router] = Collection(
     find=lambda snapshot, key: snapshot.routers.get(key),
     candidates=lambda snapshot, filters: named(snapshot.routers, filters),
     encode=encode_router,
-    create=create_router,
+    create=in_one_step(create_router),
     update=update_router,
     delete=routers.delete_router,
 )

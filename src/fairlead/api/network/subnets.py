@@ -20,7 +20,7 @@ from fairlead.api.network.collection import (
     given,
     standard_values,
 )
-from fairlead.changes import access, subnets
+from fairlead.changes import access, subnets, uplinks
 from fairlead.changes.access import network_of, subnet_of
 from fairlead.changes.addresses import default_gateway, default_pools
 from fairlead.changes.identity import Identity
@@ -28,6 +28,7 @@ from fairlead.model.addresses import IPNetwork
 from fairlead.model.network import Ipv6Mode, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 _NO_POOLS = "subnet pools are not supported; give a cidr"
@@ -73,7 +74,7 @@ def encode_subnet(view: Viewpoint, subnet: Subnet) -> Item:
     }
 
 
-def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
+def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -> Steps[Changes]:
     standard, cidr = standard_values(context, values), _cidr(values)
     gateway = values["gateway_ip"] if "gateway_ip" in values else default_gateway(cidr)
     pools = values.get("allocation_pools")
@@ -88,7 +89,7 @@ def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -
         ipv6_address_mode=values.get("ipv6_address_mode"),
         ipv6_ra_mode=values.get("ipv6_ra_mode"),
     )
-    return subnets.create_subnet(snapshot, context.caller, values["network_id"], subnet)
+    return (yield from uplinks.create_subnet(snapshot, context.caller, values["network_id"], subnet))
 
 
 def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, values: Values) -> Changes:

@@ -338,17 +338,17 @@ def cut(item: Item, fields: frozenset[str]) -> Item:
     return {name: value for name, value in item.items() if name in fields} if fields else item
 
 
-def _create(collection: Collection[R], context: RequestContext, values: Values, snapshot: Snapshot) -> Changes:
+def _create(collection: Collection[R], context: RequestContext, values: Values, snapshot: Snapshot) -> Steps[Changes]:
     return collection.create(snapshot, context, values)
 
 
-def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Steps[Changes]:
+def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Steps[Changes]]]) -> Steps[Changes]:
     """Merge several changes into one; each is decided on the result of the previous ones."""
     puts: dict[Owner, Aggregate] = {}
     reads: dict[Owner, None] = {}
     rests = False
     for change in changes:
-        made = change(snapshot)
+        made = yield from change(snapshot)
         snapshot = apply_changes(snapshot, made, snapshot.revision + 1)
         puts |= {owner_of(aggregate): aggregate for aggregate in made.puts}
         reads |= dict.fromkeys(made.reads)
