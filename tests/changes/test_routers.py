@@ -39,7 +39,7 @@ from fairlead.changes.routers import (
     update_router,
 )
 from fairlead.model.network import Network, Port, PortUse, Route, Router
-from fairlead.model.writing import apply_changes
+from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 from harness.changes.routers import FOUR, INSIDE, OUTSIDE, ROUTER, floating, joined, led
 from harness.changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
@@ -125,6 +125,26 @@ def test_a_floating_ip_holds_the_way_that_it_goes():
     assert update_router(snapshot, OWNER, router, without, NOON).puts[0].gateway is None
     gone = delete_floating_ip(snapshot, OWNER, snapshot.floating_ips["f"])
     assert {owner.id for owner in gone.deletes} == {"f", "f-port"}
+
+
+def test_a_floating_ip_leads_through_no_gateway_without_an_address():
+    """A route of the external network may give the address, but the router has no port outside then."""
+    snapshot = joined()
+    route = subnet("routed", "198.51.100.0/24", gateway=None, allocation_pools=())
+    there = replace(OUTSIDE, subnets=(route,), routes=(route.cidr,))
+    bare = apply_changes(snapshot, Changes(puts=(there, replace(snapshot.ports["gateway"], fixed_ips=()))), 4)
+    to_port = floating("f", address=route.cidr[9], destination=Destination(port_id="port"))
+    why = NoWayOutside(network_id="out", subnet_id="four", port_id="port")
+    assert refusal(create_floating_ip, bare, ADMIN, to_port) == why
+    free = create_floating_ip(bare, ADMIN, floating("f", address=route.cidr[9]))
+    bare = apply_changes(bare, free, 5)
+    made = bare.floating_ips["f"]
+    assert refusal(update_floating_ip, bare, OWNER, made, made, to_port.destination, NOON) == why
+    given = apply_changes(
+        bare, Changes(puts=(snapshot.ports["gateway"], replace(OUTSIDE, subnets=(*OUTSIDE.subnets, route)))), 6
+    )
+    led_to = update_floating_ip(given, OWNER, made, made, to_port.destination, NOON)
+    assert led_to.puts[0].router_id == "router"
 
 
 def test_where_a_floating_ip_may_lead():

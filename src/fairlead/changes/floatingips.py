@@ -19,7 +19,7 @@ from fairlead.model.domain import Topology
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Resource, Router, find_subnet, release
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
 from fairlead.model.writing import Changes
 
 SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
@@ -112,7 +112,7 @@ class PortWithManyIPv4(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoWayOutside(Refusal):
-    """No router that serves the project joins the port's subnet and the external network."""
+    """No router that serves the project joins the port's subnet and the external network with an address there."""
 
     network_id: str
     subnet_id: str
@@ -255,12 +255,14 @@ def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
 
 
 def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
-    """Return a router that joins both networks and serves the floating IP's project. The gateway of the port's subnet
-    is preferred. For an administrator, another project's router is accepted if there is no other. Raises Refused."""
+    """Return a router that joins both networks and serves the floating IP's project. Its gateway must have an address,
+    otherwise it receives nothing from the external network. The gateway of the port's subnet is preferred. For an
+    administrator, another project's router is accepted if there is no other. Raises Refused."""
     found = [
         snapshot.routers[router_id]
         for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))
         if router_id in snapshot.network_gateways.get(floating_ip.network_id, NO_IDS)
+        and leads_out(snapshot, snapshot.routers[router_id])
         and _addresses(snapshot, router_id, fixed.subnet_id)
     ]
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))

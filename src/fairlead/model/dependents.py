@@ -19,7 +19,7 @@ from fairlead.model.host_proxies import is_on_hosts, on_hosts
 from fairlead.model.hosts import Host
 from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.local_ip import LocalIP, Mode
-from fairlead.model.network import Port, PortUse
+from fairlead.model.network import FloatingIP, Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.proxy_place import place_of, place_of_port
 from fairlead.model.reach import joined_with
@@ -104,9 +104,8 @@ def _versions(host: Host) -> set[int]:
 def of_floating_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
     for snapshot in (before.snapshot, after.snapshot):
         floating_ip = snapshot.floating_ips.get(owner.id)
-        balancer_id = snapshot.vip_owner.get(floating_ip.port_id or "") if floating_ip else None
-        if balancer_id is not None:
-            yield Owner(Kind.LOAD_BALANCER, balancer_id)
+        if floating_ip is not None:
+            yield from _balancer_at(snapshot, floating_ip)
 
 
 def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
@@ -208,6 +207,10 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
         yield from (
             Owner(Kind.LOAD_BALANCER, each.id) for each in at_router if not leads or is_at_gateway(snapshot, each)
         )
+        if not leads:
+            for identity in snapshot.router_floating_ips.get(port.device_id, NO_IDS):
+                yield Owner(Kind.FLOATING_IP, identity)
+                yield from _balancer_at(snapshot, snapshot.floating_ips[identity])
     place = place_of_port(port)
     if place is not None:
         yield Owner(Kind.ROUTER if place.at in snapshot.routers else Kind.NETWORK, place.at)
@@ -288,6 +291,13 @@ def _local_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
 
 def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
     return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NO_IDS))
+
+
+def _balancer_at(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[Owner]:
+    """Yield the load balancer with the VIP that the floating IP leads to, if it leads to one."""
+    balancer_id = snapshot.vip_owner.get(floating_ip.port_id or "")
+    if balancer_id is not None:
+        yield Owner(Kind.LOAD_BALANCER, balancer_id)
 
 
 def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owner]:

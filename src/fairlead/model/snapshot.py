@@ -400,8 +400,9 @@ def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
 
 
 def floating_ips_of(snapshot: Snapshot, vip: Vip) -> Iterator[FloatingIP]:
-    """Yield the floating IPs that lead to the VIP."""
+    """Yield the floating IPs that lead to the VIP, through routers that lead out."""
     for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS):
         floating_ip = snapshot.floating_ips[identity]
-        if floating_ip.fixed_address == vip.address:
+        router = snapshot.routers.get(floating_ip.router_id or "")
+        if floating_ip.fixed_address == vip.address and (router is None or leads_out(snapshot, router)):
             yield floating_ip

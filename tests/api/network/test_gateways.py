@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.model.network import PortUse
 from harness.front_ends.network_world import Door
 
 NOBODY = "99999999-0000-4000-8000-000000000009"
@@ -43,6 +44,30 @@ def lines(door: Door, word: str) -> list[str]:
 
 
 # External networks
+
+
+def test_a_gateway_without_an_address_gets_one_with_the_networks_first_subnet(door: Door, net: dict[str, Any]):
+    """The LXD API makes such gateways: an uplink may have routes and no gateway."""
+    made = door.make("network", name="public", **{"router:external": True, **FLAT})
+    outside = door.make("subnet", network_id=made["id"], cidr="198.51.100.0/24", gateway_ip=None)
+    router = door.make("router", "bob", external_gateway_info={"network_id": made["id"]})
+    door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]}, "bob")
+    vm = door.make("port", "bob", network_id=net["id"])
+    floating = door.make("floatingip", "bob", floating_network_id=made["id"], port_id=vm["id"])
+    network = door.snapshot.networks[made["id"]]
+    (gateway,) = (port for port in door.snapshot.ports.values() if port.use is PortUse.ROUTER_GATEWAY)
+    routed = replace(network.subnets[0], allocation_pools=())
+    door.write(replace(network, subnets=(routed,), routes=(routed.cidr,)), replace(gateway, fixed_ips=()))
+    assert door.good("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "DOWN"
+    assert not lines(door, "NAT")
+    for version, cidr in ((4, "203.0.113.0/24"), (6, "2001:db8::/64")):
+        door.make("subnet", network_id=made["id"], cidr=cidr, ip_version=version)
+    shown = door.good("GET", f"/routers/{router['id']}")["router"]["external_gateway_info"]
+    (given,) = shown["external_fixed_ips"]
+    assert given["subnet_id"] != outside["id"]
+    assert given["ip_address"].startswith("203.0.113.")
+    assert door.good("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "ACTIVE"
+    assert [line for line in lines(door, "NAT") if "dnat_and_snat" in line]
 
 
 def test_an_external_network_has_the_mtu_of_its_wire(door: Door, public: dict[str, Any], net: dict[str, Any]):

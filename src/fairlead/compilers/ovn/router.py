@@ -25,7 +25,7 @@ from fairlead.dataplane.ovn import (
 from fairlead.model.addresses import render_interface
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet, is_reached
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, leads_out
 
 PROVIDER = "ovn"
 MOST_GATEWAY_CHASSIS = 5
@@ -53,11 +53,12 @@ def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[Ov
 
     Also for a VIP: load balancers have the floating IP as another VIP, and other packets (ping, ports without a
     listener) go to the VIP's router through the NAT entry. Without its port a floating IP has no entry, because the
-    fixed address may be reused.
+    fixed address may be reused, and without an address of the gateway neither, because the router has no gateway port
+    (`_gateway`).
     """
     reached = is_reached(floating_ip, snapshot.ports.get(floating_ip.port_id or ""))
     router = snapshot.routers.get(floating_ip.router_id or "")
-    if reached and router is not None:
+    if reached and router is not None and leads_out(snapshot, router):
         yield Nat(
             name=floating_ip.id,
             router=router.id,
