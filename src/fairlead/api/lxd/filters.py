@@ -1,8 +1,8 @@
 """Lists: `recursion`, and Incus' `filter` (`name eq web and config.user.team ne red`), with limits.
 
-A filter is evaluated from left to right, as in Incus: `and` and `or` have the same precedence. A value is a pattern
-for the whole text, ignoring case (`patterns`); with a comma it is a list of texts. Incus treats an invalid pattern
-as a text and finds nothing; here such a filter is rejected.
+A filter is evaluated from left to right, as in Incus: `and` and `or` have the same precedence. A value is a regular
+expression for the whole text, ignoring case (`expressions`); with a comma it is a list of texts. Incus treats an
+invalid expression as a text and finds nothing; here such a filter is rejected.
 """
 
 import re
@@ -17,8 +17,8 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, JsonObject
 from fairlead.api.fields import Schema
 from fairlead.api.lxd.envelope import sync
+from fairlead.api.lxd.expressions import SPECIAL, BadExpression, Expression
 from fairlead.api.lxd.go_texts import parse_int, quote
-from fairlead.api.lxd.patterns import SPECIAL, BadPattern, compile_pattern
 from fairlead.api.openapi import TEXT
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -54,13 +54,12 @@ async def listed(request: Request, items: Iterable[tuple[str, Callable[[], JsonO
 
 async def found_by(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> list[object]:
     """Return the items of the response of `listed`."""
-    return await in_steps(_found(read_filter(request), is_recursive(request), items))
+    return await in_steps(_found(request, items))
 
 
-def _found(
-    admits: "Filter", recursive: bool, items: Iterable[tuple[str, Callable[[], JsonObject]]]
-) -> Steps[list[object]]:
+def _found(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> Steps[list[object]]:
     found: list[object] = []
+    admits, recursive = (yield from read_filter(request)), is_recursive(request)
     for url, encode in items:
         item = encode() if recursive or admits.clauses else {}
         if (yield from admits.admits(item)):
@@ -135,7 +134,7 @@ class Filter:
         return admitted
 
 
-def read_filter(request: Request) -> Filter:
+def read_filter(request: Request) -> Steps[Filter]:
     """Parse the filter of a request. Raises ApiError 400."""
     text = request.query_params.get("filter", "")
     if len(text) > LONGEST_FILTER:
@@ -147,6 +146,7 @@ def read_filter(request: Request) -> Filter:
             raise _invalid(f"more than {MOST_CLAUSES} clauses")
         clause, words = _read_clause(words, any_of)
         clauses.append(clause)
+        yield
         if words:
             if words[0] not in ("and", "or"):
                 raise _invalid("invalid clause composition")
@@ -197,9 +197,18 @@ def _matcher(value: str) -> Callable[[str], Steps[bool]]:
     if SPECIAL.isdisjoint(value):
         return _one_of({value})
     try:
-        return compile_pattern(value).matches
-    except BadPattern as error:
-        raise _invalid(f"Failed to parse value: error parsing regexp: {error}") from None
+        expression = Expression(value)
+    except BadExpression as error:
+        raise _unreadable(error) from None
+
+    def matches(text: str) -> Steps[bool]:
+        yield
+        try:
+            return expression.matches(text)
+        except BadExpression as error:
+            raise _unreadable(error) from None
+
+    return matches
 
 
 def _one_of(values: Collection[str]) -> Callable[[str], Steps[bool]]:
@@ -223,6 +232,10 @@ def _value_of(item: Mapping[str, Any], field: str) -> object:
 
 def _unknown(field: str) -> ApiError:
     return _invalid(f'Invalid type "invalid" for field {quote(field)}')
+
+
+def _unreadable(error: BadExpression) -> ApiError:
+    return _invalid(f"Failed to parse value: error parsing regexp: {error}")
 
 
 def _invalid(why: str) -> ApiError:

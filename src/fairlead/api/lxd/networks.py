@@ -79,7 +79,7 @@ class Views:
         """List networks: URLs, or objects with `recursion`. With `all-projects`, those of all projects of the
         caller."""
         snapshot = self._services.model.snapshot
-        whole = is_recursive(request) or bool(read_filter(request).clauses)
+        whole = is_recursive(request) or bool((await in_steps(read_filter(request))).clauses)
         return await listed(request, await in_steps(self._listed(request, snapshot, whole)))
 
     def _listed(
