@@ -1,11 +1,12 @@
 """Load balancers as every API front end creates them: with given ids, complete, and as replacements of stored ones."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fairlead.changes.access import NotFound
-from fairlead.changes.balancer_checks import TooMany
+from fairlead.changes.balancer_checks import TooMany, TooManyBuckets, count_buckets
 from fairlead.changes.balancers import (
     HasParts,
     OfferStays,
@@ -22,18 +23,32 @@ from fairlead.changes.offers import UnknownProvider
 from fairlead.changes.pool_checks import MemberExists, NoDestination
 from fairlead.changes.refusal import Refused
 from fairlead.changes.vips import AskedVip, NoVip, choose_vip
+from fairlead.dataplane import ovn
 from fairlead.model.addresses import parse_address
 from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
-from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PlainMonitor, PoolProtocol
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    MonitorType,
+    PlainMonitor,
+    PoolProtocol,
+    SourceIpPersistence,
+    Vip,
+)
 from fairlead.model.network import Network, Port, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.pool_slots import slots_of
+from fairlead.model.port_ranges import PortRange
 from fairlead.model.quota import Counted
-from fairlead.model.sizes import LISTENERS
+from fairlead.model.shares import LARGEST
+from fairlead.model.sizes import BUCKETS, LISTENERS
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied, ProvisioningStatus
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
+from harness.api import compile_owner
 from harness.changes.balancing import (
     ARRIVED,
     ASKER,
@@ -131,6 +146,80 @@ def test_what_is_wanted_as_it_is_stays_as_it_is():
 )
 def test_what_no_load_balancer_can_be_is_refused_with_a_value(fields: dict[str, object], why: object):
     assert refusal_of(built, having(NETWORK), **fields) == why
+
+
+MOST_HASHED = BUCKETS // LARGEST
+TOO_MANY_BUCKETS = TooManyBuckets(most=BUCKETS, each=LARGEST)
+
+
+def hashed(ports: int, *members: Member, **fields: Any) -> dict[str, Any]:
+    """A listener with so many ports and its pool, which selects by the client's address and port."""
+    front = replace(listener("front", 1, default_pool_id="app"), ports=(PortRange(1, ports),))
+    return {"listeners": (front,), "pools": (pool("app", *members, **fields),)}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"algorithm": Algorithm.SOURCE_IP},
+        {"algorithm": Algorithm.ROUND_ROBIN, "persistence": SourceIpPersistence()},
+    ],
+)
+def test_each_port_of_a_pool_that_goes_by_fields_has_its_price(fields: dict[str, Any]):
+    two = (member("a", 11), member("b", 12))
+    there = having(NETWORK)
+    assert count_buckets(stored(after(there, built(there, **hashed(MOST_HASHED, *two, **fields))))) == BUCKETS
+    assert refusal_of(built, there, **hashed(MOST_HASHED + 1, *two, **fields)) == TOO_MANY_BUCKETS
+    for cheap in (
+        hashed(MOST_HASHED + 1, two[0], **fields),
+        hashed(MOST_HASHED + 1, *two, algorithm=Algorithm.ROUND_ROBIN),
+    ):
+        assert after(there, built(there, **cheap)).load_balancers
+
+
+def test_every_listener_may_have_a_hashed_port_at_two_vips():
+    two = (member("a", 11), member("b", 12))
+    fronts = tuple(listener(f"l{port}", port, default_pool_id="app") for port in range(1, LISTENERS + 1))
+    four, more, six = (
+        Vip(address=parse_address(each), port_id="p", subnet_id="s", network_id="net")
+        for each in ("10.0.0.5", "10.0.0.6", "fd00::5")
+    )
+    wanted = LoadBalancer(
+        id="lb",
+        provider="fairlead",
+        vip=four,
+        additional_vips=(more,),
+        listeners=fronts,
+        pools=(pool("app", *two),),
+        **OWNERS,
+    )
+    assert count_buckets(wanted) == BUCKETS
+    assert count_buckets(replace(wanted, additional_vips=(six,))) == BUCKETS // 2, (
+        "VIPs lead to no member of the other IP version"
+    )
+    proxied = replace(wanted, listeners=tuple(replace(each, proxy_port=1024) for each in fronts))
+    assert count_buckets(proxied) == 0
+
+
+def test_what_has_more_buckets_already_is_kept_and_may_become_less():
+    two = (member("a", 11), member("b", 12))
+    parts = hashed(MOST_HASHED + 9, *two)
+    there = having(NETWORK)
+    there = after(there, built(there, **hashed(MOST_HASHED, *two)))
+    large = replace(stored(there), listeners=parts["listeners"])
+    there = apply_changes(there, Changes(puts=(large,)), there.revision + 1)
+    fewer, more = (replace(large, listeners=hashed(MOST_HASHED + each)["listeners"]) for each in (8, 10))
+    renamed = replace(large, listeners=(replace(large.listeners[0], name="x"),))
+    third = with_pool(there, members=(*large.pools[0].members, member("c", 13)))
+    for wanted in (fewer, renamed, third):
+        assert count_buckets(stored(after(there, replace_load_balancer(there, ASKER, wanted)))) == count_buckets(wanted)
+    assert refusal_of(replace_load_balancer, there, ASKER, more) == TOO_MANY_BUCKETS
+    gone = delete_load_balancer(there, ASKER, "lb", cascade=True)
+    assert Owner(Kind.LOAD_BALANCER, "lb") in gone.deletes
+    rows = compile_owner(there, Owner(Kind.LOAD_BALANCER, "lb")).values()
+    (row,) = (row for row in rows if isinstance(row, ovn.LoadBalancer) and row.selection_fields)
+    assert [len(each.backends) for each in row.services] == [LARGEST] * (MOST_HASHED + 9)
 
 
 def test_an_id_that_another_load_balancer_has_is_refused():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.compilers.ovn.selection import goes_by_fields, selection_fields
+from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
 from fairlead.dataplane.ovn import SOURCE_IPV6
 from fairlead.model.loadbalancer import (
@@ -47,7 +47,7 @@ def test_fields_of_each_algorithm(algorithm, persistence, version, abilities, fi
     chosen = replace(pool(make_member(0), algorithm=algorithm), persistence=persistence)
     assert fields == selection_fields(abilities, chosen, version)
     assert list(fields) == sorted(fields)
-    assert goes_by_fields(chosen) == bool(fields)
+    assert chosen.goes_by_fields == bool(fields)
 
 
 def backends(chosen: Pool) -> tuple[str, ...]:

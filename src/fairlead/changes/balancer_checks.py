@@ -8,10 +8,11 @@ from fairlead.changes.finding import NotTheirs
 from fairlead.changes.ids import IdTaken
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import sizes
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.loadbalancer import LoadBalancer, Pool, Transport, transport
 from fairlead.model.network import Resource
 from fairlead.model.port_ranges import count
 from fairlead.model.quota import Counted
+from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot
 
 
@@ -32,7 +33,16 @@ class TooManyPorts(Refusal):
     are_targets: bool = False
 
 
-def check_sizes(balancer: LoadBalancer) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyBuckets(Refusal):
+    """Pools that select by fields of a packet lead from too many ports. Each port needs `each` hash buckets at each
+    VIP."""
+
+    most: int
+    each: int
+
+
+def check_sizes(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
     """Check the size of a load balancer, because each change writes the whole document. Raises Refused."""
     policies = max([len(listener.l7policies) for listener in balancer.listeners], default=0)
     for what, number, most in (
@@ -44,6 +54,7 @@ def check_sizes(balancer: LoadBalancer) -> None:
         if number > most:
             raise Refused(TooMany(what=what, most=most))
     _check_ports(balancer)
+    _check_buckets(old, balancer)
 
 
 def _check_ports(balancer: LoadBalancer) -> None:
@@ -54,6 +65,34 @@ def _check_ports(balancer: LoadBalancer) -> None:
         raise Refused(TooManyPorts(most=sizes.PORTS))
     if sum([number * each for number, each in ports if number > 1]) > sizes.TARGETS:
         raise Refused(TooManyPorts(most=sizes.TARGETS, are_targets=True))
+
+
+def _check_buckets(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
+    """Check the number of hash buckets before any table is made. A stored load balancer with more may keep or reduce
+    its number."""
+    buckets = count_buckets(balancer)
+    if buckets > sizes.BUCKETS and (old is None or buckets > count_buckets(old)):
+        raise Refused(TooManyBuckets(most=sizes.BUCKETS, each=LARGEST))
+
+
+def count_buckets(balancer: LoadBalancer) -> int:
+    """Return the maximum number of hash buckets, in any state of the members. Proxied listeners and those without ports
+    have none."""
+    vips: Counter[int] = Counter(vip.address.version for vip in balancer.vips)
+    tables = {pool.id: _buckets_of(pool, vips) for pool in balancer.pools if pool.goes_by_fields}
+    return sum(
+        [
+            count(listener.ports) * tables.get(listener.default_pool_id or "", 0)
+            for listener in balancer.listeners
+            if not listener.proxy_port and transport(listener.protocol) is not Transport.ANY
+        ]
+    )
+
+
+def _buckets_of(pool: Pool, vips: Mapping[int, int]) -> int:
+    """Return the hash buckets for one port at all VIPs: VIPs lead to members of their IP version."""
+    members = Counter(member.address.version for member in pool.members)
+    return sum([vips[version] * (number if number == 1 else LARGEST) for version, number in members.items()])
 
 
 def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> None:

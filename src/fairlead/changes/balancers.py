@@ -292,7 +292,7 @@ def _completed(
 def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[None]:
     """Check the invariants of every load balancer, for all providers. Raises Refused."""
     if old is None or wanted.pools is not old.pools or wanted.listeners is not old.listeners:
-        check_sizes(wanted)
+        check_sizes(old, wanted)
         check_parts(snapshot, old, wanted)
     if old is not None and not _may_differ(old, wanted):
         raise Refused(DescribedAsAWhole(balancer_id=old.id))

@@ -250,6 +250,12 @@ class Pool(Resource):
         """Whether the client address alone selects the member, by algorithm or persistence."""
         return isinstance(self.persistence, SourceIpPersistence) or self.algorithm is Algorithm.SOURCE_IP
 
+    @property
+    def goes_by_fields(self) -> bool:
+        """Whether the client's address, or its address and port, selects the same member on every node.
+        ROUND_ROBIN promises even shares only (ADR 90)."""
+        return self.goes_by_source or self.algorithm is Algorithm.SOURCE_IP_PORT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:

@@ -4,6 +4,8 @@ whole.
 Everything without a limit here is bounded by the size of a document. Limits are Fairlead's unless a source is given.
 """
 
+from fairlead.model.shares import LARGEST
+
 LISTENERS = 200
 POOLS = 200
 MEMBERS = 1_000
@@ -12,6 +14,9 @@ PORTS = 1_000
 """Maximum ports of one load balancer, of all its listeners: each is an entry of its own in a switch."""
 TARGETS = 5_000
 """Maximum endpoints of one load balancer, members times ports that lead to them: they are one row."""
+BUCKETS = 2 * LISTENERS * LARGEST
+"""Maximum hash buckets of one load balancer, for pools that select by fields of a packet (`Pool.goes_by_fields`): a
+table of `LARGEST` for each port at each VIP, all in one row. Every listener may have a port at two VIPs."""
 BACKENDS = 256
 """Maximum backends of one declarative spec."""
 VIPS = 15

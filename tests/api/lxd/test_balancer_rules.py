@@ -174,6 +174,15 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         ports(port(f"1-{sizes.PORTS}", "a"), port("60000", "a")),
         f"Too many listen ports: a load balancer can have at most {sizes.PORTS}",
     ),
+    (
+        {
+            **with_config(fairlead__affinity="source-ip"),
+            "backends": [A, backend("b", target_address="10.0.0.12")],
+            "ports": [port("1-401", "a", "b")],
+        },
+        'Too many listen ports: with a selection by source (options "fairlead.algorithm" and "fairlead.affinity") a'
+        " load balancer can have at most 400",
+    ),
     # order: the first error in LXD's order is reported, whatever other errors the request has
     ({**with_config(nonsense="1"), **backends(backend("a b"))}, 'Invalid option "nonsense"'),
     (backends(backend("a b"), backend("c", target_address="x")), "Name cannot contain white space in backend"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.api.door import ApiError
-from fairlead.api.lxd.balancer_config import HEALTHCHECK, METHOD, WEIGHT
+from fairlead.api.lxd.balancer_config import AFFINITY, ALGORITHM, HEALTHCHECK, METHOD, WEIGHT
 from fairlead.api.lxd.go_texts import quote
 from fairlead.changes import (
     balancer_checks,
@@ -130,6 +130,10 @@ _ANY: Mapping[type[Refusal], Says] = {
         f"Too many {_MANY[why.what]}: a load balancer can have at most {why.most}"
     ),
     balancer_checks.TooManyPorts: _too_many_ports,
+    balancer_checks.TooManyBuckets: lambda why: _bad(
+        f"Too many listen ports: with a selection by source (options {quote(ALGORITHM)} and {quote(AFFINITY)}) a load"
+        f" balancer can have at most {why.most // why.each}"
+    ),
     offers.VipNotAnnounced: lambda why: _bad(
         f"Hosts announce the listen addresses of provider {quote(why.provider)}, and those of an OVN network are not"
     ),

@@ -187,6 +187,10 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     balancer_checks.TooManyPorts: lambda why: bad_request(
         f"A load balancer can have at most {why.most} {'ports of members' if why.are_targets else 'ports'}."
     ),
+    balancer_checks.TooManyBuckets: lambda why: bad_request(
+        f"A load balancer can have at most {why.most} hash buckets. SOURCE_IP_PORT, SOURCE_IP and session persistence"
+        f" SOURCE_IP need {why.each} for each port of a listener at each VIP: use fewer ports, or ROUND_ROBIN."
+    ),
     balancers.DescribedAsAWhole: lambda why: ApiError(
         409,
         f"Load Balancer {why.balancer_id} is changed as a whole, by the API that it was made by: its listeners, pools"

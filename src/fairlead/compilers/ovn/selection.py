@@ -13,11 +13,6 @@ from fairlead.model import loadbalancer as lb
 SOURCE_PORT = "tp_src"
 
 
-def goes_by_fields(pool: lb.Pool) -> bool:
-    """Whether equal clients have to be led to the same member by every node. ROUND_ROBIN asks for evenness alone."""
-    return pool.goes_by_source or pool.algorithm is lb.Algorithm.SOURCE_IP_PORT
-
-
 def selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
     """The value of `Load_Balancer:selection_fields` (ovn-nb(5)), sorted.
 
@@ -26,7 +21,7 @@ def selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: i
     stays at least as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field. Where it has none for IPv6
     the MAC decides: the load balancer is on the client's own switch, where that is the client's as well.
     """
-    if pool is None or not goes_by_fields(pool):
+    if pool is None or not pool.goes_by_fields:
         return ()
     source = "ip_src" if version == 4 else SOURCE_IPV6 if SOURCE_IPV6 in abilities else "eth_src"
     return (source,) if pool.goes_by_source else (source, SOURCE_PORT)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from fairlead.compilers.ovn.selection import goes_by_fields
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.health import HealthKey
@@ -123,6 +122,6 @@ def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
     bucket wins by its number (rendezvous hashing, in `hash` groups of ovs-actions(7)): the number of buckets must stay
     as it is, or clients would move, so the table is repeated up to its full size.
     """
-    if not goes_by_fields(pool):
+    if not pool.goes_by_fields:
         return shortest_table(slots)
     return slots * (LARGEST // len(slots)) if len(set(slots)) > 1 else shortest_table(slots)
