@@ -15,6 +15,7 @@ from fairlead.changes.refusal import Refused
 from fairlead.changes.routers import InterfaceTarget, add_interface
 from fairlead.model.addresses import parse_network
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -30,11 +31,11 @@ def call(identity: str) -> RequestContext:
 
 def create_subnet(identity: str, cidr: str) -> Callable[[Snapshot], Changes]:
     values = {"network_id": NET, "cidr": parse_network(cidr), "enable_dhcp": False}
-    return lambda now: SUBNETS.create(now, call(identity), values)
+    return lambda now: at_once(SUBNETS.create(now, call(identity), values))
 
 
 def create_port(identity: str) -> Callable[[Snapshot], Changes]:
-    return lambda now: PORTS.create(now, call(identity), {"network_id": NET})
+    return lambda now: at_once(PORTS.create(now, call(identity), {"network_id": NET}))
 
 
 def add(port_id: str, subnet_id: str) -> Callable[[Snapshot], Changes]:
@@ -47,9 +48,9 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Model, Model]]:
     """Yield two servers that do not follow each other: each has only its own writes and its write conflicts."""
     stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
     one = await Model.load(stores[0], compile_owner)
-    await one.write(lambda now: NETWORKS.create(now, call(NET), {}))
+    await one.write(lambda now: at_once(NETWORKS.create(now, call(NET), {})))
     await one.write(create_subnet(FOUR, "10.0.0.0/28"))
-    await one.write(lambda now: ROUTERS.create(now, call(ROUTER), {}))
+    await one.write(lambda now: at_once(ROUTERS.create(now, call(ROUTER), {})))
     yield one, await Model.load(stores[1], compile_owner)
     for store in stores:
         await store.close()
