@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from fairlead.compilers.haproxy import HAPROXY
+from fairlead.compilers.haproxy import HAPROXY, policies
 from fairlead.compilers.haproxy.abilities import ABILITIES
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Server
 from fairlead.dataplane.haproxy_words import read_line
 from fairlead.model.abilities import Feature
 from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToPool, Reject
 from fairlead.model.loadbalancer import (
     ListenerProtocol,
     ListenerTls,
@@ -25,6 +26,7 @@ from fairlead.model.port_ranges import PortRange, one_port
 from fairlead.model.sizes import CIDRS, MEMBERS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
+from harness.language import COMMON
 from harness.proxied import WEB, listener, member, pool, rows_of, view
 from harness.step_counter import longest_between_yields
 
@@ -117,6 +119,39 @@ def test_a_thousand_members_are_compiled_in_small_steps() -> None:
     snapshot = view([listener("l", 2000, its)], [its])
     _, longest = longest_between_yields(HAPROXY.compile_in_steps(snapshot, WEB))
     assert longest < MAX_STEPS["reconciler"]
+
+
+@pytest.mark.parametrize("protocol", [PoolProtocol.PROXY, PoolProtocol.PROXYV2])
+def test_an_enabled_policy_changes_no_other_directive(protocol: PoolProtocol) -> None:
+    """Otherwise it needs a new process. Members of its pool expect the destination in PROXY headers."""
+    default, special = pool("p", member("m1", 80)), pool("special", member("m2", 80), protocol=protocol)
+    one = L7Rule(id="r", type=L7RuleType.PATH, compare_type=L7Comparison.EQUAL_TO, value="/a", **COMMON)
+    leading = L7Policy(id="l", action=RedirectToPool(pool_id="special"), rules=(one,), **COMMON)
+    disabled, without_rules = replace(leading, admin_state_up=False), replace(leading, rules=())
+    rows = [
+        rows_of(view([listener("l", 2000, default, l7policies=(each,))], [default, special]))
+        for each in (leading, disabled, without_rules)
+    ]
+    frontends = [row for its in rows for row in its.values() if isinstance(row, Frontend)]
+    assert [len(each.policies) for each in frontends] == [1, 0, 0]
+    assert [each.lasting for each in frontends] == [frontends[0].lasting] * 3
+    assert ("tcp-request", "connection", "set-dst-port", "int(80)") in [line[:4] for line in frontends[1].lines]
+    assert [its.keys() for its in rows] == [rows[0].keys()] * 3
+
+
+def test_each_rule_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also disabled ones, because they can be enabled later."""
+    compiled, compile_rule = list[str](), policies._condition
+    monkeypatch.setattr(policies, "_condition", lambda rule: compiled.append(rule.id) or compile_rule(rule))
+    rules = tuple(
+        L7Rule(id=f"r{number}", type=L7RuleType.PATH, compare_type=L7Comparison.EQUAL_TO, value="/a", **COMMON)
+        for number in range(3)
+    )
+    its = L7Policy(id="l", action=Reject(), rules=(*rules[:2], replace(rules[2], admin_state_up=False)), **COMMON)
+    off = replace(its, id="off", admin_state_up=False)
+    rows = rows_of(view([listener("l", 2000, l7policies=(its, off))], []))
+    assert compiled == ["r0", "r1", "r2"] * 2
+    assert [2] == [each.patterns for row in rows.values() if isinstance(row, Frontend) for each in row.policies]
 
 
 HTTPS = {"protocol": ListenerProtocol.TERMINATED_HTTPS, "tls": ListenerTls(container_ref="ref")}

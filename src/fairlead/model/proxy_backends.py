@@ -19,10 +19,18 @@ def is_http(listener: Listener) -> bool:
 
 
 class BackendNames:
-    """Names of backends for one version of a load balancer. The members of each pool are scanned once."""
+    """Pools and names of backends for one version of a load balancer. The members of each pool are scanned once."""
 
-    def __init__(self) -> None:
+    def __init__(self, balancer: LoadBalancer) -> None:
+        self._pools = {pool.id: pool for pool in balancer.pools}
         self._have_ports: dict[str, bool] = {}
+
+    def find(self, pool_id: str | None) -> Pool | None:
+        return self._pools.get(pool_id) if pool_id is not None else None
+
+    def find_enabled(self, pool_id: str | None) -> Pool | None:
+        pool = self.find(pool_id)
+        return pool if pool is not None and pool.admin_state_up else None
 
     def of(self, pool: Pool, listener: Listener) -> str:
         """Return the name: the pool's id, as in Octavia,
@@ -53,10 +61,10 @@ class BackendNames:
 def proxy_servers(balancer: LoadBalancer) -> Mapping[ProxyPlace, int]:
     """Return the number of servers in each HAProxy of the load balancer's place. Disabled listeners count, because they
     can be enabled again."""
-    names, pools = BackendNames(), {pool.id: pool for pool in balancer.pools}
+    names = BackendNames(balancer)
     servers = dict[str, int]()
     for listener in balancer.listeners:
-        led = (pools.get(pool_id) for pool_id in pools_of(listener)) if listener.proxy_port else ()
+        led = (names.find(pool_id) for pool_id in pools_of(listener)) if listener.proxy_port else ()
         servers |= {names.of(pool, listener): len(pool.members) for pool in led if pool is not None}
     total = sum(servers.values())
     return {place_of(balancer): total} if total else {}

@@ -17,7 +17,7 @@ from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, render_interface
 from fairlead.model.host_proxies import has_own_host_proxy, own_host_places
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, find_pool, is_prepared, pools_of
+from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, is_prepared, pools_of
 from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.owner import Owner
 from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
@@ -70,16 +70,16 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
     addresses = tuple(vip.address for vip in balancer.vips) if on_host else _addresses(balancer, port)
     chassis = proxy_chassis(port) if port is not None else ""
     wanted = (port is not None or on_host) and balancer.admin_state_up and not is_prepared(balancer)
-    names, compiled = BackendNames(), set[str]()
+    names, compiled = BackendNames(balancer), set[str]()
     # enabled listeners come first, so a backend that they share with disabled ones is among the rows
     for listener in sorted(proxied_listeners(balancer), key=lambda each: not each.admin_state_up):
-        _refuse(balancer, listener)
+        _refuse(balancer, listener, names)
         try:
             for row in chain(
                 frontend_rows(view, balancer, listener, addresses, names),
                 *(
                     backend_rows(view, balancer, listener, pool, name, chassis)
-                    for pool, name in _new_backends(balancer, listener, names, compiled)
+                    for pool, name in _new_backends(listener, names, compiled)
                 ),
             ):
                 str(row)  # raises Unwritable, so that the change is rejected
@@ -89,20 +89,18 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
             raise Unsupported(f"{refused}, which listener {listener.id} asks for", balancer.provider) from None
 
 
-def _new_backends(
-    balancer: LoadBalancer, listener: Listener, names: BackendNames, compiled: set[str]
-) -> Iterator[tuple[Pool, str]]:
+def _new_backends(listener: Listener, names: BackendNames, compiled: set[str]) -> Iterator[tuple[Pool, str]]:
     """Yield the backends that no earlier listener uses, and add their names to `compiled`."""
-    for pool in pools_with_backends(balancer, listener):
+    for pool in pools_with_backends(listener, names):
         name = names.of(pool, listener)
         if name not in compiled:
             compiled.add(name)
             yield pool, name
 
 
-def _refuse(balancer: LoadBalancer, listener: Listener) -> None:
+def _refuse(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> None:
     lacking = lacking_for_listener(ABILITIES, listener)
-    pools = [pool for pool_id in pools_of(listener) if (pool := find_pool(balancer, pool_id))]
+    pools = [pool for pool_id in pools_of(listener) if (pool := names.find(pool_id))]
     lacking = lacking or next(filter(None, (lacking_for_pool(ABILITIES, pool) for pool in pools)), None)
     if lacking is not None:
         raise Unsupported(lacking, balancer.provider)

@@ -13,7 +13,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch, find_pool
+from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch
 from fairlead.model.paths import INSIDE
 from fairlead.model.port_ranges import count
 from fairlead.model.proxies import proxy_name
@@ -49,18 +49,18 @@ _CLIENT_HEADERS = {
 _NO_HTTP = Http()
 
 
-def pools_in_force(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+def pools_in_force(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
-    return _with_default(balancer, listener, led_pools(balancer, listener))
+    return _with_default(listener, names, led_pools(listener, names))
 
 
-def pools_with_backends(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+def pools_with_backends(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Returns the enabled pools of the listener and of all its L7 policies, without duplicates."""
-    return _with_default(balancer, listener, prepared_pools(balancer, listener))
+    return _with_default(listener, names, prepared_pools(listener, names))
 
 
-def _with_default(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -> tuple[Pool, ...]:
-    default = _enabled(balancer, listener.default_pool_id)
+def _with_default(listener: Listener, names: BackendNames, pools: Iterable[Pool]) -> tuple[Pool, ...]:
+    default = names.find_enabled(listener.default_pool_id)
     return tuple({pool.id: pool for pool in (default, *pools) if pool is not None}.values())
 
 
@@ -68,13 +68,15 @@ def frontend_rows(
     view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], names: BackendNames
 ) -> Iterator[HAProxyRow]:
     """Rows of the listener in the proxy with these addresses, without its backends. Raises Unsupported, Unwritable."""
-    default, pools = _enabled(balancer, listener.default_pool_id), pools_in_force(balancer, listener)
+    default, pools = names.find_enabled(listener.default_pool_id), pools_in_force(listener, names)
     _refuse(balancer, listener, pools)
-    lines = [*_lines(balancer, listener, addresses, pools), *_after_policies(balancer, listener)]
+    # also for pools of disabled policies, so enabling one that leads to a pool with PROXY headers needs no reload
+    told = is_told(listener, pools_with_backends(listener, names))
+    lines = [*_lines(balancer, listener, addresses, told=told), *_after_policies(balancer, listener)]
     if default is not None:
         lines.append(("default_backend", names.of(default, listener)))
     limit = listener.connection_limit
-    policies = compile_policies(balancer, listener, names)
+    policies = compile_policies(listener, names)
     yield Frontend(
         name=listener.id,
         process=proxy_name(view, place_of(balancer)),
@@ -99,11 +101,6 @@ def _refuse(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -
     tls.refuse(balancer, listener)
 
 
-def _enabled(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
-    pool = find_pool(balancer, pool_id)
-    return pool if pool is not None and pool.admin_state_up else None
-
-
 def _early(address: IPAddress, vips: Set[IPAddress]) -> tuple[str, ...]:
     """Option that binds a VIP before the host has it: on a plain host a VIP is added after its listener, and removed
     before (ip(7), IP_FREEBIND)."""
@@ -117,10 +114,10 @@ def _inherited(address: IPAddress) -> tuple[str, ...]:
 
 
 def _lines(
-    balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], pools: Iterable[Pool]
+    balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], *, told: bool
 ) -> Iterator[Line]:
-    """Yield the directives before the L7 policies: binds, access control and timeouts."""
-    vips, told = frozenset(vip.address for vip in balancer.vips), is_told(listener, pools)
+    """Yield the directives before the L7 policies: binds, access control and timeouts. `told`: `is_told`."""
+    vips = frozenset(vip.address for vip in balancer.vips)
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
     if listener.protocol in INSIDE:  # a replaced process keeps connections on which a request may be arriving
         yield "option", "idle-close-on-response"

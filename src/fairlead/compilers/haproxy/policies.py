@@ -9,7 +9,6 @@ reload.
 """
 
 import re
-from collections.abc import Iterator
 from typing import assert_never
 
 from fairlead.compilers.haproxy.backends import argument
@@ -27,7 +26,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, find_pool
+from fairlead.model.loadbalancer import Listener, Pool
 from fairlead.model.proxy_backends import BackendNames
 
 FOUND = 302
@@ -46,47 +45,41 @@ _TYPES = "path,field(-1,/),field(2,.,0)"
 """File extension: the text after the first dot of the last path segment; empty if there is none."""
 
 
-def led_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+def led_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the pools of policies in force."""
-    pools = (_pool(balancer, policy) for policy, _ in _in_force(balancer, listener))
+    pools = (names.find_enabled(each.redirect_pool_id) for each in listener.l7policies if _is_in_force(each, names))
     return tuple(pool for pool in pools if pool is not None)
 
 
-def prepared_pools(balancer: LoadBalancer, listener: Listener) -> tuple[Pool, ...]:
+def prepared_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the pools of all policies, including those that are not in force."""
-    pools = (_pool(balancer, policy) for policy in listener.l7policies)
+    pools = (names.find_enabled(policy.redirect_pool_id) for policy in listener.l7policies)
     return tuple(pool for pool in pools if pool is not None)
 
 
-def compile_policies(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> tuple[Policy, ...]:
+def compile_policies(listener: Listener, names: BackendNames) -> tuple[Policy, ...]:
     """Return the policies in force, in order. Raises Unwritable, also for a policy that is not in force, because it
     can be enabled later."""
-    for policy in listener.l7policies:
-        for rule in policy.rules:
-            _condition(rule)
-        _target(policy.action)
-    return tuple(
-        Policy(
-            action=f"pool:{name(names.of(pool, listener))}" if pool is not None else _target(policy.action),
-            # all have to match, so the order is free: sorted by shape, more policies fit into a slot
-            conditions=tuple(sorted(map(_condition, rules), key=lambda each: each.shape)),
-        )
-        for policy, rules in sorted(_in_force(balancer, listener), key=lambda each: _ORDER[type(each[0].action)])
-        for pool in [_pool(balancer, policy)]
+    compiled = [(each, _compile_policy(each, listener, names)) for each in listener.l7policies]
+    in_force = ((each, policy) for each, policy in compiled if _is_in_force(each, names))
+    return tuple(policy for _, policy in sorted(in_force, key=lambda each: _ORDER[type(each[0].action)]))
+
+
+def _compile_policy(policy: L7Policy, listener: Listener, names: BackendNames) -> Policy:
+    """Compile each rule once. Raises Unwritable, also for disabled rules."""
+    pool, target = names.find_enabled(policy.redirect_pool_id), _target(policy.action)
+    conditions = [(rule, _condition(rule)) for rule in policy.rules]
+    enabled = (condition for rule, condition in conditions if rule.admin_state_up)
+    return Policy(
+        action=f"pool:{name(names.of(pool, listener))}" if pool is not None else target,
+        # all have to match, so the order is free: sorted by shape, more policies fit into a slot
+        conditions=tuple(sorted(enabled, key=lambda each: each.shape)),
     )
 
 
-def _in_force(balancer: LoadBalancer, listener: Listener) -> Iterator[tuple[L7Policy, tuple[L7Rule, ...]]]:
-    for policy in listener.l7policies:
-        rules = tuple(rule for rule in policy.rules if rule.admin_state_up)
-        leads_nowhere = policy.redirect_pool_id is not None and _pool(balancer, policy) is None
-        if policy.admin_state_up and rules and not leads_nowhere:
-            yield policy, rules
-
-
-def _pool(balancer: LoadBalancer, policy: L7Policy) -> Pool | None:
-    pool = find_pool(balancer, policy.redirect_pool_id)
-    return pool if pool is not None and pool.admin_state_up else None
+def _is_in_force(policy: L7Policy, names: BackendNames) -> bool:
+    leads_nowhere = policy.redirect_pool_id is not None and names.find_enabled(policy.redirect_pool_id) is None
+    return policy.admin_state_up and any(rule.admin_state_up for rule in policy.rules) and not leads_nowhere
 
 
 def _target(action: L7Action) -> str:
