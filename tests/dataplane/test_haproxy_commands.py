@@ -6,7 +6,8 @@ from ipaddress import ip_address
 import pytest
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
-from fairlead.dataplane.haproxy_commands import Command, commands, renewal
+from fairlead.dataplane.haproxy_commands import Command, checked, commands, of_servers, renewal
+from fairlead.dataplane.haproxy_policies import Policy
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.model.secrets import Role, Secret
 
@@ -130,3 +131,28 @@ def test_of_a_place_that_changes_under_it_a_process_need_not_be_told(changed: di
 @pytest.mark.parametrize("changed", [{"connections": 2}, {"threads": 2}, {"port": "other"}, {"mac": "other"}])
 def test_how_many_it_takes_and_another_device_are_another_process(changed: dict[str, object]) -> None:
     assert texts(rows(replace(PROCESS, **changed)), rows(PROCESS)) is None  # type: ignore[arg-type]
+
+
+def test_haproxy_loads_changed_frontends_before_commands_and_nothing_else() -> None:
+    """With their certificates and backends, but without the servers and listeners that stay."""
+    policy = Policy(action="deny", conditions=())
+    frontend, other = replace(FRONTEND, backends=("b",)), replace(FRONTEND, name="g", backends=("c",))
+    far, new = replace(BACKEND, name="c"), replace(SERVER, name="new", number=2)
+    elsewhere = replace(SERVER, backend="c", name="new")
+    before = rows(PROCESS, frontend, other, BACKEND, far, SERVER, SHOWN)
+    changed = replace(frontend, policies=(policy,))
+    after = {**before, **rows(changed, new, elsewhere)}
+    assert rows(changed, BACKEND, SHOWN, new) == {row.key: row for row in checked(diff(after, before), after)}  # type: ignore[attr-defined]
+
+
+def test_haproxy_checks_a_frontend_with_other_certificates_and_no_servers() -> None:
+    before = rows(FRONTEND, BACKEND, SERVER)
+    after = {**before, **rows(SHOWN)}
+    assert (FRONTEND, SHOWN) == checked(diff(after, before), after)
+    assert (FRONTEND,) == checked(diff(before, after), before)
+    for changed in (rows(FRONTEND, BACKEND), {**before, **rows(replace(SERVER, weight=2))}):
+        assert checked(diff(changed, before), changed) == ()
+    everything = diff(rows(SHOWN, replace(SERVER, weight=2)), rows(FRONTEND, SERVER))
+    assert [("Server", "b", "s")] == [*of_servers(everything).updates]
+    assert not of_servers(everything).creates
+    assert not of_servers(everything).deletes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.dataplane.haproxy import Frontend
-from fairlead.dataplane.haproxy_commands import Arranged, commands, escaped, tellable
+from fairlead.dataplane.haproxy_commands import MAX_POLICY_COMMANDS, Arranged, commands, escaped, tellable
 from fairlead.dataplane.haproxy_policies import (
     FREE,
     MAX_PROCESS_SPARE_PATTERNS,
@@ -121,6 +121,53 @@ def test_policies_are_not_told_before_the_rest() -> None:
     assert not tellable(diff({after.key: after}, {before.key: before}), {before.key: before})
 
 
+def test_a_change_of_too_many_values_needs_a_process() -> None:
+    """A new value takes three commands, and the table one."""
+    most = (MAX_POLICY_COMMANDS - 1) // 3
+    policies = tuple(policy(f"/{number}") for number in range(most + 1))
+    slots = Slots(number=1, policies=policies * 2, ranks=(*range(most + 1), *[FREE] * (most + 1)))
+    new = tuple(policy(f"/new/{number}", "pool:x") for number in range(most + 1))
+    told = texts(new[:most], slots)
+    assert told is not None
+    assert 3 * most + 1 == len(told) <= MAX_POLICY_COMMANDS
+    assert texts(new, slots) is None
+
+
+def test_values_of_all_listeners_count_together() -> None:
+    """Each of them alone would need no process."""
+    number = MAX_POLICY_COMMANDS // 3 // 2 + 1
+    slots = {
+        name: Slots(
+            number=at,
+            policies=tuple(policy(f"/{each}") for each in range(number)) * 2,
+            ranks=(*range(number), *[FREE] * number),
+        )
+        for at, name in enumerate(("f", "g"))
+    }
+    wanted = tuple(policy(f"/new/{each}", "pool:x") for each in range(number))
+    rows = {name: replace(FRONTEND, name=name) for name in slots}
+    arranged = Arranged(before=slots, after={name: arrange(its, wanted) for name, its in slots.items()})
+    change = diff(
+        {row.key: replace(row, policies=wanted) for row in rows.values()},
+        {row.key: replace(row, policies=in_force(slots[name])) for name, row in rows.items()},
+    )
+    assert commands(change, arranged) is None
+    first = replace(change, updates={key: each for key, each in change.updates.items() if key[1] == "f"})
+    assert commands(first, arranged) is not None
+
+
+def test_the_slot_that_has_been_free_longest_is_used_first() -> None:
+    """Requests that still evaluate the policies of before have most probably ended by then."""
+    slots = Slots(number=1, policies=(policy(),) * 4, ranks=(FREE,) * 4)
+    used = []
+    for number in range(8):
+        slots = arrange(slots, (policy(f"/{number}"),))
+        used.append(slots.ranks.index(0))
+    assert used == [0, 1, 2, 3, 0, 1, 2, 3]
+    slots = replace(slots, freed=(2, 1))
+    assert list(slots.free) == [0, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -134,6 +181,15 @@ def test_policies_are_not_told_before_the_rest() -> None:
 )
 def test_an_argument_is_one_for_the_socket(text: str, said: str) -> None:
     assert escaped(text) == said
+
+
+def test_each_character_is_escaped_by_itself() -> None:
+    """Also the last one of a text, and all at once."""
+    printable = "".join(map(chr, range(33, 127)))
+    assert escaped(printable) == "".join(map(escaped, printable))
+    plain = {char for char in printable if escaped(char) == char}
+    assert plain == {*"_./:[]=@,!+-"} | {char for char in printable if char.isalnum()}
+    assert all(escaped(char) == f"\\{char}" for char in {*printable, " "} - plain)
 
 
 def test_frontends_have_numbers_of_their_own() -> None:

@@ -124,6 +124,10 @@ class Frontend:
         return Wanted(policies=self.policies, prepared=self.prepared)
 
     @property
+    def patterns(self) -> int:
+        return sum(policy.patterns for policy in self.policies)
+
+    @property
     def lasting(self) -> tuple[str, int, tuple[Line, ...], tuple[Secret, ...]]:
         """Attributes that no runtime command changes."""
         return self.process, self.connections, self.lines, self.secrets

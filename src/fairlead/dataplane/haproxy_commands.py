@@ -13,6 +13,7 @@ A changed connection limit also needs a reload, because `set maxconn frontend` o
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Process, Server, list_path
@@ -39,9 +40,17 @@ class Command:
 
 
 Commands: TypeAlias = tuple[Command, ...]
+MAX_POLICY_COMMANDS = 500
+"""Maximum commands of one change of L7 policies. A change that needs more is a reload: 20,000 patterns of one listener
+would occupy the process and the agent longer than a new process.
+
+Changes of servers are not counted, because a reload for each failed member would be worse; MAX_PROXY_SERVERS
+(`model/proxy_backends.py`) bounds them.
+"""
 _LONGEST_ARGUMENT = 8_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")
 """Words that the socket accepts without escapes; `;`, blanks and `<<` have a meaning there."""
+_ESCAPES = {code: f"\\{chr(code)}" for code in range(128) if not _PLAIN.fullmatch(chr(code))}
 
 
 _FILES = {Role.CERTIFICATE: "cert", Role.AUTHORITY: "ca-file", Role.REVOCATIONS: "crl-file"}
@@ -68,11 +77,23 @@ def commands(diff: Diff, arranged: Arranged = NO_SLOTS) -> Commands | None:
     try:
         return (
             *(command for row in diff.creates.values() for command in _create(row)),
-            *(command for update in diff.updates.values() for command in _update(update, arranged)),
+            *(command for update in diff.updates.values() for command in _update(update)),
+            *_put_all_policies(diff, arranged),
             *(command for row in diff.deletes.values() for command in _delete(row)),
         )
     except (_Reload, Unwritable):
         return None
+
+
+def _put_all_policies(diff: Diff, arranged: Arranged) -> Iterator[Command]:
+    """Yield the commands that change L7 policies; if there are too many, the change needs a reload."""
+    before, after = arranged.before, arranged.after
+    names = (each.after.name for each in diff.updates.values() if isinstance(each.after, Frontend))
+    found = (_put_policies(name, before.get(name), after.get(name)) for name in names)
+    for number, command in enumerate(chain.from_iterable(found), 1):
+        if number > MAX_POLICY_COMMANDS:
+            raise _Reload
+        yield command
 
 
 def tellable(change: Diff, before: Rows) -> Diff:
@@ -103,6 +124,42 @@ def tellable(change: Diff, before: Rows) -> Diff:
     )
 
 
+def of_servers(change: Diff) -> Diff:
+    """Return the part of a change that is about servers, which HAProxy need not check first (`checked`)."""
+
+    def only(rows: Mapping[Key, Any]) -> Mapping[Key, Any]:
+        return {key: row for key, row in rows.items() if key[0] == "Server"}
+
+    return Diff(creates=only(change.creates), updates=only(change.updates), deletes=only(change.deletes))
+
+
+def checked(change: Diff, rows: Rows) -> tuple[Row, ...]:
+    """Return the rows that HAProxy has to load before commands make this change to `rows`: the changed frontends, and
+    those with changed certificates, with certificates and backends, but only with servers that change too. Empty if
+    the change has neither."""
+    new = {**change.creates, **{key: update.after for key, update in change.updates.items()}}
+    names = {
+        row.frontend if isinstance(row, Certificate) else row.name
+        for row in (*new.values(), *change.deletes.values())
+        if isinstance(row, Frontend | Certificate)
+    }
+    frontends = [row for name in sorted(names) if isinstance(row := rows.get(("Frontend", name)), Frontend)]
+    backends = {backend for row in frontends for backend in row.backends}
+
+    def belongs(key: Key, row: Row) -> bool:
+        match row:
+            case Certificate():
+                return row.frontend in names
+            case Backend():
+                return row.name in backends
+            case Server():
+                return key in new and row.backend in backends
+            case _:
+                return False
+
+    return (*frontends, *(row for key, row in rows.items() if belongs(key, row))) if frontends else ()
+
+
 def renewal(secret: Secret) -> Commands:
     """Commands that load new contents of a secret."""
     file = f"ssl {_FILES[secret.role]} {secret.path}"
@@ -121,14 +178,14 @@ def _create(row: Row) -> Iterator[Command]:
             raise _Reload
 
 
-def _update(update: Update, arranged: Arranged) -> Iterator[Command]:
+def _update(update: Update) -> Iterator[Command]:
     match update.before, update.after:
         case Server() as before, Server() as after if before.lasting == after.lasting:
             yield from _change(before, after)
         case Process() as before, Process() as after if before.lasting == after.lasting:
             return  # its namespace is updated in place
         case Frontend() as before, Frontend() as after if before.lasting == after.lasting:
-            yield from _put_policies(after.name, arranged.before.get(after.name), arranged.after.get(after.name))
+            return  # `_put_all_policies`
         case _:
             raise _Reload
 
@@ -165,7 +222,7 @@ def _put_policies(frontend: str, before: Slots | None, after: Slots | None) -> I
 def escaped(text: str) -> str:
     """Escape an argument of a command. Raises _Reload for control characters and long arguments, because the socket
     reads a line into a buffer of 16 KB (configuration manual, tune.bufsize)."""
-    found = "".join(char if _PLAIN.fullmatch(char) or not char.isascii() else f"\\{char}" for char in text)
+    found = text.translate(_ESCAPES)
     if not text or not text.isprintable() or len(found.encode()) > _LONGEST_ARGUMENT:
         raise _Reload
     return found

@@ -32,6 +32,9 @@ MAX_PROCESS_SPARE_PATTERNS = 4_000
 HAProxy compares each pattern with all others when it reads its configuration: 10,000 take 1 s, 40,000 take 50 s. A
 listener beyond this maximum has no free slots, so changes of its policies replace the process.
 """
+MAX_PROCESS_PATTERNS = 10_000
+"""Maximum patterns in use of one process: those of the largest listener. With more, a start would take longer than the
+agent waits (`process.READY`), and then no change of any listener and no restart would succeed."""
 MIN_SPARE = 2
 """Minimum free slots of each shape that is in use or prepared, in a new process."""
 FREE = -1
@@ -111,6 +114,16 @@ class Slots:
     """Policy of each slot; a free slot has the last one."""
     ranks: tuple[int, ...]
     """Order of each slot among those in use; FREE for the others."""
+    freed: tuple[int, ...] = ()
+    """Slots that have been in use in this process and are free now; the first one has been free longest."""
+
+    @property
+    def free(self) -> Iterator[int]:
+        """Free slots in order of use: slots that were never in use, then those that have been free longest. A request
+        that still evaluates the old policies of a slot has then most probably ended."""
+        recent = set(self.freed)
+        yield from (slot for slot, rank in enumerate(self.ranks) if rank == FREE and slot not in recent)
+        yield from (slot for slot in self.freed if self.ranks[slot] == FREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +147,9 @@ def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Ma
             if number >= _MOST_NUMBERS:
                 raise Unwritable("L7 policies of more listeners than HAProxy has numbers for")
             known = Slots(number=number, policies=(), ranks=())
-        if known is not None:
+        if known is not None and _in_force(known) == its.policies:
+            found[frontend] = known
+        elif known is not None:
             fitted, lacking = _fitted(known, its.policies)
             if lacking:
                 built[frontend] = known, lacking
@@ -153,6 +168,12 @@ def arrange(before: Slots, wanted: Wanted) -> Slots:
     return _built(before, wanted, lacking, MAX_SPARE_PATTERNS) if lacking else fitted
 
 
+def _in_force(slots: Slots) -> tuple[Policy, ...]:
+    """Return the policies in use, in order."""
+    used = sorted((rank, slot) for slot, rank in enumerate(slots.ranks) if rank != FREE)
+    return tuple(slots.policies[slot] for _, slot in used)
+
+
 def spare_patterns(slots: Slots) -> int:
     """Count the patterns in free slots."""
     return sum(policy.patterns for policy, rank in zip(slots.policies, slots.ranks, strict=True) if rank == FREE)
@@ -168,7 +189,8 @@ def is_loaded(before: Slots | None, after: Slots | None) -> bool:
 def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset[Shape]]:
     """Assign policies without a new process, and return the shapes that have too few free slots.
 
-    A policy that stays keeps its slot; the others get slots that were free before, so no slot in use changes.
+    A policy that stays keeps its slot; the others get slots that were free before, so no slot in use changes. Of these
+    the slot that has been free longest is used first.
     """
     policies, ranks = list(before.policies), [FREE] * len(before.policies)
     same, free = defaultdict[Policy, list[int]](list), defaultdict[Shape, list[int]](list)
@@ -180,16 +202,18 @@ def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset
             ranks[same[policy].pop(0)] = order
         else:
             new.append(order)
-    for slot, policy in enumerate(policies):
-        if before.ranks[slot] == FREE and ranks[slot] == FREE:
-            free[policy.shape].append(slot)
+    for slot in before.free:
+        if ranks[slot] == FREE:
+            free[policies[slot].shape].append(slot)
     for order in new:
         if its := free[wanted[order].shape]:
             slot = its.pop(0)
             policies[slot], ranks[slot] = wanted[order], order
         else:
             lacking.add(wanted[order].shape)
-    return replace(before, policies=tuple(policies), ranks=tuple(ranks)), frozenset(lacking)
+    used = (slot for slot, rank in enumerate(before.ranks) if rank != FREE)
+    freed = tuple(slot for slot in (*before.freed, *used) if ranks[slot] == FREE)
+    return replace(before, policies=tuple(policies), ranks=tuple(ranks), freed=freed), frozenset(lacking)
 
 
 def _built(before: Slots, wanted: Wanted, lacking: frozenset[Shape], left: int) -> Slots:
@@ -218,7 +242,7 @@ def _built(before: Slots, wanted: Wanted, lacking: frozenset[Shape], left: int) 
             slots.append(policy)
             left -= policy.patterns
     ranks = (*range(len(policies)), *([FREE] * (len(slots) - len(policies))))
-    return replace(before, build=before.build + 1, policies=tuple(slots), ranks=ranks)
+    return replace(before, build=before.build + 1, policies=tuple(slots), ranks=ranks, freed=())
 
 
 def map_path(frontend: str) -> str:

@@ -6,9 +6,10 @@ user. It has no health checks, because Fairlead's own probes decide which member
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
+from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import (
     EXPORTER,
@@ -63,26 +64,70 @@ class Held:
 NOTHING = Held()
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Section of the configuration, or map of a frontend."""
+
+    source: tuple[object, ...]
+    """Input of the rendering."""
+    text: str
+
+
+Parts: TypeAlias = Mapping[str, Part]
+"""Parts of a process's files, by name. Parts with the same source are not rendered again."""
+
+
 def files(process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held = NOTHING) -> Mapping[str, str]:
     """Map relative paths to contents: all files of this process except secrets. Rows of other processes are ignored.
+    Raises Unwritable."""
+    return render(process, rows, sockets, held, {})[0]
+
+
+def render(
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held, known: Parts
+) -> tuple[Mapping[str, str], Parts]:
+    """Return `files`, and their parts for the next call. Only parts that differ from the `known` ones are rendered.
     Raises Unwritable."""
     found = list(rows)
     lists = _lists(found)
     backends = _backends(process, found, held.missing)
-    frontends = served(process, found, held.missing)
+    frontends = sorted(served(process, found, held.missing), key=lambda row: row.name)
     slots = arrange_all(held.slots, {each.name: each.wanted for each in frontends})
-    texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
-    texts |= {map_path(frontend): map_text(its) for frontend, its in slots.items()}
+    parts = dict[str, Part]()
+
+    def part(name: str, source: tuple[object, ...], make: Callable[[], str]) -> str:
+        old = known.get(name)
+        parts[name] = found = old if old is not None and old.source == source else Part(source, make())
+        return found.text
+
+    def frontend(row: Frontend) -> str:
+        its = slots.get(row.name)
+        return part(f"frontend {row.name}", (row, its), lambda: _written([_frontend(row, its)]))
+
+    def backend(row: Backend, its: tuple[Server, ...]) -> str:
+        return part(f"backend {row.name}", (row, its), lambda: _written([_backend(row, its)]))
+
+    servers = _servers(found)
     sections = (
-        (_global(process, sockets, held.outlives),),
-        _configuration([_frontend(each, slots) for each in frontends], backends.values(), _servers(found), sockets),
+        _written((_global(process, sockets, held.outlives), *_first_sections(backends.values(), sockets))),
+        *map(frontend, frontends),
+        *(_written(_metrics(sockets)) if any(map(_has_metrics, frontends)) else "",),
+        *(backend(row, servers[row.name]) for _, row in sorted(backends.items())),
     )
-    return {CONFIGURATION: _written(chain.from_iterable(sections)), **texts}
+    texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
+    texts |= {
+        path: part(path, (its,), partial(map_text, its))
+        for path, its in ((map_path(frontend), its) for frontend, its in slots.items())
+    }
+    return {CONFIGURATION: "\n".join(filter(None, sections)), **texts}, parts
 
 
-def _frontend(row: Frontend, slots: Mapping[str, Slots]) -> tuple[Line, ...]:
-    its = slots.get(row.name)
-    return row.section(tuple(policy_lines(row.name, its)) if its is not None else ())
+def _frontend(row: Frontend, slots: Slots | None) -> tuple[Line, ...]:
+    return row.section(tuple(policy_lines(row.name, slots)) if slots is not None else ())
+
+
+def _backend(row: Backend, servers: Iterable[Server]) -> tuple[Line, ...]:
+    return *row.section, *(server.line for server in servers)
 
 
 def served(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
@@ -123,30 +168,25 @@ def _list(certificates: Iterable[Certificate]) -> str:
     return "".join(f"{each.secret.path}\n" for each in certificates)
 
 
-def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
+def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, tuple[Server, ...]]:
+    """Return backend -> its servers, by name."""
     found: dict[str, list[Server]] = defaultdict(list)
     for row in rows:
         if isinstance(row, Server):
             found[row.backend].append(row)
-    return found
+    ordered = {backend: tuple(sorted(its, key=lambda row: row.name)) for backend, its in found.items()}
+    return defaultdict(tuple, ordered)
 
 
-def _configuration(
-    frontends: Collection[tuple[Line, ...]],
-    backends: Collection[Backend],
-    servers: Mapping[str, list[Server]],
-    sockets: Sockets,
-) -> Iterator[tuple[Line, ...]]:
-    """Yield the sections other than `global`."""
+def _first_sections(backends: Collection[Backend], sockets: Sockets) -> Iterator[tuple[Line, ...]]:
+    """Yield the sections between `global` and the first frontend."""
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
     yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables
-    yield from sorted(frontends, key=lambda lines: lines[0])
-    if any(("default_backend", METRICS) in each for each in frontends):
-        yield from _metrics(sockets)
-    for backend in sorted(backends, key=lambda row: row.name):
-        lines = (server.line for server in sorted(servers[backend.name], key=lambda row: row.name))
-        yield (*backend.section, *lines)
+
+
+def _has_metrics(row: Frontend) -> bool:
+    return ("default_backend", METRICS) in row.lines
 
 
 def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
