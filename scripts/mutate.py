@@ -323,6 +323,13 @@ MUTANTS = (
         "number > 2**31",
         ("tests/dataplane/test_haproxy_policies.py",),
     ),
+    Mutant(
+        "values of any number in one HAProxy",
+        "drivers/haproxy/network.py",
+        "total > MAX_PROCESS_PATTERNS",
+        "wanted > MAX_PROCESS_PATTERNS",
+        ("tests/drivers/test_haproxy_files.py",),
+    ),
     Mutant("policies by position alone", "compilers/haproxy/policies.py", "_ORDER[type(each[0].action)]", "0"),
     Mutant(
         "a guest in a proxy of another",

@@ -15,7 +15,19 @@ from fairlead.dataplane.haproxy_commands import commands, tellable
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import driver, keeping
 from fairlead.drivers.haproxy.network import with_change
-from fairlead.drivers.haproxy.pace import FIRST, FIRST_PAUSE, LONGEST, LONGEST_PAUSE, QUIET, STEADY, Pace, Restarts
+from fairlead.drivers.haproxy.pace import (
+    BURST,
+    FIRST,
+    FIRST_PAUSE,
+    INTERVAL,
+    LONGEST,
+    LONGEST_PAUSE,
+    QUIET,
+    STEADY,
+    CommandPace,
+    Pace,
+    Restarts,
+)
 from fairlead.drivers.haproxy.process import MAX_REPLACED, all_running
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, get, more_answers
@@ -60,6 +72,20 @@ def test_whoever_asks_nobody_waits_longer_and_there_are_no_more_than_that(pauses
     for first in times:
         within = [each for each in times if first <= each < first + 60]
         assert len(within) <= 60 / (QUIET * FIRST) + 1
+
+
+def test_commands_come_at_once_up_to_a_number_and_then_at_equal_distances() -> None:
+    pace, now, gaps = CommandPace(), 5.0, []
+    for _ in range(BURST + 3):
+        gaps.append(pace.wait(now))
+        now += pace.wait(now)
+        pace.spend(now)
+    assert gaps == [0.0] * BURST + [INTERVAL] * 3
+    now += BURST * INTERVAL
+    for _ in range(BURST):
+        assert pace.wait(now) == 0
+        pace.spend(now)
+    assert pace.wait(now) == INTERVAL
 
 
 def test_who_has_ended_comes_back_at_once_unless_it_ends_again_and_again() -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
-from fairlead.dataplane.haproxy import Backend
+from fairlead.dataplane.haproxy import Backend, Server
 from fairlead.dataplane.haproxy_policies import TABLE, map_path, table
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy import driver
+from fairlead.drivers.haproxy import driver, keeping, network
 from fairlead.drivers.haproxy.kept import read_kept
+from fairlead.drivers.haproxy.pace import BURST, INTERVAL
 from fairlead.drivers.haproxy.process import CONTROL, Program, check
-from fairlead.drivers.haproxy.runtime import CommandFailed, ask
+from fairlead.drivers.haproxy.runtime import CommandFailed, ask, tell
+from fairlead.drivers.interface import Unavailable
 from fairlead.model.l7 import (
     L7Action,
     L7Comparison,
@@ -30,7 +33,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import Pool, Timeouts
+from fairlead.model.loadbalancer import Pool, PoolProtocol, Timeouts
 from fairlead.model.owner import Kind, Owner
 from harness import machines as requests
 from harness.haproxy_site import NET, NETWORK, Site, opened_site
@@ -113,6 +116,7 @@ async def test_actions_values_order_and_policies_change_in_one_process(site: Sit
     first = policy("p", Reject(), rule("r", PATH, "/first"))
 
     async def put(*policies: L7Policy) -> None:
+        site.allow_commands()
         await site.put(WEB, rows(port, [web, special], *policies, off))
         await agree(site)
 
@@ -164,6 +168,7 @@ async def test_values_are_no_commands(site: Site, machines: tuple[int, int]) -> 
     before = site.pid
     for text in WRONG:
         action = RedirectToUrl(url="http://x/a;b<<")
+        site.allow_commands()
         await site.put(WEB, rows(port, [web], policy("p", action, rule("r", L7RuleType.COOKIE, text, key="c"))))
         await agree(site)
         assert site.pid == before
@@ -228,6 +233,140 @@ async def test_a_pool_to_which_no_policy_leads_goes_without_a_new_process(
     site.allow_replacement()
     await site.put(WEB, rows(port, pools, leading))
     assert "m2" == await body(port, "/a")
+
+
+async def test_a_policy_to_a_pool_with_proxy_headers_is_enabled_without_a_new_process(
+    site: Site, machines: tuple[int, int]
+) -> None:
+    port = free_port()
+    headed = pool("headed", member("m2", machines[1]), protocol=PoolProtocol.PROXY)
+    pools = pool("web", member("m1", machines[0])), headed
+    leading = policy("p", RedirectToPool(pool_id="headed"), rule("r", PATH, "/a"))
+    other = policy("q", Reject(), rule("s", PATH, "/b"))
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, pools, replace(leading, admin_state_up=False), other))
+    site.hold_replacements()
+    before = site.pid
+    for is_enabled in (True, False, True):
+        await site.put(WEB, rows(port, pools, replace(leading, admin_state_up=is_enabled), other))
+        assert (await body(port, "/a") == "m1") is not is_enabled, "the machine knows no such header"
+    assert (await meets(port, "/b"))[0] == 403
+    assert site.pid == before
+
+
+class Checks:
+    """Texts of the configurations that HAProxy has checked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.texts = list[str]()
+        check_beside = keeping.check_beside
+
+        async def note(folder: Path, texts: Mapping[str, str], *known: Any) -> None:
+            self.texts.append(texts[CONFIGURATION])
+            await check_beside(folder, texts, *known)
+
+        patch.setattr(keeping, "check_beside", note)
+
+
+async def test_a_change_of_policies_checks_what_has_changed(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, web = free_port(), pool("web", *[member(f"m{number}", machines[0]) for number in range(1, 9)])
+    await site.put(NET, NETWORK)
+    chat = pool("chat", member("m1", machines[0]))
+    await site.put(OTHER, HAPROXY.compile(view([listener("chat", free_port(), chat)], [chat]), WEB))
+    site.allow_replacement()
+    await site.put(WEB, rows(port, [web], policy("p", Reject(), rule("r", PATH, "/a"))))
+    site.hold_replacements()
+    checks, threads, commands = Checks(monkeypatch), list[threading.Thread](), network.commands
+
+    def note(*known: Any) -> Any:
+        threads.append(threading.current_thread())
+        return commands(*known)
+
+    monkeypatch.setattr(network, "commands", note)
+    changed = rows(port, [web], policy("p", Reject(), rule("r", PATH, "/b")))
+    await site.put(WEB, changed)
+    [text], [thread] = checks.texts, threads
+    assert thread is not threading.current_thread(), "the event loop goes on"
+    assert "/b" in text
+    assert "frontend one" in text
+    assert "backend web:" in text
+    assert "chat" not in text
+    assert f":{machines[0]}" not in text, "no server"
+    assert "frontend chat" in (folder_of(site) / CONFIGURATION).read_text()
+    assert [(await meets(port, path))[0] for path in ("/a", "/b")] == [200, 403]
+    await agree(site)
+    site.allow_replacement()
+    await site.put(OTHER, {})
+
+
+async def test_continuous_changes_of_policies_are_few_checks_and_the_last_one_serves(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty changes a second, by the clock of the pace. Servers change all the time."""
+    port, now, waits, weights = free_port(), 0.0, list[float](), set[int]()
+    for module in (driver, keeping):
+        monkeypatch.setattr(module, "_now", lambda: now)
+
+    def changed(number: int) -> Rows:
+        web = pool("web", member("m1", machines[0], weight=1 + number))
+        return rows(port, [web], policy("p", Reject(), rule("r", PATH, f"/{number}")))
+
+    await site.put(NET, NETWORK)
+    await site.put(WEB, changed(99))
+    site.hold_replacements()
+    before, checks = site.pid, Checks(monkeypatch)
+    for number in range(60):
+        now += 0.05
+        waits.append(await site.try_(WEB, changed(number)))
+        found = await site.driver.read(WEB)
+        weights |= {row.weight for row in found.values() if isinstance(row, Server)}
+    assert len(checks.texts) == BURST + 5, "ten at once, then one each half second"
+    assert weights == {*range(1, 61)}
+    assert 0 < waits[-1] <= INTERVAL
+    now += waits[-1]
+    assert await site.try_(WEB, changed(59)) == 0
+    assert [(await meets(port, path))[0] for path in ("/58", "/59")] == [200, 403]
+    assert site.pid == before
+    await agree(site)
+
+
+async def test_a_change_is_sent_over_one_connection(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, connect = list[None](), asyncio.open_unix_connection
+
+    async def count(*known: Any, **more: Any) -> Any:
+        opened.append(None)
+        return await connect(*known, **more)
+
+    port, web = free_port(), pool("web", member("m1", machines[0]))
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, [web], policy("p", Reject(), rule("r", PATH, "/a"))))
+    control = folder_of(site) / CONTROL
+    [frontend] = read_kept(folder_of(site)).slots
+    path = map_path(frontend)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "open_unix_connection", count)
+        await tell(control, [(f"set map {path} 0 pool:{number}", "", False) for number in range(200)])
+        assert len(opened) == 1
+        with pytest.raises(CommandFailed, match="nowhere"):
+            await tell(
+                control,
+                [
+                    ("clear acl #7777777", "", True),
+                    (f"set map {path} 0 deny", "", False),
+                    ("set map nowhere 0 x", "", False),
+                    (f"set map {path} 0 pool:never", "", False),
+                ],
+            )
+        assert len(opened) == 2
+        await tell(control, [])
+        assert len(opened) == 2
+    assert " 0 deny\n" in await ask(control, f"show map {path}")
+    with pytest.raises(Unavailable):
+        await tell(control.with_name("nobody"), [("show info", "", False)])
 
 
 @asynccontextmanager
@@ -325,6 +464,7 @@ async def test_policy_changes_cut_no_connection_of_another_load_balancer(
         await site.put(WEB, rows(port, pools, *full(), off))
         talks, process = [await Talk.begin(untouched)], site.pid
         for number in range(changes):
+            site.allow_commands()
             await site.put(WEB, rows(port, pools, *some_policies(chance, number), off))
             assert await meets(port, f"/{number}") == (301, f"http://{number}/")
             if number % (changes // 10) == 0:

@@ -16,7 +16,7 @@ from fairlead.dataplane.haproxy_text import OUTLIVES
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
 from fairlead.drivers.haproxy.counters import Counters
-from fairlead.drivers.haproxy.pace import Pace
+from fairlead.drivers.haproxy.pace import CommandPace, Pace
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.haproxy.secrets import nobody_lends
 from fairlead.drivers.haproxy.turn import LONGEST
@@ -106,6 +106,11 @@ class Site:
     def hold_replacements(self) -> None:
         """Postpone all replacements of processes."""
         self._set_pace(_Held)
+
+    def allow_commands(self) -> None:
+        """Allow the driver to check and send any commands immediately."""
+        for network in self.driver._networks.values():
+            network.command_pace = CommandPace()
 
     def _set_pace(self, kind: type[Pace]) -> None:
         for network in self.driver._networks.values():

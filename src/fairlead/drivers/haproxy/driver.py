@@ -16,15 +16,25 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.dataplane.haproxy import AnyProcess, Frontend, HAProxyRow
-from fairlead.dataplane.haproxy_commands import Arranged, commands, renewal, tellable
+from fairlead.dataplane.haproxy_commands import renewal
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.dataplane.rows import Diff, Key, Rows, diff
+from fairlead.dataplane.rows import Diff, Key, Rows
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.keeping import Keeper, Serving
 from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.metrics import Metrics
-from fairlead.drivers.haproxy.network import Network, counted_for, device_of, folder_name, network_of, ours, with_change
+from fairlead.drivers.haproxy.network import (
+    Network,
+    Plan,
+    counted_for,
+    device_of,
+    folder_name,
+    network_of,
+    ours,
+    ours_of,
+    with_change,
+)
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import CONTROL, Program, read_running
 from fairlead.drivers.haproxy.rights import Rights
@@ -46,17 +56,12 @@ _OURS = re.compile("[0-9a-f]{12}")
 class Changed:
     """A change of some owners of one HAProxy."""
 
-    had: Rows
-    """All rows of the HAProxy before the change."""
     owners: Collection[Owner]
     """Owners whose rows change."""
+    before: Mapping[Owner, Rows]
+    """Rows of all owners before the change."""
     is_new: bool
     """Whether the running process lacks sections of these owners, because they were left out."""
-
-
-def is_of_servers(change: Diff) -> bool:
-    """Whether all changed rows are servers of backends that HAProxy has loaded."""
-    return all(key[0] == "Server" for key in (*change.creates, *change.updates, *change.deletes))
 
 
 def listeners_of(some: Iterable[Rows]) -> frozenset[str]:
@@ -214,13 +219,14 @@ class HAProxy:
         """Apply rows with commands, or with a new process when the rate limit allows it. Raises Later, and DriverError
         after restoring the previous state."""
         async with network.busy:
-            if not network.asks_for_another(owner, rows):
-                network.waiting.pop(owner, None)
-                await self._change(network_id, network, {owner: rows})
-            elif wait := network.pace.wait(_now()):
+            plan = await asyncio.to_thread(network.plan, owner, rows)
+            if wait := network.wait(plan, _now()):
                 network.waiting[owner] = dict(rows)
                 await self._tell_part(network_id, network, owner, rows)
                 raise Later(wait)
+            if plan is not None:
+                network.waiting.pop(owner, None)
+                await self._change(network_id, network, {owner: rows}, plan)
             else:
                 network.waiting[owner] = dict(rows)
                 await self._change_together(network_id, network, owner)
@@ -230,10 +236,11 @@ class HAProxy:
         DriverError."""
         if network.running is None or not network.kept.settled:
             return
-        before = network.kept.of(owner)
-        part = tellable(diff(rows, before), before)
-        if part:
-            await self._change(network_id, network, {owner: with_change(before, part)})
+        only_servers = bool(network.command_pace.wait(_now()))
+        part = await asyncio.to_thread(network.plan_part, owner, rows, only_servers=only_servers)
+        if part is not None:
+            after, plan = part
+            await self._change(network_id, network, {owner: after}, plan)
 
     async def _change_together(self, network_id: str, network: Network, owner: Owner) -> None:
         """Apply all pending changes of the network with one new process. If that fails, only this owner's change is
@@ -247,20 +254,24 @@ class HAProxy:
             LOG.info("%s: %s; without what others wait for", network.kept.folder.name, error)
             await self._change(network_id, network, {owner: waiting[owner]})
 
-    async def _change(self, network_id: str, network: Network, rows: Mapping[Owner, Rows]) -> None:
-        """Apply changes of these owners. Raises DriverError after restoring the previous state."""
+    async def _change(
+        self, network_id: str, network: Network, rows: Mapping[Owner, Rows], plan: Plan | None = None
+    ) -> None:
+        """Apply changes of these owners: by the commands of a plan, or by a new process. Raises DriverError after
+        restoring the previous state."""
+        await asyncio.to_thread(network.check_patterns, rows)
         before, missing = dict(network.kept.owners), network.missing
         slots, changing = network.kept.slots, network.changing
         left_out = {owner: why for owner, why in network.kept.left_out.items() if owner in rows}
         network.before = before
         for owner in left_out:
             del network.kept.left_out[owner]
-        had = {row.key: row for row in network.kept.rows}
         network.kept.owners.update({owner: ours(its) for owner, its in rows.items()})
         for owner in [each for each in rows if not rows[each]]:
             del network.kept.owners[owner]
+        changed = Changed(rows.keys(), before, is_new=bool(left_out))
         try:
-            await self._bring(network_id, network, Changed(had, rows.keys(), is_new=bool(left_out)))
+            await self._bring(network_id, network, changed, plan)
             self._secrets.forget(network.kept)
         except (OSError, Unwritable, DriverError) as error:
             network.kept.owners, network.missing = before, missing
@@ -274,58 +285,70 @@ class HAProxy:
         if left_out:
             self._keeper.failing(list(left_out))
 
-    async def _bring(self, network_id: str, network: Network, changed: Changed) -> None:
+    async def _bring(self, network_id: str, network: Network, changed: Changed, plan: Plan | None) -> None:
         """Applies a change. A file is written after HAProxy has loaded it, or has applied the changes of servers."""
         kept = network.kept
-        change = diff({row.key: row for row in kept.rows}, changed.had)
         process = network.wanted
         if process is None:
             await self._keeper.end(network, network_id)
             if not kept.owners:
                 self._networks.pop(network_id, None)
             return
-        if not change and network.is_there and not changed.is_new:
+        if network.is_there and not changed.is_new and not await asyncio.to_thread(_differs, kept, changed, plan):
             return
         self._rights.make(kept.folder, (kept.folder / CONTROL).parent)
-        missing = await self._bring_secrets(network, process, changed.had)
+        missing = await self._bring_secrets(network, process, changed.before)
         moved = network.placed is None or device_of(network.placed) != device_of(process)
         anew = moved or not kept.settled or network.running is None or missing != network.missing or changed.is_new
         network.missing = missing
-        slots = kept.slots
+        if plan is not None and not anew and network.is_there:
+            kept.slots = plan.slots
+            await self._bring_by_commands(network_id, network, process, changed, plan)
+            return
         await asyncio.to_thread(kept.arrange)
-        told = None if anew else commands(change, Arranged(before=slots, after=kept.slots))
-        if told is None:
-            network.pace.spend(_now())
-            network.changing |= await asyncio.to_thread(_listeners, network, changed)
-        if told is None or not is_of_servers(change):
-            texts = await self._keeper.check(network, process, changed.owners)
-        else:
-            texts = await asyncio.to_thread(self._keeper.files, network, process)
-        kept.write(settled=False)
-        if told is not None and network.is_there:
-            await self._keeper.place(network, process)
-            try:
-                await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
-            except (CommandFailed, Unavailable) as error:
-                LOG.info("network %s: %s; a new process takes its place", network_id, error)
-                texts = await self._keeper.check(network, process, changed.owners)
-                network.changing |= await asyncio.to_thread(_listeners, network, changed)
-                wait = network.pace.wait(_now())
-                if wait and network.is_there:
-                    self._keeper.write(network, texts)
-                    self._keeper.mend(network, wait)
-                    return
-                network.pace.spend(_now())
-            else:
-                self._keeper.write(network, texts)
-                # a removed backend remains in the process with its counters
-                network.counted_for = {**counted_for(kept.loaded), **network.counted_for}
-                kept.write(settled=True)
-                return
-        self._keeper.write(network, texts)
+        network.pace.spend(_now())
+        network.changing |= await asyncio.to_thread(_listeners, network, changed)
+        texts = await self._keeper.check(network, process, changed.owners)
+        await kept.save(settled=False)
+        await self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=moved)
 
-    async def _bring_secrets(self, network: Network, process: AnyProcess, had: Rows) -> frozenset[Secret]:
+    async def _bring_by_commands(
+        self, network_id: str, network: Network, process: AnyProcess, changed: Changed, plan: Plan
+    ) -> None:
+        """Apply a change by commands after HAProxy has loaded the changed sections; if a command fails, by a new
+        process."""
+        kept = network.kept
+        texts = await asyncio.to_thread(self._keeper.files, network, process)
+        if plan.checked:
+            network.command_pace.spend(_now())
+            await self._keeper.check_part(network, process, plan.checked)
+        await kept.save(settled=False)
+        await self._keeper.place(network, process)
+        try:
+            await tell(kept.folder / CONTROL, (said(kept, each) for each in plan.commands))
+        except (CommandFailed, Unavailable) as error:
+            LOG.info("network %s: %s; a new process takes its place", network_id, error)
+            texts = await self._keeper.check(network, process, changed.owners)
+            network.changing |= await asyncio.to_thread(_listeners, network, changed)
+            wait = network.pace.wait(_now())
+            if wait and network.is_there:
+                await self._keeper.write(network, texts)
+                self._keeper.mend(network, wait)
+                return
+            network.pace.spend(_now())
+            await self._keeper.write(network, texts)
+            await self._keeper.replace(network, process, moved=False)
+        else:
+            await self._keeper.write(network, texts)
+            updated = ours_of(each.after for each in plan.change.updates.values())
+            # a removed backend remains in the process with its counters
+            network.counted_for = {**counted_for(updated), **network.counted_for}
+            await kept.save(settled=True)
+
+    async def _bring_secrets(
+        self, network: Network, process: AnyProcess, had: Mapping[Owner, Rows]
+    ) -> frozenset[Secret]:
         """Fetch secrets; return those that are missing. Listeners that need these wait.
 
         Raises DriverError if a listener that is served would stop for want of a new secret: the change waits instead.
@@ -339,8 +362,8 @@ class HAProxy:
         missing = self._secrets.missing(kept)
         if missing and network.running is not None:
             named = {row.name for row in kept.rows if isinstance(row, Frontend)}
-            before = {each.name for each in network.served(ours(had).values())} & named
-            lost = before.difference(each.name for each in served(process, kept.rows, missing))
+            before = {each.name for each in network.served(row for its in had.values() for row in ours(its).values())}
+            lost = (before & named).difference(each.name for each in served(process, kept.rows, missing))
             if lost:
                 why = "; ".join(f"{each.reference!r}: {self._secrets.why(kept, each)}" for each in missing)
                 raise DriverError(f"listener {min(lost)} would be served no more: {why}")
@@ -399,7 +422,7 @@ class HAProxy:
         renewed = {owner for secret in news for owner in self._secrets.owners_of(kept, secret)}
         left_out = {owner: why for owner, why in kept.left_out.items() if owner in renewed}
         try:
-            kept.write(settled=False)
+            await kept.save(settled=False)
             self._secrets.put(kept, news, before)
             for owner in left_out:
                 del kept.left_out[owner]
@@ -431,14 +454,21 @@ class HAProxy:
         except (CommandFailed, Unavailable) as error:
             LOG.info("%s: %s; a new process takes its place", kept.folder.name, error)
             return False
-        kept.write(settled=True)
+        await kept.save(settled=True)
         return True
 
     async def _replace(self, network: Network, process: AnyProcess, texts: Mapping[str, str]) -> None:
         """Start a new process that reads all files."""
         network.pace.spend(_now())
-        self._keeper.write(network, texts)
+        await self._keeper.write(network, texts)
         await self._keeper.replace(network, process, moved=network.placed is None)
+
+
+def _differs(kept: Kept, changed: Changed, plan: Plan | None) -> bool:
+    """Whether the rows of these owners are other ones than before."""
+    if plan is not None:
+        return bool(plan.change)
+    return any(kept.of(owner) != changed.before.get(owner, {}) for owner in changed.owners)
 
 
 def _listeners(network: Network, changed: Changed) -> frozenset[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import AnyProcess, HAProxyRow, Process
-from fairlead.dataplane.haproxy_text import Held, Sockets, files
+from fairlead.dataplane.haproxy_text import Held, Parts, Sockets, render
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.drivers.haproxy.answering import look_after
 from fairlead.drivers.haproxy.counters import Counters
@@ -47,6 +47,7 @@ from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.haproxy.secrets import SecretFiles
 from fairlead.drivers.haproxy.sound import find_unsound
+from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 
@@ -112,7 +113,7 @@ class Keeper:
         Unwritable."""
         for _ in range(MAX_STARTS):
             try:
-                self.write(network, await asyncio.to_thread(self.files, network, process))
+                await self.write(network, await asyncio.to_thread(self.files, network, process))
                 await self.replace(network, process, moved=False)
             except NotStarted as error:
                 if not await self._leave_out(network, process, error):
@@ -142,8 +143,7 @@ class Keeper:
 
         async def check(owners: Sequence[Owner]) -> None:
             rows = [row for owner in owners for row in kept.owners[owner].values()]
-            texts = await asyncio.to_thread(self._files_of, network, process, rows)
-            await check_beside(kept.folder, texts, self.rights, self.program)
+            await self.check_part(network, process, rows)
 
         return await find_unsound([each for each in network.balancers if each not in kept.left_out], check)
 
@@ -175,15 +175,20 @@ class Keeper:
         await check_beside(network.kept.folder, texts, self.rights, self.program)
         return texts
 
-    def write(self, network: Network, texts: Mapping[str, str]) -> None:
+    async def check_part(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> None:
+        """Check these rows without the others of the process. Raises Unwritable, NotStarted, OSError."""
+        texts = await asyncio.to_thread(self._files_of, network, process, rows)
+        await check_beside(network.kept.folder, texts, self.rights, self.program)
+
+    async def write(self, network: Network, texts: Mapping[str, str]) -> None:
         """Write the files of the process. Raises OSError."""
-        write_files(network.kept.folder, texts, self.rights)
+        await in_thread(write_files, network.kept.folder, texts, self.rights)
 
     async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
         """Start a process that reads the files, and retire the old ones. Raises DriverError and OSError."""
         kept = network.kept
         if kept.settled:
-            kept.write(settled=False)  # if this agent ends now, the next one searches the serving process
+            await kept.save(settled=False)  # if this agent ends now, the next one searches the serving process
         if network.is_silent and network.running is not None:
             kill(network.running)  # otherwise the kernel would still queue new connections to it
         if moved and network.running is not None and network.placed is not None:
@@ -206,7 +211,7 @@ class Keeper:
         network.changed_since = {each: since.get(each, frozenset()) | network.changing for each in replaced}
         network.changing = frozenset()
         retire(replaced, await self._expendable(network, replaced))
-        kept.write(settled=True)
+        await kept.save(settled=True)
 
     async def _expendable(self, network: Network, replaced: Sequence[Running]) -> Sequence[Running]:
         """Return the replaced processes above the limit that only have connections of load balancers changed since."""
@@ -238,11 +243,11 @@ class Keeper:
         known."""
         kept, settled = network.kept, network.kept.settled
         with contextlib.suppress(OSError):
-            kept.write(settled=False)
+            await kept.save(settled=False)
         await self._check_old(network)
         kept.settled = settled
         with contextlib.suppress(OSError):
-            kept.write(settled=settled and network.running is not None)
+            await kept.save(settled=settled and network.running is not None)
         kept.settled = settled
         if network.running is None or not network.kept.settled:
             self.mend(network, FIRST_PAUSE)
@@ -261,7 +266,7 @@ class Keeper:
         self._fail(network, "")
         if network.kept.process is not None:
             self.rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)
-            network.kept.write(settled=True)
+            await network.kept.save(settled=True)
             self.secrets.forget(network.kept)
             for each in (network.kept.folder, network.kept.folder / DRAFT):
                 forget_files(each)
@@ -405,11 +410,17 @@ class Keeper:
         self.failing(network.balancers)
 
     def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
-        """Render the files of the process. Raises Unwritable."""
-        return self._files_of(network, process, network.kept.loaded)
+        """Render the files of the process, as far as they have changed. Raises Unwritable."""
+        texts, network.parts = self._render(network, process, network.kept.loaded)
+        return texts
 
     def _files_of(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
         """Render the files for some rows. Raises Unwritable."""
+        return self._render(network, process, rows)[0]
+
+    def _render(
+        self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]
+    ) -> tuple[Mapping[str, str], Parts]:
         kept = network.kept
         sockets = Sockets(
             control=str(kept.folder / CONTROL),
@@ -418,7 +429,7 @@ class Keeper:
             metrics=str(self.folder / SOCKET),
         )
         held = Held(missing=network.missing, slots=kept.slots, outlives=self.program.outlives)
-        return files(process, rows, sockets, held)
+        return render(process, rows, sockets, held, network.parts)
 
 
 def _now() -> float:

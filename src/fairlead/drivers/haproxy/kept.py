@@ -25,6 +25,7 @@ from fairlead.dataplane.haproxy import (
 )
 from fairlead.dataplane.haproxy_policies import Slots, arrange_all
 from fairlead.dataplane.rows import Key, Rows
+from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.owner import Owner
 
@@ -84,6 +85,10 @@ class Kept:
         file = _File(settled=settled, owners=owners, left_out=left_out, slots=dict(self.slots))
         write_whole(self.folder / ROWS, msgspec.json.encode(file))
         self.settled = settled
+
+    async def save(self, *, settled: bool) -> None:
+        """Write the rows in a thread, because a process may have 10,000 servers. Raises OSError."""
+        await in_thread(self.write, settled=settled)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.dataplane.haproxy import (
@@ -15,16 +15,29 @@ from fairlead.dataplane.haproxy import (
     Process,
     Server,
 )
-from fairlead.dataplane.haproxy_commands import Arranged, commands
-from fairlead.dataplane.haproxy_policies import arrange
-from fairlead.dataplane.haproxy_text import served
-from fairlead.dataplane.rows import Diff, Key, Rows, diff
+from fairlead.dataplane.haproxy_commands import Arranged, Commands, checked, commands, of_servers, tellable
+from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Slots, arrange
+from fairlead.dataplane.haproxy_text import Parts, served
+from fairlead.dataplane.rows import Diff, Key, Row, Rows, diff
 from fairlead.drivers.haproxy.kept import Kept
-from fairlead.drivers.haproxy.pace import Pace, Restarts
+from fairlead.drivers.haproxy.pace import CommandPace, Pace, Restarts
 from fairlead.drivers.haproxy.process import Running
 from fairlead.drivers.haproxy.turn import Turn
+from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Commands that apply the change of an owner to the running process."""
+
+    change: Diff
+    commands: Commands
+    slots: Mapping[str, Slots]
+    """L7 policy slots of the process after the change, by frontend."""
+    checked: tuple[HAProxyRow, ...] = ()
+    """Rows that HAProxy has to load before the commands are sent."""
 
 
 @dataclass(slots=True)
@@ -65,8 +78,12 @@ class Network:
     """Keys and certificates that were missing when the process started."""
     pace: Pace = field(default_factory=Pace)
     """Rate limit of replacements that load a change."""
+    command_pace: CommandPace = field(default_factory=CommandPace)
+    """Rate limit of changes that HAProxy checks before commands apply them."""
+    parts: Parts = field(default_factory=dict)
+    """Parts of the files as rendered last."""
     waiting: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
-    """All rows of owners with changes that wait for the next process."""
+    """All rows of owners with changes that wait for the next process, or for their turn (`command_pace`)."""
     placed: AnyProcess | None = None
     """Process row with which this driver created the namespace; None if it has not yet."""
     again: float = 0.0
@@ -94,24 +111,63 @@ class Network:
         """Process that should run; None if there is no frontend to serve."""
         return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.loaded) else None
 
-    def asks_for_another(self, owner: Owner, rows: Rows) -> bool:
-        """Whether these rows need a new process: because commands cannot apply them, or because none runs."""
+    def plan(self, owner: Owner, rows: Rows) -> Plan | None:
+        """Return how commands apply these rows of an owner; None if they need a new process, because commands cannot
+        apply them, or because none runs. The work grows with the rows, so it runs in a thread."""
+        change = diff(rows, self.kept.of(owner))
         others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
-            return False
-        is_told = self.kept.settled and self.is_there and owner not in self.kept.left_out
-        return not is_told or commands(diff(rows, self.kept.of(owner)), self._arranged(rows)) is None
-
-    def _arranged(self, rows: Rows) -> Arranged:
-        """L7 policy slots of the process before and after a change to these rows."""
+            return Plan(change=change, commands=(), slots=self.kept.slots)
+        if not self.kept.settled or not self.is_there or owner in self.kept.left_out:
+            return None
         before = self.kept.slots
-        its = (row for name in before if isinstance(row := rows.get(("Frontend", name)), Frontend))
-        return Arranged(before=before, after={row.name: arrange(before[row.name], row.wanted) for row in its})
+        its = (each.after for each in change.updates.values() if isinstance(each.after, Frontend))
+        after = {**before, **{row.name: arrange(before[row.name], row.wanted) for row in its if row.name in before}}
+        told = commands(change, Arranged(before=before, after=after))
+        if told is None:
+            return None
+        return Plan(change=change, commands=told, slots=after, checked=tuple(ours_of(checked(change, rows))))
+
+    def plan_part(self, owner: Owner, rows: Rows, *, only_servers: bool) -> tuple[Rows, Plan] | None:
+        """Return the part of these rows that commands can apply now; None if there is none."""
+        before = self.kept.of(owner)
+        part = tellable(diff(rows, before), before)
+        after = with_change(before, of_servers(part) if only_servers else part)
+        plan = self.plan(owner, after)
+        return (after, plan) if plan is not None and plan.change else None
+
+    def check_patterns(self, rows: Mapping[Owner, Rows]) -> None:
+        """Reject rows with which the L7 rules of all owners together have too many patterns for one process, unless
+        these owners have no more than before. Raises DriverError."""
+        wanted = _patterns(rows.values())
+        if wanted <= _patterns(self.kept.of(owner) for owner in rows):
+            return
+        total = wanted + _patterns(its for owner, its in self.kept.owners.items() if owner not in rows)
+        if total > MAX_PROCESS_PATTERNS:
+            named = ", ".join(sorted(owner.id for owner in rows))
+            raise DriverError(
+                f"load balancer {named}: with its L7 rules, all rules of the project's HAProxy on this network have "
+                f"{total} values to compare, more than {MAX_PROCESS_PATTERNS}: delete or disable L7 policies or rules"
+            )
+
+    def wait(self, plan: Plan | None, now: float) -> float:
+        """Return the seconds until a change may be applied."""
+        if plan is None:
+            return self.pace.wait(now)
+        return self.command_pace.wait(now) if plan.checked else 0.0
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
         """Return the frontends among these rows with all their secrets present."""
         process = self.kept.process
         return served(process, rows, self.missing) if process is not None else ()
+
+
+def _patterns(some: Iterable[Rows]) -> int:
+    return sum(row.patterns for rows in some for row in rows.values() if isinstance(row, Frontend))
+
+
+def ours_of(rows: Iterable[Row]) -> Iterator[HAProxyRow]:
+    return (row for row in rows if isinstance(row, HAProxyRow))
 
 
 def ours(rows: Rows) -> dict[Key, HAProxyRow]:

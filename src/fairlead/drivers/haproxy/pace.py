@@ -1,8 +1,9 @@
-"""Rate limits of process replacements and of restarts after a crash. Pure: the time is an argument.
+"""Rate limits of process replacements, of checked commands, and of restarts after a crash. Pure: time is an argument.
 
 A replacement costs CPU time, and memory until the connections of the old process have ended, and a tenant can request a
 hundred per second. After a quiet time a replacement runs immediately, then at growing intervals; changes in between
-wait and share the next replacement. A process that has ended is restarted immediately, then after growing pauses.
+wait and share the next replacement. Commands that change L7 policies or certificates cost a check by HAProxy, so they
+have a limit of their own. A process that has ended is restarted immediately, then after growing pauses.
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,28 @@ class Pace:
     def came(self, now: float) -> None:
         """Record that the new process serves. The interval counts from this time, because a start may be slow."""
         self.last = now
+
+
+BURST, INTERVAL = 10, 0.5
+"""Number of changes by checked commands that are applied immediately after a quiet time, and seconds between further
+ones. A client that creates a policy with its rules is not delayed; continuous changes cause two checks a second. A
+load balancer that waits is then applied with all its changes."""
+
+
+@dataclass(slots=True)
+class CommandPace:
+    """Rate limit of the changes of one proxy that HAProxy checks before commands apply them."""
+
+    quiet_from: float = 0.0
+    """Time at which `BURST` changes are allowed again."""
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next change is allowed."""
+        return max(0.0, self.quiet_from - (BURST - 1) * INTERVAL - now)
+
+    def spend(self, now: float) -> None:
+        """Record a change."""
+        self.quiet_from = max(self.quiet_from, now) + INTERVAL
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 10.0

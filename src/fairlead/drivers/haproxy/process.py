@@ -21,6 +21,7 @@ from fairlead.dataplane.haproxy_text import CONFIGURATION, OUTLIVES
 from fairlead.drivers.haproxy.kept import PID, write_whole
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
 from fairlead.model.secrets import FOLDER as SECRETS
 from fairlead.subprocesses import kill as kill_child
@@ -149,26 +150,31 @@ def all_running(folder: Path) -> list[Running]:
 
 
 def retire(others: Sequence[Running], expendable: Sequence[Running]) -> None:
-    """Make replaced processes, oldest first, close their listeners and end with their last connection.
-
-    If there are more than `MAX_REPLACED`, the oldest `expendable` ones are ended immediately, then the oldest of the
-    others.
-    """
+    """Make replaced processes, oldest first, close their listeners and end with their last connection. Those above
+    `MAX_REPLACED` are ended immediately."""
     for each in others:
         _signal(each, signal.SIGUSR1)
-    order = [*expendable, *(each for each in others if each not in expendable)]
-    for each in order[: max(len(others) - MAX_REPLACED, 0)]:
+    for each in superfluous(others, expendable):
         _signal(each, signal.SIGTERM)
 
 
-def write_files(folder: Path, texts: Mapping[str, str], rights: Rights) -> None:
-    """Write the configuration, crt-lists and maps, and remove the lists and maps that `texts` lacks.
+def superfluous(others: Sequence[Running], expendable: Sequence[Running]) -> Sequence[Running]:
+    """Return the replaced processes above `MAX_REPLACED`: the oldest `expendable` ones, then the oldest of the others.
 
-    HAProxy reads them only at its start; commands refer to them by name. All files are rewritten before each start.
-    Raises OSError.
+    A process with unknown connections, because it does not respond or an earlier agent replaced it, is one of the
+    others. If it were ended last, each further change would end the process that it has just replaced.
     """
-    for name, text in texts.items():
-        rights.write(folder / name, text)
+    order = [*expendable, *(each for each in others if each not in expendable)]
+    return order[: max(len(others) - MAX_REPLACED, 0)]
+
+
+def write_files(folder: Path, texts: Mapping[str, str], rights: Rights) -> None:
+    """Write the configuration, crt-lists and maps that differ, and remove the lists and maps that `texts` lacks.
+
+    HAProxy reads them only at its start; commands refer to them by name. All are written before each start. The work
+    grows with the listeners, so it runs in a thread. Raises OSError.
+    """
+    rights.write(folder, texts)
     forget_files(folder, texts)
 
 
@@ -185,7 +191,7 @@ async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, p
     """Check files in a separate folder, with the secrets of the process. The configuration has relative paths. Raises
     NotStarted and OSError."""
     draft = folder / DRAFT
-    write_files(draft, texts, rights)
+    await in_thread(write_files, draft, texts, rights)
     link = draft / SECRETS
     if not link.is_symlink() and (folder / SECRETS).exists():
         link.symlink_to(folder / SECRETS)

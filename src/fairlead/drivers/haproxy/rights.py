@@ -7,10 +7,14 @@ parent folders and read nothing.
 
 import os
 import pwd
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.drivers.haproxy.kept import write_whole
+
+_READABLE = 0o640
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,15 @@ class Rights:
         if self.user:
             os.chown(sockets, self._found().pw_uid, -1)
 
-    def write(self, path: Path, text: str) -> None:
-        """Write a file that the process's user can read. Raises OSError."""
-        if not path.parent.exists():
-            self._make_readable(path.parent)
-        write_whole(path, text.encode(), 0o640, group=self._group())
+    def write(self, folder: Path, texts: Mapping[str, str]) -> None:
+        """Write files that the process's user can read, except those that already have their text. Raises OSError."""
+        group = self._group()
+        for name, text in texts.items():
+            path, content = folder / name, text.encode()
+            if not path.parent.exists():
+                self._make_readable(path.parent)
+            if not _has(path, content, group):
+                write_whole(path, content, _READABLE, group=group)
 
     def write_secret(self, path: Path, text: str) -> None:
         """Write a file that only the process's user can read. Raises OSError."""
@@ -59,3 +67,14 @@ class Rights:
             return pwd.getpwnam(self.user)
         except KeyError:
             raise FileNotFoundError(f"there is no user {self.user}, who is to run HAProxy") from None
+
+
+def _has(path: Path, content: bytes, group: int) -> bool:
+    """Whether a file has this content, and the mode and group of files that `Rights.write` writes."""
+    try:
+        found = path.lstat()
+        is_equal = found.st_size == len(content) and stat.S_ISREG(found.st_mode)
+        has_rights = stat.S_IMODE(found.st_mode) == _READABLE and group in (-1, found.st_gid)
+        return is_equal and has_rights and path.read_bytes() == content
+    except OSError:
+        return False

@@ -62,7 +62,7 @@ async def replace_program(keeper: Keeper, network: Network) -> None:
             return
         try:
             network.pace.spend(asyncio.get_running_loop().time())
-            keeper.write(network, await keeper.check_all(network, process))
+            await keeper.write(network, await keeper.check_all(network, process))
             await keeper.replace(network, process, moved=False)
         except (OSError, Unwritable, DriverError) as error:
             LOG.warning("the proxy of %s goes on with its older program: %s", network.kept.folder.name, error)
