@@ -21,7 +21,7 @@ from fairlead.drivers.haproxy.kept import read_kept
 from fairlead.drivers.haproxy.pace import BURST, INTERVAL
 from fairlead.drivers.haproxy.process import CONTROL, Program, check
 from fairlead.drivers.haproxy.runtime import CommandFailed, ask, tell
-from fairlead.drivers.interface import Unavailable
+from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.model.l7 import (
     L7Action,
     L7Comparison,
@@ -330,6 +330,38 @@ async def test_continuous_changes_of_policies_are_few_checks_and_the_last_one_se
     assert [(await meets(port, path))[0] for path in ("/58", "/59")] == [200, 403]
     assert site.pid == before
     await agree(site)
+
+
+async def test_too_many_values_are_an_error_of_the_load_balancer_that_has_changed(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of the one that has had its own before. That one may change, with a new process and without."""
+    monkeypatch.setattr(network, "MAX_PROCESS_PATTERNS", 3)
+    port, web = free_port(), pool("web", member("m1", machines[0]))
+    chat = pool("chat", member("m1", machines[0]))
+    one, two = (policy(name, Reject(), rule(name, PATH, f"/{name}")) for name in ("one", "two"))
+
+    async def put_other(*policies: L7Policy) -> None:
+        front = listener("chat", free_port(), chat, l7policies=policies)
+        site.allow_replacement()
+        await site.put(OTHER, HAPROXY.compile(view([front], [chat]), WEB))
+
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, [web], one, two))
+    await put_other(one)
+    with pytest.raises(DriverError, match=r"load balancer other: .* 4 values .*: delete or disable"):
+        await put_other(one, two)
+    assert len((await site.driver.read(OTHER)).keys()) == 3
+    await site.put(WEB, rows(port, [web], two))
+    assert [(await meets(port, path))[0] for path in ("/one", "/two")] == [200, 403]
+    await put_other(one, two)
+    with pytest.raises(DriverError, match="load balancer web: "):
+        await site.put(WEB, rows(port, [web], one, two))
+    assert [(await meets(port, path))[0] for path in ("/one", "/two")] == [200, 403]
+    await agree(site)
+    await put_other()
+    site.allow_replacement()
+    await site.put(OTHER, {})
 
 
 async def test_a_change_is_sent_over_one_connection(
