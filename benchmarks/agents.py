@@ -24,16 +24,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from immutables import Map
 
-from fairlead.api.loop_lag import LoopLag
-from fairlead.garbage import frozen
-from fairlead.model.chassis import Chassis
-from fairlead.model.enrolment import IssuedCertificate, Node
-from fairlead.model.facts import CHASSIS
-from fairlead.model.network import FixedIP
-from fairlead.model.writing import Changes
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.enrolment import IssuedCertificate, Node
+from fairlead.model.documents.network import FixedIP
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import CHASSIS
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Remote
 from fairlead.node.identity import _request, _trusting, _write, read_identity
+from fairlead.runtime.gc_tuning import frozen
+from fairlead.runtime.loop_lag import LoopLag
 from harness.nodes import Deployed, deployed
 
 BALANCERS = 100

@@ -9,9 +9,10 @@ from ipaddress import ip_address, ip_network
 
 from immutables import Map
 
-from fairlead.model.chassis import Chassis
-from fairlead.model.hosts import Host, HostPrefix
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.hosts import Host, HostPrefix
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -21,14 +22,13 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.pool_slots import with_slots
-from fairlead.model.port_ranges import one_port
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.pool_slot_tables import with_slots
+from fairlead.model.documents.port_ranges import one_port
+from fairlead.model.registry.changeset import load_documents
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import load_documents
+from fairlead.runtime.steps import at_once
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VIPS, BEHIND = ip_address("198.18.0.0"), ip_address("10.128.0.0")

@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.cli import main
+from fairlead.cli.main import main
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.ovn import driver as ovn
-from fairlead.drivers.ovn.replica import Replica
+from fairlead.drivers.ovn.northbound import driver as ovn
+from fairlead.drivers.ovn.northbound.replica import Replica
 from fairlead.drivers.ovsdb import client as ovsdb
 from fairlead.drivers.ovsdb.client import Changes, Event
-from fairlead.model.owner import Owner
-from fairlead.model.steps import Steps
+from fairlead.model.documents.owner import Owner
+from fairlead.runtime.steps import Steps
 from fairlead.server import ovn as server
 from fairlead.store import opening
 from fairlead.store.interface import Batch, Document

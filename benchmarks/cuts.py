@@ -15,12 +15,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from fairlead.drivers.ovn.control import Control
-from fairlead.drivers.ovn.tracked import render_tuples
+from fairlead.drivers.ovn.vswitch.conntrack import render_tuples
+from fairlead.drivers.ovn.vswitch.control import Control
 from fairlead.lab import Lab, take_down
-from fairlead.model.addresses import parse_address
-from fairlead.model.cutting import Cut
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.conntrack_flush import Cut
 
 NAME, NODE, BRIDGE = "cuts", "chassis1", "br-cuts"
 VIP, DEAD, ALIVE = "10.0.0.150", "10.0.0.11", "10.0.0.12"

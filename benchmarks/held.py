@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from fairlead.cli import main
+from fairlead.cli.main import main
 
 VARIABLE = "HOLDS_FILE"
 _SHAPE = struct.Struct("=ddd100s")

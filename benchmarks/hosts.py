@@ -40,15 +40,15 @@ from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.dataplane.native import Here, Service
 from fairlead.drivers.native.driver import Native
-from fairlead.garbage import frozen
-from fairlead.model.behind import balancers_behind
-from fairlead.model.facts import LOST_HOSTS, with_facts
-from fairlead.model.loadbalancer import LoadBalancer, Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import LoadBalancer, Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.placement import balancers_behind
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import LOST_HOSTS, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from fairlead.node.plain_host import PlainHost
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
+from fairlead.runtime.gc_tuning import frozen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from announced import BEHIND, MEMBER_PORT, PORT, VIPS, in_the_model, is_here, make_slice, with_one_more

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from fairlead.model.quota import BALANCING, NETWORKING
+from fairlead.model.documents.quota import BALANCING, NETWORKING
 from harness.ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
 from harness.ha.load import CLIENTS, RATE, WITH_RETRIES, Client, Town, adapter
 from harness.ha.nemesis import HOWS, Step, disturb

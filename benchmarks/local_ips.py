@@ -19,15 +19,15 @@ from typing import TypeVar
 from immutables import Map
 
 from fairlead.compilers.ovn import compile_owner
-from fairlead.model.addresses import IPAddress
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS, PLUGGED, with_facts
-from fairlead.model.local_ip import Association, Fallback, LocalIP, Mode
-from fairlead.model.network import FixedIP, Network, Port, Router, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.local_ip import Association, Fallback, LocalIP, Mode
+from fairlead.model.documents.network import FixedIP, Network, Port, Router, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import CHASSIS, PLUGGED, with_facts
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes, apply_changes
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CIDR = ip_network("10.0.0.0/14")

@@ -48,14 +48,14 @@ from fairlead.dataplane.ovn import (
     pairs,
 )
 from fairlead.dataplane.rows import NO_ROWS, diff
-from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
-from fairlead.drivers.ovn.encoder import Encoder
-from fairlead.drivers.ovn.marks import Mark
+from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.northbound.encoder import Encoder
+from fairlead.drivers.ovn.northbound.marks import Mark
 from fairlead.drivers.ovsdb.client import Client, Contents, Settings
 from fairlead.drivers.ovsdb.protocol import TableMonitor, encode_monitors
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
 DATABASE = "OVN_Northbound"

@@ -38,8 +38,8 @@ from tempfile import TemporaryDirectory
 
 from dataplane import DEFAULTS, SERVER, spread
 from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip
-from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress, render_endpoint
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart
 from harness.fabric import VIPS, Fabric, fabric, host_address, member_address
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from fairlead.model.quota import BALANCING, NETWORKING, UNLIMITED
+from fairlead.model.documents.quota import BALANCING, NETWORKING, UNLIMITED
 
 NETWORKS = 20
 MEMBERS = 10

@@ -21,10 +21,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
-from fairlead.model.health import ASKED_OVER, Endpoint
-from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.documents.health import ASKED_OVER, Endpoint
+from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.node.prober import Prober
 
 WARM_UP = 6.0

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
 from harness.machines import as_member, greeted, machines, served
 from harness.ports import free_port
 from harness.proxied import Running, listener, member, pool

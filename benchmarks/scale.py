@@ -110,7 +110,7 @@ class Bench:
     process: "subprocess.Popen[bytes] | None" = None
     client: httpx.Client = field(default_factory=httpx.Client)
 
-    def start(self, program: Sequence[str] = ("-m", "fairlead.cli", "server"), **environment: str) -> None:
+    def start(self, program: Sequence[str] = ("-m", "fairlead.cli.main", "server"), **environment: str) -> None:
         """Start the server, and wait until it serves.
 
         Its PID file is in the lab's folder, so taking the lab down ends it.
@@ -431,7 +431,7 @@ def look(lab: Lab) -> str:
     switch = int((lab.layout.node_directory(node) / "ovs-vswitchd.pid").read_text())
     environment = {**os.environ, "FAIRLEAD_AGENT_RUN_DIR": str(lab.layout.node_directory(node))}
     before, began = (resource.getrusage(resource.RUSAGE_CHILDREN), seconds(switch)), perf_counter()
-    argv = [sys.executable, "-m", "fairlead.cli", "agent", "--once"]
+    argv = [sys.executable, "-m", "fairlead.cli.main", "agent", "--once"]
     said = subprocess.run(argv, env=environment, capture_output=True, check=True, timeout=SYNC_SECONDS).stdout
     took, after = perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     agent = after.ru_utime + after.ru_stime - before[0].ru_utime - before[0].ru_stime

@@ -94,7 +94,7 @@ class Site:
             "FAIRLEAD_OVN_SOUTHBOUND": f"unix:{self.folder}/none",
         }
         with (self.folder / "server.log").open("ab") as log:
-            command = [sys.executable, "-m", "fairlead.cli", "server"]
+            command = [sys.executable, "-m", "fairlead.cli.main", "server"]
             self.process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
@@ -123,7 +123,7 @@ class Site:
 
     def command(self, *words: str) -> Any:
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead.cli", "store", *words, "--json"],
+            [sys.executable, "-m", "fairlead.cli.main", "store", *words, "--json"],
             capture_output=True,
             text=True,
             check=False,

@@ -26,14 +26,14 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from fairlead.api.loop_lag import BEAT, LoopLag
-from fairlead.drivers.ovn.topology import DATABASE, TopologyReader, TopologySettings
+from fairlead.drivers.ovn.unmanaged.reader import DATABASE, TopologyReader, TopologySettings
 from fairlead.drivers.ovsdb.client import Client, Settings, Timing
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.garbage import frozen
-from fairlead.model.facts import Fact
-from fairlead.model.steps import Steps
+from fairlead.model.registry.facts import Fact
+from fairlead.runtime.gc_tuning import frozen
+from fairlead.runtime.loop_lag import BEAT, LoopLag
+from fairlead.runtime.steps import Steps
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.neutron import Net, Rtr, words

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import __version__
-from fairlead.cli import main
+from fairlead.cli.main import main
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:

@@ -18,7 +18,7 @@ from fairlead.config.load import (
 )
 from fairlead.config.options import SECTIONS, Configuration, ServerOptions
 from fairlead.config.renamed import FLAGS, OPTIONS, REMOVED, migrate
-from fairlead.model.quota import ProbeLimits
+from fairlead.model.documents.quota import ProbeLimits
 
 
 def test_the_template_is_a_file_that_works(tmp_path: Path):

@@ -13,7 +13,14 @@ import fairlead
 
 ROOT = Path(__file__).parent.parent
 PLANTS = {
-    "a model that knows a door": ("model/owner.py", "import fairlead.api.door", "Layers"),
+    "a model that knows a door": ("model/documents/owner.py", "import fairlead.api.http.front_end", "Layers"),
+    "a document that knows a query": ("model/documents/owner.py", "import fairlead.model.queries.probes", "Model:"),
+    "HTTP that knows a front end": ("api/http/listing.py", "import fairlead.api.operator.rows", "API:"),
+    "a reader of OVN that knows a network's importer": (
+        "drivers/ovn/southbound/reader.py",
+        "import fairlead.drivers.ovn.unmanaged.rows",
+        "OVN driver",
+    ),
     "a store that knows a driver": ("store/sqlite.py", "import fairlead.drivers.fake", "Layers"),
     "a door that knows another": ("api/octavia/errors.py", "import fairlead.api.network.errors", "Doors do not know"),
     "a door that knows the one for plug-ins": (
@@ -26,7 +33,11 @@ PLANTS = {
         "import fairlead.api.network.errors",
         "Other doors",
     ),
-    "a plug-in that needs a server's packages": ("octavia_plugin/door.py", "import fairlead.model.owner", "Layers"),
+    "a plug-in that needs a server's packages": (
+        "octavia_plugin/api_client.py",
+        "import fairlead.model.documents.owner",
+        "Layers",
+    ),
     "a compiler that asks who else there is": (
         "compilers/ovn/router.py",
         "import fairlead.compilers.providers",
@@ -37,7 +48,11 @@ PLANTS = {
         "import fairlead.compilers.ovn.router",
         "Compilers do not know each other",
     ),
-    "a driver that knows another": ("drivers/ovn/driver.py", "import fairlead.drivers.fake", "Drivers do not"),
+    "a driver that knows another": (
+        "drivers/ovn/northbound/driver.py",
+        "import fairlead.drivers.fake",
+        "Drivers do not",
+    ),
     "a driver that another protocol knows": (
         "drivers/ovsdb/client.py",
         "import fairlead.drivers.ovn",
@@ -61,8 +76,8 @@ PLANTS = {
     "a fake of one dataplane": ("drivers/fake.py", "import fairlead.dataplane.ovn", "no dataplane by its name"),
     "a node that knows the server": ("node/state.py", "import fairlead.server", "Layers"),
     "a tenants' command that knows the model": (
-        "tenant_cli/things.py",
-        "import fairlead.model.owner",
+        "cli/tenant/resources.py",
+        "import fairlead.model.documents.owner",
         "speaks to doors as any client",
     ),
     "a compiler that looks at the clock": ("compilers/ovn/compiler.py", "import time", "The core is pure"),

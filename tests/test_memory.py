@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.api.agent_channel import Channel
-from fairlead.api.agent_lines import Slice
-from fairlead.api.agent_texts import Texts
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.owner import Kind, Owner
+from fairlead.agent_protocol.slice_lines import Slice
+from fairlead.api.agents.document_cache import Texts
+from fairlead.api.agents.push_channel import Channel
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import CHASSIS
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.front_ends.agent_channel import Listener

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli import main
+from fairlead.cli.main import main
 from fairlead.config.load import BadConfiguration
 from fairlead.config.option_files import OF_AGENTS, OF_SERVERS, check_files, option_files
 from fairlead.config.options import SECTIONS, Configuration, PathKind

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.cli import _make_parser, main
+from fairlead.cli.main import _make_parser, main
 from fairlead.octavia_plugin.findings import Finding, What, sentence
-from fairlead.terminal import escaped, table
+from fairlead.runtime.terminal import escaped, table
 
 HOSTILE = "web\x1b[2K\x1b]0;owned\x07\r\x9b2K\nFAKE line\u2028\u2029FAKE\u202e\u2066drows\u200f\u061c\x7f\x85"
 """A name, a description, an error: what moves cursors, ends lines, and turns the direction of text round."""
@@ -211,4 +211,4 @@ def test_only_one_module_prints():
                     printing.add(path.relative_to(root))
                 case ast.Attribute(attr="write" | "writelines", value=ast.Attribute(attr="stdout" | "stderr")):
                     printing.add(path.relative_to(root))
-    assert {each for each in printing if each.parts[0] != "lab"} == {Path("terminal.py")}
+    assert {each for each in printing if each.parts[0] != "lab"} == {Path("runtime/terminal.py")}

@@ -11,16 +11,16 @@ import uvicorn
 from immutables import Map
 from starlette.types import Receive, Scope, Send
 
-from fairlead.api.acceptor import Acceptor, ClientConnections
-from fairlead.api.wire import BoundedHttp
+from fairlead.api.http.acceptor import Acceptor, ClientConnections
+from fairlead.api.http.protocol import BoundedHttp
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names, without_proxies
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import Configuration, OvnOptions
-from fairlead.model.proxy_place import ProxyPlace
-from fairlead.model.quota import UNLIMITED
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.documents.quota import UNLIMITED
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from fairlead.server.central import CentralDataplane
 from fairlead.server.listening import open_socket
 from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fairlead.api.enrolment import read_token
+from fairlead.agent_protocol.enrolment import read_token
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import enrol
 from harness.ports import free_port

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairlead.subprocesses import kill
+from fairlead.runtime.subprocesses import kill
 
 
 @pytest.mark.parametrize("ended", [False, True])

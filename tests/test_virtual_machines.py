@@ -90,7 +90,7 @@ def test_a_mirror_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_command_in_the_machine_runs_only_if_the_lab_is_up():
     words = up.script("lab", ["--serve=127.0.0.1:9876"], ["echo", "it's up"])
-    assert words.endswith("""fairlead.cli lab up --name lab --serve=127.0.0.1:9876 && exec echo 'it'"'"'s up'""")
+    assert words.endswith("""fairlead.cli.main lab up --name lab --serve=127.0.0.1:9876 && exec echo 'it'"'"'s up'""")
 
 
 def test_only_an_emulated_machine_has_more_patience():

@@ -8,17 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.api.agent_messages import LARGEST_SUM, MOST_UNKNOWN
-from fairlead.api.agent_metrics import render_agent_counters
-from fairlead.api.agent_reports import REPORT, Report, read_report, render_report
+from fairlead.agent_protocol.messages import LARGEST_SUM, MOST_UNKNOWN
+from fairlead.agent_protocol.reports import REPORT, Report, read_report, render_report
+from fairlead.api.agents.liveness import NodeAgents
+from fairlead.api.agents.metrics import render_agent_counters
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
-from fairlead.api.door import Services
-from fairlead.api.node_agents import NodeAgents
+from fairlead.api.http.authentication import anybody
+from fairlead.api.http.front_end import Services
 from fairlead.api.octavia import make_door
 from fairlead.drivers.haproxy import HAProxy, Nowhere
-from fairlead.model.agent import SILENCES, Agent
-from fairlead.model.agent_counters import (
+from fairlead.model.documents.agent import SILENCES, Agent
+from fairlead.model.documents.agent_counters import (
     AGENT_COUNTERS,
     DISCARDED_STARVED,
     FLUSHED_MEMBERS,
@@ -26,15 +26,15 @@ from fairlead.model.agent_counters import (
     STARVED,
     Counts,
 )
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
 from fairlead.node import prober
-from fairlead.node.cutting import Cutting
-from fairlead.node.host_cutting import HostCutting
+from fairlead.node.conntrack_flush import Cutting
+from fairlead.node.host_conntrack_flush import HostCutting
 from fairlead.node.prober_thread import ProberThread
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
 from fairlead.reconciler.dataplanes import Condition
+from fairlead.runtime.steps import at_once
 from harness.api import NOON, inside, kept_by
 from harness.given_slice import Given
 from harness.step_counter import step

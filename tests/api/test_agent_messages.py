@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from fairlead.api.agent_messages import QUESTION, REPORT, read_services, render_question, render_report
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, CountingPlace, Datapath, Zone, parse_place
+from fairlead.agent_protocol.messages import QUESTION, REPORT, read_services, render_question, render_report
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.statistics import CountedService, CountingPlace, Datapath, Zone, parse_place
 
 PLACES: list[tuple[CountingPlace, str]] = [
     (Datapath(1), "datapath:1"),

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import agent_reports
-from fairlead.api.agent_lines import Slice, at_line, list_line, read_line
-from fairlead.api.agent_messages import MOST_UNKNOWN, NEIGHBOURS_QUESTION, QUESTION, REPORT, read_neighbours
-from fairlead.api.agent_reports import read_endpoint
-from fairlead.api.fields import Parser
+from fairlead.agent_protocol import reports
+from fairlead.agent_protocol.messages import MOST_UNKNOWN, NEIGHBOURS_QUESTION, QUESTION, REPORT, read_neighbours
+from fairlead.agent_protocol.reports import read_endpoint
+from fairlead.agent_protocol.slice_lines import Slice, at_line, list_line, read_line
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
+from fairlead.runtime.steps import at_once
+from fairlead.schema import Parser
 
 SERVICE = {"place": "datapath:1", "transport": "tcp", "address": "fd00::1", "port": 80}
 MESSAGES = {
@@ -41,7 +41,7 @@ def test_an_agent_leaves_out_what_a_newer_server_answers_more():
 
 def test_a_server_reads_what_a_newer_agent_has_seen_of_an_endpoint_that_says_more():
     endpoint = ["port", "fd00::1", 80, "tcp", "network", "asker"]
-    seen = {"health": agent_reports.Health.ERROR.value, "chassis": "c", "since": "2026-01-01T12:00:00Z"}
+    seen = {"health": reports.Health.ERROR.value, "chassis": "c", "since": "2026-01-01T12:00:00Z"}
     report = {
         "version": "9",
         "host": "one",
@@ -52,7 +52,7 @@ def test_a_server_reads_what_a_newer_agent_has_seen_of_an_endpoint_that_says_mor
         "whole": True,
     }
     newer = {**report, "sightings": [[[*endpoint, "of-tomorrow"], {**seen, "x": 1}]], "x": {}}
-    assert agent_reports.REPORT(newer) == agent_reports.REPORT(report)
+    assert reports.REPORT(newer) == reports.REPORT(report)
     with pytest.raises(ValueError, match=f"more than {MOST_UNKNOWN} values that are not known"):
         read_endpoint([*endpoint, *["x"] * (MOST_UNKNOWN + 1)])
 

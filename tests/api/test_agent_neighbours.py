@@ -13,18 +13,19 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from fairlead.api import agent_neighbours, agents
-from fairlead.api.agent_messages import LONGEST_WAIT
-from fairlead.api.door import Services
+from fairlead.agent_protocol.messages import LONGEST_WAIT
+from fairlead.api.agents import neighbours as api_neighbours
+from fairlead.api.agents import routes
+from fairlead.api.http.front_end import Services
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
-from fairlead.model import neighbours
-from fairlead.model.addresses import derive_mac
-from fairlead.model.local_ip import LocalIP
-from fairlead.model.network import FixedIP, Network, Port
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes
-from fairlead.store.fair_semaphore import FairSemaphore
+from fairlead.model.documents.addresses import derive_mac
+from fairlead.model.documents.local_ip import LocalIP
+from fairlead.model.documents.network import FixedIP, Network, Port
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries import neighbours
+from fairlead.model.registry.changeset import Changes
+from fairlead.runtime.fair_semaphore import FairSemaphore
 from harness.api import ADMIN, NOON, Inside, inside, write_many
 from harness.documented import documented
 from harness.virtual_clock import time_of_loop
@@ -85,7 +86,7 @@ def told(answer: Any) -> Any:
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(agent_neighbours, "perf_counter", time_of_loop)
+    monkeypatch.setattr(api_neighbours, "perf_counter", time_of_loop)
     made = list[Starlette]()
 
     def ports_on(chassis: str) -> frozenset[str] | None:
@@ -94,7 +95,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         return frozenset(scene.ports[chassis]) if chassis in scene.ports else None
 
     def make(services: Services) -> Starlette:
-        made.append(agents.make_door(replace(services, ports_on=ports_on)))
+        made.append(routes.make_door(replace(services, ports_on=ports_on)))
         return made[0]
 
     async with inside(make, tmp_path, "/agent") as api:
@@ -172,7 +173,7 @@ async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
     else:
         assert (await scene.good(digest=digest))["networks"] is None
     assert (await waiting)["networks"] is None
-    assert asyncio.get_running_loop().time() - before <= agent_neighbours.LOOK
+    assert asyncio.get_running_loop().time() - before <= api_neighbours.LOOK
 
 
 async def test_who_waits_keeps_nobody_from_their_turn(scene: Scene):
@@ -243,13 +244,13 @@ async def test_what_is_wrong_is_named(scene: Scene, body: Any, words: str):
 
 
 async def test_a_question_has_a_largest_size(scene: Scene):
-    answer = await scene.ask(remembered={"x" * agents.LARGEST_QUESTION: []})
+    answer = await scene.ask(remembered={"x" * routes.LARGEST_QUESTION: []})
     assert answer.status_code == 413
 
 
 async def test_as_many_as_a_node_may_remember_fit_in_a_question(scene: Scene):
     longest = [f"fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:{number:x}" for number in range(neighbours.MOST_NEIGHBOURS)]
-    assert len(json.dumps(longest)) < agents.LARGEST_QUESTION
+    assert len(json.dumps(longest)) < routes.LARGEST_QUESTION
     assert (await scene.good(remembered={"net1": longest}))["networks"] == {}
 
 

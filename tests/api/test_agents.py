@@ -11,18 +11,19 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from fairlead.api import agents, octavia
-from fairlead.api.agent_messages import LARGEST_SUM, MOST_LISTENERS
-from fairlead.api.door import Services
-from fairlead.api.node_counts import MEMORY, MOST, NodeCounts
+from fairlead.agent_protocol.messages import LARGEST_SUM, MOST_LISTENERS
+from fairlead.api import octavia
+from fairlead.api.agents import routes
+from fairlead.api.agents.traffic_counters import MEMORY, MOST, NodeCounts
+from fairlead.api.http.front_end import Services
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.hosts import Host
-from fairlead.model.network import Network, Port
-from fairlead.model.statistics import CountingPlace, Datapath, Zone
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.hosts import Host
+from fairlead.model.documents.network import Network, Port
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.statistics import CountingPlace, Datapath, Zone
+from fairlead.model.registry.changeset import Changes
 from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import documented
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, network
@@ -100,7 +101,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
     def make(services: Services) -> Starlette:
         whole = replace(services, node_counts=NodeCounts(clock), locate=locate, ports_on=ports_on)
-        made.append(agents.make_door(whole))
+        made.append(routes.make_door(whole))
         return octavia.make_door(whole)
 
     async with inside(make, tmp_path, "/load-balancer") as api:

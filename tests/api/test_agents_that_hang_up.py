@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from fairlead.api.agent_reports import Report
-from fairlead.api.node_agents import COMES_BACK, MISTAKEN, NodeAgents
-from fairlead.model.agent import Agent
-from fairlead.model.writing import Changes
+from fairlead.agent_protocol.reports import Report
+from fairlead.api.agents.liveness import COMES_BACK, MISTAKEN, NodeAgents
+from fairlead.model.documents.agent import Agent
+from fairlead.model.registry.changeset import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.agents import serving
@@ -117,8 +117,8 @@ async def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: P
 
 SPEAK = """
 import asyncio, sys
-from fairlead.api.agent_reports import Report, render_report
-from fairlead.model.agent import Agent
+from fairlead.agent_protocol.reports import Report, render_report
+from fairlead.model.documents.agent import Agent
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import read_identity
 from pathlib import Path

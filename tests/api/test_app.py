@@ -10,23 +10,23 @@ from prometheus_client import generate_latest
 
 from fairlead import __version__
 from fairlead.api.app import make_app
-from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
-from fairlead.api.callers import Answered
-from fairlead.api.door import Services
-from fairlead.api.identity import known_projects
-from fairlead.api.loop_lag import LoopLag
-from fairlead.api.metrics import Metrics
+from fairlead.api.http.access_control import Answered
+from fairlead.api.http.authentication import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
+from fairlead.api.http.front_end import Services
+from fairlead.api.http.identity_api import known_projects
 from fairlead.api.octavia import make_door
+from fairlead.api.operator.metrics import Metrics
 from fairlead.changes.identity import Identity
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
-from fairlead.model.network import Router
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Quota
+from fairlead.model.documents.network import Router
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import Quota
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from fairlead.reconciler.dataplanes import Condition
 from fairlead.reconciler.loop import Reconciler
+from fairlead.runtime.loop_lag import LoopLag
 from fairlead.store.interface import StoreUnavailable
 from harness.api import NOON, Inside, inside, kept_by
 

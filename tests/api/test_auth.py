@@ -7,8 +7,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from fairlead.api import auth, pace
-from fairlead.api.auth import (
+from fairlead.api.http import authentication, rate_limit
+from fairlead.api.http.authentication import (
     FAILURES,
     WAITING,
     BadPasswordFile,
@@ -20,7 +20,7 @@ from fairlead.api.auth import (
     common_name,
     read_password_file,
 )
-from fairlead.store.fair_semaphore import Gone
+from fairlead.runtime.fair_semaphore import Gone
 from harness.front_ends.lxd_keys import make_certificate
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -127,20 +127,20 @@ async def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users,
 
     check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
     right = bcrypt.checkpw
-    monkeypatch.setattr(auth.bcrypt, "checkpw", lambda *found: checked.append(found[0]) or right(*found))
+    monkeypatch.setattr(authentication.bcrypt, "checkpw", lambda *found: checked.append(found[0]) or right(*found))
     crowd = [asyncio.create_task(outcome(check, attempt("ann", f"{n}", gone=gone))) for n in range(2000)]
     await asyncio.sleep(0)
     patient = asyncio.create_task(outcome(check, attempt("ann", "secret", "10.0.0.2")))
     gone.set()
     found = [await each for each in crowd]
     assert found.count("Gone") == WAITING
-    assert found.count("TooManyChecks") == 2000 - WAITING - auth.CHECKS_AT_ONCE
+    assert found.count("TooManyChecks") == 2000 - WAITING - authentication.CHECKS_AT_ONCE
     assert await patient == "right"
-    assert len(checked) == auth.CHECKS_AT_ONCE + 1
+    assert len(checked) == authentication.CHECKS_AT_ONCE + 1
 
 
 def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pace, "REMEMBERED_ADDRESSES", 3)
+    monkeypatch.setattr(rate_limit, "REMEMBERED_ADDRESSES", 3)
     now = [0.0]
     failures = Failures(lambda: now[0])
     for number in range(5):
@@ -148,8 +148,8 @@ def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.Monke
     assert len(failures) == 3
     for _ in range(FAILURES):
         failures.add("a")
-    assert failures.wait("a") == auth.FORGIVEN
-    now[0] = auth.FORGIVEN
+    assert failures.wait("a") == authentication.FORGIVEN
+    now[0] = authentication.FORGIVEN
     assert failures.wait("a") == 0
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from fairlead.api.auth import HttpBasic, LoginAttempt, anybody
-from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
+from fairlead.api.http.authentication import HttpBasic, LoginAttempt, anybody
+from fairlead.api.http.front_end import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
 from fairlead.changes.identity import Identity
 from fairlead.store.model import ASKING_PROJECT
 from harness.caller import Caller

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from fairlead.api.node_counts import NodeCounts
-from fairlead.model.figures import Figures
-from fairlead.model.silence import SilentNode
-from fairlead.model.steps import at_once
+from fairlead.api.agents.traffic_counters import NodeCounts
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.unresponsive_nodes import SilentNode
+from fairlead.runtime.steps import at_once
 
 
 class Clock:

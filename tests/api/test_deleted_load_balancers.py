@@ -8,14 +8,14 @@ from typing import Any
 
 from immutables import Map
 
+from fairlead.agent_protocol.slice_lines import Slice
 from fairlead.api import octavia
-from fairlead.api.agent_lines import Slice
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import CHASSIS
+from fairlead.runtime.steps import at_once
 from harness.api import Inside, inside
 from harness.front_ends import agent_channel
 from harness.front_ends.octavia_world import MONITOR, ROOT, SUBNET, machine, machines, network

@@ -13,16 +13,18 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 
-from fairlead.api import agents, lxd, network, octavia, operator, plugin
-from fairlead.api.auth import anybody
+from fairlead.api import lxd, network, octavia, plugin
+from fairlead.api.agents import routes as agent_routes
+from fairlead.api.http.authentication import anybody
+from fairlead.api.http.openapi import Operation, operations
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.octavia import catalog, specs
 from fairlead.api.octavia.quotas import QUOTA_PUT
-from fairlead.api.openapi import Operation, operations
-from fairlead.model import sizes
+from fairlead.api.operator import routes as operator_routes
+from fairlead.model.documents import sizes
 from harness.api import Inside, play
 from harness.documented import Documented
 from harness.served import make_whole
@@ -42,8 +44,8 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette
         made = (
             network.make_door(services),
             octavia.make_door(services),
-            operator.make_door(services, place.reconciler),
-            agents.make_door(services),
+            operator_routes.make_door(services, place.reconciler),
+            agent_routes.make_door(services),
             lxd.make_door(services),
             plugin.make_door(services),
         )

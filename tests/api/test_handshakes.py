@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.api import acceptor
-from fairlead.api.wire import BoundedHttp
+from fairlead.api.http import acceptor
+from fairlead.api.http.protocol import BoundedHttp
 from harness.front_ends.wire import GET, entered, own_tls
 from harness.waiting import eventually
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 from immutables import Map
 
-from fairlead.api.agent_lines import Slice, at_line, list_line, read_line
-from fairlead.api.agent_texts import Texts
-from fairlead.model.facts import PROXIES
-from fairlead.model.hosts import Host
-from fairlead.model.observed_proxy import Proxy
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxy_place import ProxyPlace, host_proxy_id
-from fairlead.model.slices import slice_of
+from fairlead.agent_protocol.slice_lines import Slice, at_line, list_line, read_line
+from fairlead.api.agents.document_cache import Texts
+from fairlead.model.documents.hosts import Host
+from fairlead.model.documents.observed_proxy import Proxy
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.proxy_place import ProxyPlace, host_proxy_id
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import PROXIES
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import at_once
 from harness.front_ends.agent_channel import Listener, seen, server
 from harness.hold import MAX_STEPS
 from harness.language import parse_model

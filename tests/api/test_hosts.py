@@ -9,7 +9,7 @@ import httpx
 import pytest
 from immutables import Map
 
-from fairlead.model.hosts import LARGEST_NUMBER, MOST_PREFIXES
+from fairlead.model.documents.hosts import LARGEST_NUMBER, MOST_PREFIXES
 from harness.api import PLAIN, Deployment
 from harness.caller import Caller
 from harness.front_ends.plain_hosts import NAMES, ONE, announced, as_tenant, balancer, caller, compile_own, put

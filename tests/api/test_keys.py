@@ -13,9 +13,9 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from fairlead.api import agents
-from fairlead.api.agent_keys import MOST_ASKED, read_keys, render_keys_question
-from fairlead.api.door import Services
+from fairlead.api.agents import routes
+from fairlead.api.agents.keys import MOST_ASKED, read_keys, render_keys_question
+from fairlead.api.http.front_end import Services
 from fairlead.api.keys import ASKER, Keys, NotTried, digest_of
 from fairlead.api.octavia.refusals import say
 from fairlead.changes.identity import Identity
@@ -24,11 +24,17 @@ from fairlead.changes.secrets import NotRetrieved
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.keystores.interface import Asker, Content, Silent, Unreadable
 from fairlead.keystores.material import checked, lockout_of
-from fairlead.model.loadbalancer import ClientAuthentication, ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
+from fairlead.model.documents.loadbalancer import (
+    ClientAuthentication,
+    ListenerProtocol,
+    ListenerTls,
+    LoadBalancer,
+    PoolTls,
+)
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.secrets import Role, Secret, Wanted, needed_secrets
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.api import ADMIN, inside
 from harness.certificates import Authority
 from harness.odd_certificates import REFUSED
@@ -85,10 +91,10 @@ def wanted(reference: str = "web", role: Role = Role.CERTIFICATE, digest: str = 
 
 @asynccontextmanager
 async def entered(folder: Path, *, has_store: bool = True) -> AsyncIterator[Place]:
-    async with inside(agents.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
+    async with inside(routes.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
         store = Store()
         services = replace(other.services, keys=Keys(store if has_store else None))
-        door = agents.make_door(services)
+        door = routes.make_door(services)
 
         async def identified(scope: Scope, receive: Receive, send: Send) -> None:
             await door({**scope, "identity": place.caller, "door_path": "/agent"}, receive, send)

@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
-from fairlead.api.listing import MOST_SORT_KEYS
+from fairlead.api.http.front_end import LARGEST_DOCUMENT, LONGEST_QUERY
+from fairlead.api.http.listing import MOST_SORT_KEYS
 from fairlead.api.network.limits import BULK, FIXED_IPS, TAGS
 from fairlead.api.octavia import limits
 from fairlead.changes import gateways
 from fairlead.changes.routers import MOST_ROUTES
 from fairlead.changes.subnets import MOST_SUBNETS
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
 from harness.caller import Caller
 from harness.etcd import Etcd, started
 

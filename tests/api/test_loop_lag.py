@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead.api.loop_lag import BEAT, LoopLag
+from fairlead.runtime.loop_lag import BEAT, LoopLag
 from harness.event_loop_lag import longest_lag
 from harness.virtual_clock import VirtualClockLoop
 

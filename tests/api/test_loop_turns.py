@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead.api.loop_turns import LoopTurns
+from fairlead.runtime.loop_turns import LoopTurns
 
 
 async def test_each_turn_of_the_loop_is_for_one():

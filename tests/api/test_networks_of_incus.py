@@ -11,12 +11,12 @@ import pytest
 from starlette.applications import Starlette
 
 from fairlead.api import lxd, octavia
-from fairlead.api.door import Services
-from fairlead.model.facts import FOREIGN
-from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import FixedIP, Subnet
-from fairlead.model.steps import at_once
+from fairlead.api.http.front_end import Services
+from fairlead.model.documents.network import FixedIP, Subnet
+from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignPort, Writer
+from fairlead.model.registry.facts import FOREIGN
+from fairlead.model.registry.kinds import owner_of
+from fairlead.runtime.steps import at_once
 from harness.api import NOON, Inside, inside
 
 NETWORK, PORT, FOUR, SIX = (f"00000000-0000-4000-8000-00000000000{number}" for number in range(1, 5))

@@ -6,17 +6,17 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from fairlead.api.door import ApiError
-from fairlead.api.operator import _down, _find_owner, _unknown
-from fairlead.api.operator_rows import plans
+from fairlead.api.http.front_end import ApiError
+from fairlead.api.operator.routes import _down, _find_owner, _unknown
+from fairlead.api.operator.rows import plans
 from fairlead.dataplane.native import Vip
 from fairlead.dataplane.rows import NO_ROWS, Diff, diff
-from fairlead.model.health import Health
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import at_once
 from harness.down_members import DOCUMENTS, ENDPOINT, MODEL, VM2, WEB
 from harness.probes import observe
 from harness.story import parse_model

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.agent_lines import Slice
-from fairlead.api.agent_reports import REPORT, Report, read_report, render_report
-from fairlead.model.addresses import IPAddress, parse_address
-from fairlead.model.agent import Agent
-from fairlead.model.hosts import MOST_OWN
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import slice_of
+from fairlead.agent_protocol.reports import REPORT, Report, read_report, render_report
+from fairlead.agent_protocol.slice_lines import Slice
+from fairlead.model.documents.addresses import IPAddress, parse_address
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.hosts import MOST_OWN
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from fairlead.node import channel
 from harness.front_ends.agent_channel import Listener, Server, seen, server
 from harness.language import parse_model

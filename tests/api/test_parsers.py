@@ -10,9 +10,8 @@ import jsonschema_rs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api import fields
-from fairlead.api.door import ApiError
-from fairlead.api.fields import Parser
+from fairlead import schema
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.network import parsers
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -20,6 +19,7 @@ from fairlead.api.network.routers import ROUTERS, read_removed, read_routes, rea
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import read_tags
 from fairlead.api.octavia import specs
+from fairlead.schema import Parser
 from harness.values import ADDRESSES, FEW, HOSTS, JSON, NEARLY, SCALARS
 
 
@@ -67,7 +67,7 @@ def test_every_parser_answers_or_says_what_is_wrong(value: object):
 def refused(parser: Parser[Any], value: object) -> str | None:
     try:
         parser(value)
-    except fields.UnknownField as error:
+    except schema.UnknownField as error:
         return f"unknown: {error.names}"
     except (ValueError, ApiError) as error:
         sentence = error.message if isinstance(error, ApiError) else str(error)
@@ -86,7 +86,7 @@ def _does_not_fit_together(sentence: str) -> bool:
     least=st.integers(-10, 10), size=st.integers(0, 70_000), value=st.one_of(st.integers(), st.integers(-20, 70_010))
 )
 def test_a_range_is_what_it_says(least: int, size: int, value: int):
-    for make in (fields.integer, parsers.integer):
+    for make in (schema.integer, parsers.integer):
         parser, inside = make(least, least + size), least <= value <= least + size
         for written in (value, str(value)):
             if inside:
@@ -98,18 +98,18 @@ def test_a_range_is_what_it_says(least: int, size: int, value: int):
 @FEW
 @given(text=ADDRESSES)
 def test_an_address_is_read_as_it_is_written(text: str):
-    assert str(fields.address(text)) == text
-    assert fields.address(text.upper()) == fields.address(text)
+    assert str(schema.address(text)) == text
+    assert schema.address(text.upper()) == schema.address(text)
 
 
 @FEW
 @given(address=HOSTS, bits=st.integers(-1, 130))
 def test_a_network_is_read_if_its_prefix_fits(address: Any, bits: int):
     if 0 <= bits <= address.max_prefixlen:
-        found = fields.cidr(f"{address}/{bits}")
+        found = schema.cidr(f"{address}/{bits}")
         assert (address in found, found.prefixlen) == (True, bits)
     else:
-        assert f"{address}/{bits}" in (refused(fields.cidr, f"{address}/{bits}") or "")
+        assert f"{address}/{bits}" in (refused(schema.cidr, f"{address}/{bits}") or "")
 
 
 @FEW

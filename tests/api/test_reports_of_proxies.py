@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.agent_reports import MOST_PROXIES, MOST_SERVED, REPORT, Report, read_report, render_report
-from fairlead.model.agent import Agent, Unapplied
-from fairlead.model.sighting import LONGEST_ERROR
+from fairlead.agent_protocol.reports import MOST_PROXIES, MOST_SERVED, REPORT, Report, read_report, render_report
+from fairlead.model.documents.agent import Agent, Unapplied
+from fairlead.model.documents.probe_result import LONGEST_ERROR
 from harness.step_counter import step
 
 AGENT = Agent(name="one", since=datetime(2026, 1, 1, tzinfo=UTC), heartbeat=5.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import operator_nodes
+from fairlead.api.operator import node_rows
 from harness.caller import Caller
 from harness.front_ends.plain_hosts import ONE, announced, as_tenant, balancer, caller, put
 
@@ -52,7 +52,7 @@ def test_a_load_balancer_is_shown_as_each_host_sees_it(caller: Caller):
 
 
 def test_of_many_hosts_the_first_are_shown_and_the_others_are_named(caller: Caller, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(operator_nodes, "MOST_NODES", 1)
+    monkeypatch.setattr(node_rows, "MOST_NODES", 1)
     make(caller)
     shown = get(caller, "/owners/shop")["dataplanes"]["native"]
     assert (list(shown["nodes"]), shown["left_out"]) == (["one"], 1)
@@ -64,7 +64,7 @@ def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypat
     rows = get(caller, "/chassis/one/rows")["dataplanes"]["native"]
     shown = get(caller, f"/owners/{made['id']}")["dataplanes"]["native"]["nodes"]["one"]["rows"]
     assert rows == {"host/two": {"Way 2": "Way 2 10.20.0.22"}, f"loadbalancer/{made['id']}": shown}
-    monkeypatch.setattr(operator_nodes, "MOST_ROWS", 2)
+    monkeypatch.setattr(node_rows, "MOST_ROWS", 2)
     refused = caller.send("GET", "/operator/chassis/one/rows")
     assert (refused.status_code, refused.json()["error"]) == (
         409,

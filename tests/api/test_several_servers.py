@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.store import etcd_calls, looks
+from fairlead.store import etcd_calls, read_barrier
 from fairlead.store.interface import StoreUnavailable
 from harness.etcd import Etcd, started
 from harness.front_ends.two_servers import LBS, two_servers
@@ -113,9 +113,9 @@ READS = {
 
 async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: pytest.MonkeyPatch):
     """Requests that depend on the store get an error in their API's format while no member of etcd runs."""
-    monkeypatch.setattr(looks, "PATIENCE", 1.0)
+    monkeypatch.setattr(read_barrier, "PATIENCE", 1.0)
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.5)
-    monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.5)
+    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_PATIENCE", 0.5)
 
     async with two_servers(f"{etcd.url}/servers{next(_NUMBERS)}") as (one, two):
         balancer = await one.build()
@@ -151,7 +151,7 @@ async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypat
 async def test_who_failed_to_look_looks_again_though_nobody_asks(url: str, monkeypatch: pytest.MonkeyPatch):
     """A reverse proxy leaves out a server that is not ready, so such a server gets no requests and must retry by
     itself."""
-    monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.0)
+    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_PATIENCE", 0.0)
 
     async with two_servers(url) as (_, two):
         await two.build()

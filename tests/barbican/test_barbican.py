@@ -13,11 +13,11 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from fairlead.api.keystone.asking import Keystone, ServiceUser
+from fairlead.api.keystone.client import Keystone, ServiceUser
+from fairlead.http.client import Place as Where
 from fairlead.keystores import barbican as keystore
 from fairlead.keystores.barbican import ANONYMOUS, NO_URL, NOTHING
 from fairlead.keystores.interface import LARGEST, Asker, Content, Silent, Unreadable
-from fairlead.questions import Place as Where
 from harness.barbican import cloud as barbican_cloud
 from harness.barbican.cloud import Barbican, barbican
 from harness.certificates import Authority, key_pem, new_key

@@ -18,7 +18,7 @@ from fairlead.changes.addresses import (
     choose_service_address,
     choose_subnet,
 )
-from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
+from fairlead.model.documents.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
 from fairlead.model.snapshot import Snapshot
 from harness.changes.world import OWNERS, fixed, having, refusal, subnet
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.changes.access import NotAllowed, NotFound, Verb
+from fairlead.changes.catalog_selection import VipNeedsAnnouncing, VipNotAnnounced
 from fairlead.changes.local_ips import NewLocalIP, create_local_ip
 from fairlead.changes.members import delete_member
 from fairlead.changes.networks import (
@@ -18,22 +19,21 @@ from fairlead.changes.networks import (
     delete_network,
     update_network,
 )
-from fairlead.changes.offers import VipNeedsAnnouncing, VipNotAnnounced
 from fairlead.changes.ports import NewPort, create_port
 from fairlead.changes.routers import InterfaceTarget, RouterChange, add_interface, create_router
 from fairlead.changes.subnets import AnnouncedElsewhere, create_subnet, delete_subnet, update_subnet
 from fairlead.changes.vips import AddressNotTheirs
 from fairlead.compilers.ovn.compiler import compile_owner
 from fairlead.dataplane.rows import NO_ROWS
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.hosts import Host, HostPrefix
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Network, Router, SegmentType, Subnet
-from fairlead.model.owner import VipNetwork
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.hosts import Host, HostPrefix
+from fairlead.model.documents.network import Network, Router, SegmentType, Subnet
+from fairlead.model.documents.owner import VipNetwork
+from fairlead.model.registry.changeset import apply_changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import apply_changes
+from fairlead.runtime.steps import at_once
 from harness.api import NOON
 from harness.changes.announced import BARE, FOUR, NAMES, POOL, SIX, balancer
 from harness.changes.balancing import ASKER, listener, member, pool

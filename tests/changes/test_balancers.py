@@ -15,18 +15,19 @@ from fairlead.changes.balancers import (
     delete_load_balancer,
     replace_load_balancer,
 )
-from fairlead.changes.finding import NoSuch, NotTheirs
+from fairlead.changes.catalog_selection import UnknownProvider
 from fairlead.changes.ids import IdTaken
 from fairlead.changes.listener_checks import PortInUse, WrongPoolProtocol
+from fairlead.changes.lookup import NoSuch, NotTheirs
 from fairlead.changes.members import update_member
-from fairlead.changes.offers import UnknownProvider
 from fairlead.changes.pool_checks import MemberExists, NoDestination
 from fairlead.changes.refusal import Refused
 from fairlead.changes.vips import AskedVip, NoVip, choose_vip
 from fairlead.dataplane import ovn
-from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     ListenerProtocol,
     LoadBalancer,
@@ -37,17 +38,16 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Vip,
 )
-from fairlead.model.network import Network, Port, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.pool_slots import slots_of
-from fairlead.model.port_ranges import PortRange
-from fairlead.model.quota import Counted
-from fairlead.model.shares import LARGEST
-from fairlead.model.sizes import BUCKETS, LISTENERS
+from fairlead.model.documents.network import Network, Port, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.pool_slot_tables import slots_of
+from fairlead.model.documents.port_ranges import PortRange
+from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.sizes import BUCKETS, LISTENERS
+from fairlead.model.documents.status import NEVER_APPLIED, Applied, ProvisioningStatus
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import NEVER_APPLIED, Applied, ProvisioningStatus
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.api import compile_owner
 from harness.changes.balancing import (
     ARRIVED,

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from fairlead.model.addresses import IPNetwork
-from fairlead.model.affected import affected
-from fairlead.model.behind import balancers_behind, host_of
-from fairlead.model.hosts import Block, Host, HostPrefix, block_of
-from fairlead.model.kinds import claims, owner_of
-from fairlead.model.loadbalancer import Algorithm, LoadBalancer, Member, MovedSlots, Pool, PoolProtocol, Vip
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPNetwork
+from fairlead.model.documents.hosts import Block, Host, HostPrefix, block_of
+from fairlead.model.documents.loadbalancer import Algorithm, LoadBalancer, Member, MovedSlots, Pool, PoolProtocol, Vip
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.placement import balancers_behind, host_of
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import claims, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.changes.world import OWNERS, having, subnet
 
 POOL = Network(id="pool", mtu=1500, announced=True, subnets=(subnet("four", "203.0.113.0/24"),), **OWNERS)

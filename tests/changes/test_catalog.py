@@ -18,8 +18,7 @@ from fairlead.changes.catalog import (
     update_offer,
     update_profile,
 )
-from fairlead.changes.identity import NotAnAdministrator
-from fairlead.changes.offers import (
+from fairlead.changes.catalog_selection import (
     BadProfile,
     BadVipNetworks,
     Offer,
@@ -31,10 +30,11 @@ from fairlead.changes.offers import (
     check_profile,
     choose,
 )
+from fairlead.changes.identity import NotAnAdministrator
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import DEFAULT
-from fairlead.model.catalog import AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.catalog import AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.owner import Kind, Owner
 from harness.changes.catalog import EAST, GOLD, OFFERED, SMALL
 from harness.changes.world import ADMIN, OWNER, having
 

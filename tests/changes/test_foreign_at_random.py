@@ -16,17 +16,17 @@ from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Rows
 from fairlead.dataplane.ovn import PortAddress
-from fairlead.model.addresses import parse_address
-from fairlead.model.affected import affected
-from fairlead.model.facts import FOREIGN, with_facts
-from fairlead.model.foreign import Foreign, ForeignNetwork, ForeignPort, is_foreign
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import FixedIP, PortUse
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import FixedIP, PortUse
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, is_foreign
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
+from fairlead.model.registry.facts import FOREIGN, with_facts
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
+from fairlead.runtime.steps import at_once
 from harness.changes.balancing import ASKER
 from harness.story import parse_model
 

@@ -7,21 +7,21 @@ from immutables import Map
 
 from fairlead.changes.access import NotFound, find_network, find_port, find_subnet
 from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
-from fairlead.changes.managers import ManagedElsewhere
+from fairlead.changes.managed_networks import ManagedElsewhere
 from fairlead.changes.vips import AlsoAsked, AskedVip, PortHasDevice, VipNeedsPort, choose_vip
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.addresses import parse_address
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import FOREIGN, with_facts
-from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import Kept, LoadBalancer, MonitorType, PlainMonitor
-from fairlead.model.network import Network, Port, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.loadbalancer import Kept, LoadBalancer, MonitorType, PlainMonitor
+from fairlead.model.documents.network import Network, Port, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignPort, Writer
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import FOREIGN, with_facts
+from fairlead.model.registry.kinds import owner_of
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot, member_network
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps, at_once
 from harness.changes.balancing import ASKER, after, member, pool, refusal_of, stored
 from harness.changes.world import GUEST, OWNERS, fixed, refusal, subnet
 

@@ -34,18 +34,18 @@ from fairlead.changes.hosts import (
     put_host,
     remove_host,
 )
+from fairlead.changes.member_placement import BehindNoHost, IsAHost, OnASubnet
 from fairlead.changes.members import create_member, update_member
-from fairlead.changes.members_behind import BehindNoHost, IsAHost, OnASubnet
 from fairlead.changes.subnets import AnnouncedAtHost, create_subnet
-from fairlead.model.addresses import IPAddress
-from fairlead.model.hosts import LARGEST_NUMBER, MOST_HOSTS, MOST_PREFIXES, Host, HostPrefix
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.hosts import LARGEST_NUMBER, MOST_HOSTS, MOST_PREFIXES, Host, HostPrefix
+from fairlead.model.documents.loadbalancer import LoadBalancer, Member
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.api import NOON
 from harness.changes.announced import NAMES, POOL, balancer
 from harness.changes.balancing import ASKER, listener, member, pool

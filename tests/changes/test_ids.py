@@ -14,9 +14,9 @@ from fairlead.changes.ports import NewPort, create_port
 from fairlead.changes.routers import RouterChange, add_interface, create_router, update_router
 from fairlead.changes.subnets import create_subnet
 from fairlead.compilers.providers import DEFAULT
-from fairlead.model.l7 import L7Policy, L7Rule, Reject
-from fairlead.model.loadbalancer import MonitorType, PlainMonitor
-from fairlead.model.network import Network
+from fairlead.model.documents.l7 import L7Policy, L7Rule, Reject
+from fairlead.model.documents.loadbalancer import MonitorType, PlainMonitor
+from fairlead.model.documents.network import Network
 from harness.api import NOON
 from harness.changes.balancing import ASKER, built, listener, member, pool, refusal_of
 from harness.changes.catalog import GOLD, NORTH, OFFERED, SMALL

@@ -6,19 +6,19 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from fairlead.changes import listen_addresses as listening
-from fairlead.changes.asker import Asker
-from fairlead.changes.described import create_described, delete_described, described_on, find_described
+from fairlead.changes.balancer_specs import create_described, delete_described, described_on, find_described
+from fairlead.changes.caller import Asker
 from fairlead.changes.listen_addresses import AnyAddress
-from fairlead.changes.outside import NotGranted
 from fairlead.changes.refusal import Refusal
-from fairlead.model.facts import GIVEN_ELSEWHERE, with_facts
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import Use
-from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
-from fairlead.model.owner import Kind, Owner
+from fairlead.changes.untranslated_prefixes import NotGranted
+from fairlead.model.documents.loadbalancer import Use
+from fairlead.model.documents.network import ExternalGateway, Network, Port, PortUse, Router
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.trust import GrantedPrefix, Project
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import GIVEN_ELSEWHERE, with_facts
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot, held_vips
-from fairlead.model.trust import GrantedPrefix, Project
-from fairlead.model.writing import Changes, apply_changes
 from harness.changes.balancing import ASKER, after
 from harness.changes.described_world import (
     ADMINS,

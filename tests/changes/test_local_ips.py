@@ -54,15 +54,15 @@ from fairlead.changes.probe_ports import NoAddressForProbes
 from fairlead.changes.quotas import QuotaExceeded, within_quota
 from fairlead.changes.routers import InterfaceTarget, add_interface
 from fairlead.changes.subnets import GatewayInUse, SubnetInUse, delete_subnet, update_subnet
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.model.local_ip import Association, Fallback, LocalIP, Mode, ReplicaMonitor
-from fairlead.model.network import Port, PortUse, Router
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import probe_port_id
-from fairlead.model.quota import Counted, Limits
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.model.documents.local_ip import Association, Fallback, LocalIP, Mode, ReplicaMonitor
+from fairlead.model.documents.network import Port, PortUse, Router
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import Counted, Limits
+from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.queries.probes import probe_port_id
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, PORT, STRANGER, fixed, having, refusal, subnet
 

@@ -7,15 +7,23 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.door import LARGEST_DOCUMENT
-from fairlead.model.addresses import IPAddress, parse_address
-from fairlead.model.loadbalancer import ListenerProtocol, LoadBalancer, Member, MovedSlots, PoolProtocol, Transport, Vip
-from fairlead.model.moved_slots import MOST_MOVED, Service, Transition, remember_moved, services_of
-from fairlead.model.parting import forget_removed, forgets_at
-from fairlead.model.shares import LARGEST
+from fairlead.api.http.front_end import LARGEST_DOCUMENT
+from fairlead.model.documents.addresses import IPAddress, parse_address
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import (
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    MovedSlots,
+    PoolProtocol,
+    Transport,
+    Vip,
+)
+from fairlead.model.documents.previous_slot_owners import MOST_MOVED, Service, Transition, remember_moved, services_of
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.draining import forget_removed, forgets_at
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from fairlead.store.codec import encode
 from harness.api import NOON
 from harness.changes.balancing import listener, member, pool

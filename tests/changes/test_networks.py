@@ -33,7 +33,7 @@ from fairlead.changes.subnets import (
     delete_subnet,
     update_subnet,
 )
-from fairlead.model.network import Ipv6Mode, Network, PortUse, Segment, SegmentType
+from fairlead.model.documents.network import Ipv6Mode, Network, PortUse, Segment, SegmentType
 from fairlead.model.snapshot import Snapshot
 from harness.api import NOON
 from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, PORT, STRANGER, having, refusal, subnet

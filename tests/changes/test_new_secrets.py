@@ -6,10 +6,16 @@ from typing import Any
 import pytest
 
 from fairlead.changes.secrets import new_secrets, newly_named_secrets
-from fairlead.model.loadbalancer import ClientAuthentication, ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
-from fairlead.model.secrets import Secret
+from fairlead.model.documents.loadbalancer import (
+    ClientAuthentication,
+    ListenerProtocol,
+    ListenerTls,
+    LoadBalancer,
+    PoolTls,
+)
+from fairlead.model.queries.secrets import Secret
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.proxied import listener, pool, view
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.changes.finding import NoSuch
 from fairlead.changes.l7 import create_policy, create_rule, update_policy
 from fairlead.changes.l7_checks import RuleProblem, TooManyRules, WrongRule
 from fairlead.changes.listener_checks import LeadsNowhere
 from fairlead.changes.listeners import create_listener, delete_listener, update_listener
+from fairlead.changes.lookup import NoSuch
 from fairlead.changes.members import create_member, delete_member, replace_members, update_member
 from fairlead.changes.monitor_checks import NoHttpVersion, ProbesTooOften, WrongMonitorType
 from fairlead.changes.monitors import HasMonitor, create_monitor
@@ -21,9 +21,9 @@ from fairlead.changes.tls_checks import (
     OldTlsVersions,
     complete_listener_tls,
 )
-from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import L7Comparison, L7Policy, L7RuleType, RedirectToPool, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7RuleType, RedirectToPool, Reject
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     HttpCookiePersistence,
     HttpMonitor,
@@ -36,8 +36,8 @@ from fairlead.model.loadbalancer import (
     PoolTls,
     SourceIpPersistence,
 )
-from fairlead.model.quota import Counted
-from fairlead.model.sizes import RULES
+from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.sizes import RULES
 from harness.changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
 from harness.changes.parts import rule, with_policy
 from harness.changes.world import OWNERS

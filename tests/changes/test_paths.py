@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import L7Policy, RedirectToPool, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.l7 import L7Policy, RedirectToPool, Reject
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
     Http,
@@ -21,7 +21,7 @@ from fairlead.model.loadbalancer import (
     Timeouts,
     Vip,
 )
-from fairlead.model.paths import Path, path_of
+from fairlead.model.documents.paths import Path, path_of
 from harness.changes.balancing import listener, pool
 from harness.changes.world import OWNERS
 

@@ -20,9 +20,9 @@ from fairlead.changes.ports import (
     delete_port,
     update_port,
 )
-from fairlead.model.network import Network, Port, PortUse
+from fairlead.model.documents.network import Network, Port, PortUse
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.api import NOON
 from harness.changes.world import ADMIN, CIDR, GUEST, NETWORK, OWNER, PORT, STRANGER, having, refusal
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 
-from fairlead.changes.proxy_places import Bounds, find_placement
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import proxy_ports
-from fairlead.model.proxy_homes import home_of
-from fairlead.model.proxy_place import ProxyPlace
+from fairlead.changes.proxy_placement import Bounds, find_placement
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.queries.proxies import proxy_ports
+from fairlead.model.queries.proxy_homes import home_of
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.changes.proxy_places import NAMES, placed, world
 
 SHARED = """network square shared project=city 10.5.0.0/24

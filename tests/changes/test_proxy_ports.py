@@ -8,11 +8,11 @@ import pytest
 from fairlead.changes import proxy_ports
 from fairlead.changes.balancers import replace_load_balancer
 from fairlead.changes.proxy_ports import NoProxyPort, with_proxy_ports
-from fairlead.model.kinds import claims
-from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, LoadBalancer
-from fairlead.model.port_ranges import HOST_PROXY_PORTS, PROXY_PORTS, PortRange
+from fairlead.model.documents.loadbalancer import Algorithm, ListenerProtocol, LoadBalancer
+from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS, PROXY_PORTS, PortRange
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import claims
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.changes.balancing import ASKER, after, built, listener, pool
 from harness.changes.world import NETWORK, having, refusal
 

@@ -3,7 +3,7 @@
 from fairlead.api.octavia.policy import GRANTS, Permit, Rule
 from fairlead.changes.identity import NotAnAdministrator
 from fairlead.changes.quotas import set_limits, take_limits_away
-from fairlead.model.quota import NETWORKING, Counted, Quota
+from fairlead.model.documents.quota import NETWORKING, Counted, Quota
 from harness.changes.world import ADMIN, OWNER, having, refusal
 
 OWN = Quota(project_id="owner", port=3)

@@ -38,8 +38,8 @@ from fairlead.changes.routers import (
     remove_interface,
     update_router,
 )
-from fairlead.model.network import Network, Port, PortUse, Route, Router
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.documents.network import Network, Port, PortUse, Route, Router
+from fairlead.model.registry.changeset import Changes, apply_changes
 from harness.api import NOON
 from harness.changes.routers import FOUR, INSIDE, OUTSIDE, ROUTER, floating, joined, led
 from harness.changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet

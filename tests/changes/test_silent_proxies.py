@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.observed_proxy import Proxy
-from fairlead.model.proxies import absent_proxies, led_by_proxies, proxies_near, proxy_port_id, untold_proxies
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.observed_proxy import Proxy
+from fairlead.model.queries.proxies import absent_proxies, led_by_proxies, proxies_near, proxy_port_id, untold_proxies
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 from harness.language import parse_model
 

@@ -12,13 +12,13 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.routers import delete_router
 from fairlead.changes.vip_gateways import NoGatewayForVip
 from fairlead.changes.vips import AddressNotTheirs, AskedVip, choose_vip
-from fairlead.model.addresses import parse_address
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps, at_once
 from harness.api import NOON
 from harness.changes.balancing import ASKER, after
 from harness.changes.world import ADMIN, OWNERS, having, refusal, subnet

@@ -11,9 +11,9 @@ from fairlead.api.octavia.options import say_feature
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.providers import DEFAULT, checked_by, dataplanes_of, with_advice
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.abilities import EVERY_OPTION, Abilities, Feature, lacking_for_listener, lacking_for_pool
-from fairlead.model.l7 import L7Policy, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.abilities import EVERY_OPTION, Abilities, Feature, lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.l7 import L7Policy, Reject
+from fairlead.model.documents.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
     AppCookiePersistence,
@@ -36,10 +36,10 @@ from fairlead.model.loadbalancer import (
     RawMatch,
     SourceIpPersistence,
 )
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.language import BEGINNING, parse_model
 from harness.story import EMPTY, WORDS, tell_feature
 

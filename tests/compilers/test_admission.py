@@ -8,9 +8,9 @@ import pytest
 from fairlead.compilers.ovn.admission import MOST_DROPPED
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_rules import Acl
-from fairlead.model.foreign import is_foreign
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes, apply_changes, with_foreign
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.registry.changeset import Changes, apply_changes, with_foreign
 from harness.language import parse_model
 from harness.story import EMPTY, PRODUCT, read_story
 

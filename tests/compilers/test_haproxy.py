@@ -10,10 +10,10 @@ from fairlead.compilers.haproxy.abilities import ABILITIES
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Server
 from fairlead.dataplane.haproxy_words import read_line
-from fairlead.model.abilities import Feature
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToPool, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToPool, Reject
+from fairlead.model.documents.loadbalancer import (
     ListenerProtocol,
     ListenerTls,
     Locality,
@@ -22,8 +22,8 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
-from fairlead.model.port_ranges import PortRange, one_port
-from fairlead.model.sizes import CIDRS, MEMBERS
+from fairlead.model.documents.port_ranges import PortRange, one_port
+from fairlead.model.documents.sizes import CIDRS, MEMBERS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
 from harness.language import COMMON

@@ -8,9 +8,9 @@ from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy
-from fairlead.model.local_ip import Fallback, Mode
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.local_ip import Fallback, Mode
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.sizes import ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
 from harness.step_counter import step

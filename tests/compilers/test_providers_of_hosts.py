@@ -14,10 +14,10 @@ from fairlead.compilers.providers import (
     without_proxies,
 )
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.abilities import Feature
-from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, Locality
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.steps import at_once
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.loadbalancer import Algorithm, ListenerProtocol, Locality
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.runtime.steps import at_once
 from harness.story import read_state
 
 NAMES = parse_names("native=native", "native")

@@ -7,7 +7,8 @@ import pytest
 from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
 from fairlead.dataplane.ovn import SOURCE_IPV6
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -15,8 +16,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     SourceIpPersistence,
 )
-from fairlead.model.port_ranges import PortRange
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.port_ranges import PortRange
 from harness.slots import COMMON, make_member, make_pool
 
 NEW_OVN = frozenset({SOURCE_IPV6})

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.loadbalancer import Transport
 
 
 @pytest.mark.parametrize(

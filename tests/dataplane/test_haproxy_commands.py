@@ -9,7 +9,7 @@ from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRo
 from fairlead.dataplane.haproxy_commands import Command, checked, commands, of_servers, renewal
 from fairlead.dataplane.haproxy_policies import Policy
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.model.secrets import Role, Secret
+from fairlead.model.queries.secrets import Role, Secret
 
 FOUR, SIX = ip_address("10.0.0.11"), ip_address("fd00::11")
 SERVER = Server(backend="b", name="s", number=1, address=FOUR, port=80, weight=1)

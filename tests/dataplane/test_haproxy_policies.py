@@ -29,7 +29,7 @@ from fairlead.dataplane.haproxy_policies import (
 from fairlead.dataplane.haproxy_policies import arrange as arrange_wanted
 from fairlead.dataplane.haproxy_words import MOST_WORDS, Unwritable
 from fairlead.dataplane.rows import diff
-from fairlead.model.sizes import POLICIES, RULES
+from fairlead.model.documents.sizes import POLICIES, RULES
 
 NEW = Slots(number=1, policies=(), ranks=())
 FRONTEND = Frontend(name="f", process="net", connections=10, lines=(("mode", "http"), ("default_backend", "b")))

@@ -15,7 +15,7 @@ from fairlead.dataplane.haproxy import Frontend, Server
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
-from fairlead.model.loadbalancer import SourceIpPersistence, Timeouts
+from fairlead.model.documents.loadbalancer import SourceIpPersistence, Timeouts
 from harness.haproxy_site import (
     NET,
     NETWORK,

@@ -11,9 +11,9 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import began_of, is_running
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
-from fairlead.node.counting import Tally
+from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.node.listener_counters import Tally
 from harness.haproxy_site import NET, NETWORK, Site
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view

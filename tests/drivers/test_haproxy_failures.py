@@ -18,13 +18,13 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping, process, turn
+from fairlead.drivers.haproxy import HAProxy, change_queue, driver, liveness, process, supervisor
+from fairlead.drivers.haproxy.backoff import MANY
 from fairlead.drivers.haproxy.network import folder_name
-from fairlead.drivers.haproxy.pace import MANY
 from fairlead.drivers.haproxy.process import CONTROL, MAX_REPLACED, PID, NotStarted, Program, Running, all_running
 from fairlead.drivers.haproxy.runtime import CommandFailed
 from fairlead.drivers.interface import DriverError, Later
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, eventually_answers, get, rows
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
@@ -72,7 +72,7 @@ async def test_a_process_that_no_agent_has_written_down_is_found_and_replaced(si
 
 def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> list[None]:
     """So often no process can be started, because the folder is full: one item for each failure that is to come."""
-    left, start = [None] * times, keeping.start
+    left, start = [None] * times, supervisor.start
 
     async def fail(*known: Any) -> Running:
         if left:
@@ -80,15 +80,15 @@ def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> list[None]:
             raise OSError(errno.ENOSPC, "No space left on device")
         return await start(*known)
 
-    monkeypatch.setattr(keeping, "start", fail)
+    monkeypatch.setattr(supervisor, "start", fail)
     return left
 
 
 async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(answering, "LOOK", 0.05)
-    monkeypatch.setattr(answering, "SILENT", 0.3)
+    monkeypatch.setattr(liveness, "LOOK", 0.05)
+    monkeypatch.setattr(liveness, "SILENT", 0.3)
     port = free_port()
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
@@ -98,7 +98,7 @@ async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
     os.kill(first, signal.SIGCONT)
     await eventually_equal(lambda: site.said[-1], {port})
     assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
-    monkeypatch.setattr(answering, "GIVEN_UP", 0.6)
+    monkeypatch.setattr(liveness, "GIVEN_UP", 0.6)
     os.kill(first, signal.SIGSTOP)
     await eventually(lambda: site.said[-1] == {port} and site.pid != first)
     await eventually_answers("m1", port)
@@ -118,7 +118,9 @@ async def test_one_that_is_to_be_replaced_later_is_watched_until_then(
     first = site.pid
     site.hold_replacements()
     monkeypatch.setattr(driver, "tell", refuse)
-    monkeypatch.setattr(turn, "AT_ONCE", DEADLINE)  # a change that goes on by itself would wait for the replacement
+    monkeypatch.setattr(
+        change_queue, "AT_ONCE", DEADLINE
+    )  # a change that goes on by itself would wait for the replacement
     await site.put(WEB, rows(port, member("m2", two)))
     assert site.pid == first
     os.kill(first, signal.SIGKILL)
@@ -151,10 +153,10 @@ async def test_one_that_ends_again_and_again_is_told_of_until_it_stays(
     await site.put(WEB, rows(port, member("m1", machines[0])))
     told = list[str | None]()
     site.driver.follow(lambda _: site.settled.set(), lambda _: told.append(site.driver.failure_of(WEB)))
-    monkeypatch.setattr(keeping, "_now", lambda: 0.0)  # however long a start takes, ends come soon after each other
+    monkeypatch.setattr(supervisor, "_now", lambda: 0.0)  # however long a start takes, ends come soon after each other
     for number in range(MANY):
         if number == MANY - 1:
-            monkeypatch.setattr(keeping, "STEADY", 1.0)
+            monkeypatch.setattr(supervisor, "STEADY", 1.0)
         assert told == []
         os.kill(site.pid, signal.SIGKILL)
         await eventually(lambda ends=number + 1: site.said == [{port}, *([None, {port}] * ends)])
@@ -164,7 +166,7 @@ async def test_one_that_ends_again_and_again_is_told_of_until_it_stays(
 async def test_one_that_takes_long_keeps_no_other_network_waiting(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    port, other, slow, start = free_port(), Owner(Kind.LOAD_BALANCER, "slow"), asyncio.Event(), keeping.start
+    port, other, slow, start = free_port(), Owner(Kind.LOAD_BALANCER, "slow"), asyncio.Event(), supervisor.start
 
     async def wait(folder: Path, *known: Any) -> Running:
         if folder.name == folder_name("net2"):
@@ -172,7 +174,7 @@ async def test_one_that_takes_long_keeps_no_other_network_waiting(
             raise NotStarted("HAProxy does not answer")
         return await start(folder, *known)
 
-    monkeypatch.setattr(keeping, "start", wait)
+    monkeypatch.setattr(supervisor, "start", wait)
     await site.put(NET, NETWORK)
     await site.put(WEB, rows(port, member("m1", machines[0])))
     [process] = (row for row in NETWORK.values() if isinstance(row, Process))

@@ -12,14 +12,14 @@ import pytest
 from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Condition, Policy
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy import process, rights
-from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy import file_ownership, process
+from fairlead.drivers.haproxy.file_ownership import Rights
 from fairlead.drivers.haproxy.network import Network, ours
 from fairlead.drivers.haproxy.process import MAX_REPLACED, Program, Running, check_beside, superfluous, write_files
-from fairlead.drivers.haproxy.rights import Rights
+from fairlead.drivers.haproxy.state import Kept
 from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 
 TEXTS = {"haproxy.cfg": "global\n", **{f"policies/{number}": f"now {number}\n" for number in range(50)}}
 ONE, TWO = (Owner(Kind.LOAD_BALANCER, name) for name in ("one", "two"))
@@ -61,7 +61,7 @@ def test_the_user_is_looked_up_once(tmp_path: Path, mine: Rights, monkeypatch: p
         return find(name)
 
     (tmp_path / "policies").mkdir()
-    monkeypatch.setattr(rights.pwd, "getpwnam", count)
+    monkeypatch.setattr(file_ownership.pwd, "getpwnam", count)
     write_files(tmp_path, TEXTS, mine)
     assert found == [mine.user]
 
@@ -69,7 +69,7 @@ def test_the_user_is_looked_up_once(tmp_path: Path, mine: Rights, monkeypatch: p
 async def test_files_are_written_beside_the_event_loop(
     tmp_path: Path, mine: Rights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, write = set[threading.Thread](), rights.write_whole
+    threads, write = set[threading.Thread](), file_ownership.write_whole
 
     def note(*known: Any, **more: Any) -> None:
         threads.add(threading.current_thread())
@@ -78,7 +78,7 @@ async def test_files_are_written_beside_the_event_loop(
     async def accept(*_: Any) -> None:
         return
 
-    monkeypatch.setattr(rights, "write_whole", note)
+    monkeypatch.setattr(file_ownership, "write_whole", note)
     monkeypatch.setattr(process, "check", accept)
     await check_beside(tmp_path, TEXTS, mine, Program())
     assert len(inodes(tmp_path / "draft")) == len(TEXTS)

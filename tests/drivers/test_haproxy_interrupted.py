@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from fairlead.dataplane.rows import diff
-from fairlead.drivers.haproxy import keeping, process
-from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy import process, supervisor
 from fairlead.drivers.haproxy.process import CONTROL, PID, Program, all_running, left_running
 from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.haproxy.state import Kept
 from fairlead.drivers.interface import Later
-from fairlead.model.loadbalancer import ListenerProtocol
+from fairlead.model.documents.loadbalancer import ListenerProtocol
 from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, eventually_answers, rows, sockets_at
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
@@ -46,7 +46,7 @@ def before_its_number_is_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def before_others_are_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keeping, "retire", ends_here)
+    patch.setattr(supervisor, "retire", ends_here)
 
 
 def before_it_is_settled(patch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.model.loadbalancer import Listener, ListenerProtocol, ListenerTls
-from fairlead.model.secrets import Found, Wanted
+from fairlead.model.documents.loadbalancer import Listener, ListenerProtocol, ListenerTls
+from fairlead.model.queries.secrets import Found, Wanted
 from harness.certificates import Authority, Issued
 from harness.haproxy_site import NET, NETWORK, Site, get, opened
 from harness.ports import free_port

@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
-from fairlead.model.loadbalancer import Pool
-from fairlead.model.proxy_backends import MAX_PROXY_SERVERS, proxy_servers
-from fairlead.model.sizes import MEMBERS
+from fairlead.model.documents.loadbalancer import Pool
+from fairlead.model.documents.sizes import MEMBERS
+from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS, proxy_servers
 from fairlead.model.snapshot import Snapshot
 from harness.haproxy_site import NET, NETWORK, Site, get
 from harness.ports import free_port

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
-from fairlead.drivers.haproxy import answering
+from fairlead.drivers.haproxy import liveness
 from fairlead.drivers.haproxy.process import Program
-from fairlead.model.agent_counters import MEMORY_LIMIT_REACHED
-from fairlead.model.loadbalancer import Timeouts
+from fairlead.model.documents.agent_counters import MEMORY_LIMIT_REACHED
+from fairlead.model.documents.loadbalancer import Timeouts
 from harness.haproxy_site import NET, NETWORK, Site, get
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
@@ -30,9 +30,9 @@ async def test_one_that_is_full_says_so_and_goes_on(
     site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not killed: the connections that it has would end. Its load balancers say why clients are refused."""
-    monkeypatch.setattr(answering, "LOOK", 0.05)
-    monkeypatch.setattr(answering, "SILENT", 0.3)
-    monkeypatch.setattr(answering, "GIVEN_UP", 0.6)
+    monkeypatch.setattr(liveness, "LOOK", 0.05)
+    monkeypatch.setattr(liveness, "SILENT", 0.3)
+    monkeypatch.setattr(liveness, "GIVEN_UP", 0.6)
     site.driver._keeper.program = Program(path=PROGRAM, user="", memory=MEMORY)
     port = free_port()
     await site.put(NET, NETWORK)

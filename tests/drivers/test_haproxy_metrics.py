@@ -14,8 +14,8 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import metrics
 from fairlead.drivers.haproxy.metrics import SOCKET
 from fairlead.drivers.haproxy.network import Network
-from fairlead.model.loadbalancer import ListenerProtocol
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import ListenerProtocol
+from fairlead.model.documents.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Site, get
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view

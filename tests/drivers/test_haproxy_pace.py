@@ -13,9 +13,8 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process, Server
 from fairlead.dataplane.haproxy_commands import commands, tellable
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.drivers.haproxy import driver, keeping
-from fairlead.drivers.haproxy.network import with_change
-from fairlead.drivers.haproxy.pace import (
+from fairlead.drivers.haproxy import driver, supervisor
+from fairlead.drivers.haproxy.backoff import (
     BURST,
     FIRST,
     FIRST_PAUSE,
@@ -28,8 +27,9 @@ from fairlead.drivers.haproxy.pace import (
     Pace,
     Restarts,
 )
+from fairlead.drivers.haproxy.network import with_change
 from fairlead.drivers.haproxy.process import MAX_REPLACED, all_running
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, get, more_answers
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
@@ -136,7 +136,7 @@ async def test_of_many_changes_few_are_a_process_and_the_last_one_serves(
 ):
     """Twenty changes a second, by the clock of the pace."""
     port, (one, _), pids, most, now = free_port(), machines, set[int](), 0, 0.0
-    for module in (driver, keeping):
+    for module in (driver, supervisor):
         monkeypatch.setattr(module, "_now", lambda: now)
     await site.put(NET, NETWORK)
     await site.put(WEB, limited(port, 100, member("m1", one)))

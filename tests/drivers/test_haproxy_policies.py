@@ -16,13 +16,13 @@ from fairlead.dataplane.haproxy import Backend, Server
 from fairlead.dataplane.haproxy_policies import TABLE, map_path, table
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy import driver, keeping, network
-from fairlead.drivers.haproxy.kept import read_kept
-from fairlead.drivers.haproxy.pace import BURST, INTERVAL
+from fairlead.drivers.haproxy import driver, network, supervisor
+from fairlead.drivers.haproxy.backoff import BURST, INTERVAL
 from fairlead.drivers.haproxy.process import CONTROL, Program, check
 from fairlead.drivers.haproxy.runtime import CommandFailed, ask, tell
+from fairlead.drivers.haproxy.state import read_kept
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7Comparison,
     L7Policy,
@@ -33,8 +33,8 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import Pool, PoolProtocol, Timeouts
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import Pool, PoolProtocol, Timeouts
+from fairlead.model.documents.owner import Kind, Owner
 from harness import machines as requests
 from harness.haproxy_site import NET, NETWORK, Site, opened_site
 from harness.language import COMMON
@@ -259,13 +259,13 @@ class Checks:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.texts = list[str]()
-        check_beside = keeping.check_beside
+        check_beside = supervisor.check_beside
 
         async def note(folder: Path, texts: Mapping[str, str], *known: Any) -> None:
             self.texts.append(texts[CONFIGURATION])
             await check_beside(folder, texts, *known)
 
-        patch.setattr(keeping, "check_beside", note)
+        patch.setattr(supervisor, "check_beside", note)
 
 
 async def test_a_change_of_policies_checks_what_has_changed(
@@ -306,7 +306,7 @@ async def test_continuous_changes_of_policies_are_few_checks_and_the_last_one_se
 ) -> None:
     """Twenty changes a second, by the clock of the pace. Servers change all the time."""
     port, now, waits, weights = free_port(), 0.0, list[float](), set[int]()
-    for module in (driver, keeping):
+    for module in (driver, supervisor):
         monkeypatch.setattr(module, "_now", lambda: now)
 
     def changed(number: int) -> Rows:

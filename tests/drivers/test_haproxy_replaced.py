@@ -9,8 +9,8 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import MAX_REPLACED, all_running
-from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.model.documents.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Site, asked
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view

@@ -19,17 +19,17 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_policies import patterns
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.haproxy.kept import read_kept
 from fairlead.drivers.haproxy.network import Network
 from fairlead.drivers.haproxy.process import CONFIGURATION, NotStarted
 from fairlead.drivers.haproxy.secrets import is_in_memory
-from fairlead.drivers.haproxy.sound import find_unsound
+from fairlead.drivers.haproxy.state import read_kept
+from fairlead.drivers.haproxy.validation import find_unsound
 from fairlead.drivers.interface import DriverError
-from fairlead.model.agent_counters import OWNERS_LEFT_OUT
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
-from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.secrets import Found, Wanted
+from fairlead.model.documents.agent_counters import OWNERS_LEFT_OUT
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
+from fairlead.model.documents.loadbalancer import ListenerProtocol, ListenerTls
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.secrets import Found, Wanted
 from harness.certificates import Authority
 from harness.haproxy_site import NET, NETWORK, Site, eventually_answers, get, opened
 from harness.ports import free_port

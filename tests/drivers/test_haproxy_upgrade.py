@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.drivers.haproxy import upgrading
 from fairlead.drivers.haproxy.process import Program, began_of
-from fairlead.model.loadbalancer import ListenerProtocol
+from fairlead.model.documents.loadbalancer import ListenerProtocol
 from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, opened_site, rows
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool

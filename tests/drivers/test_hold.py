@@ -12,19 +12,19 @@ import pytest
 from fairlead.dataplane.ovn import LoadBalancer, VirtualService, by_key
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.rows import NO_ROWS, Rows, diff
-from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
-from fairlead.drivers.ovn.encoder import Encoder
-from fairlead.drivers.ovn.marks import Mark
-from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.northbound.encoder import Encoder
+from fairlead.drivers.ovn.northbound.marks import Mark
+from fairlead.drivers.ovn.southbound.driver import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb.client import Client, Settings
 from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, LateRows, in_parts
 from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, without_collector
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.facts import HEALTH, Fact
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.owner import Kind, Owner
-from fairlead.resting import in_steps
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.facts import HEALTH, Fact
+from fairlead.runtime.cooperative import in_steps
 from harness.ovsdb_server import SCHEMA, Server
 from harness.step_counter import longest_between_yields
 from harness.waiting import DEADLINE, eventually, eventually_equal

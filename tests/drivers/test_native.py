@@ -12,12 +12,12 @@ from fairlead.dataplane.native import Here, NativeRow, Target, There, Vip, Way
 from fairlead.dataplane.rows import Diff, Rows, diff
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.native.driver import Kept, Native
-from fairlead.drivers.native.elements import Changes
-from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Netlink, nftables
-from fairlead.drivers.native.ruleset import TUNNELS
-from fairlead.model.addresses import IPAddress
-from fairlead.model.owner import Kind, Owner
+from fairlead.drivers.native.nftables.elements import Changes
+from fairlead.drivers.native.nftables.ruleset import TUNNELS
+from fairlead.drivers.native.prerequisites import Ground
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.owner import Kind, Owner
 from harness.apart import Apart
 from harness.native_host import EVERYTHING, FOUR, ONE, OTHER, SIX, as_rows, kernel_state, put, service, way
 from harness.waiting import eventually

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, fabric
 from harness.waiting import DEADLINE

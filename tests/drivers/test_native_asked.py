@@ -10,16 +10,16 @@ import pytest
 
 from fairlead.dataplane.native import TUNNEL_PORTS, Service
 from fairlead.dataplane.rows import diff
-from fairlead.drivers.native import connections
-from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
 from fairlead.drivers.native.driver import Native
-from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attributes
-from fairlead.drivers.native.ruleset import SECOND
+from fairlead.drivers.native.nftables import connections
+from fairlead.drivers.native.nftables.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
+from fairlead.drivers.native.nftables.ruleset import SECOND
+from fairlead.drivers.native.prerequisites import Ground
 from fairlead.drivers.native.writing import _ends_asking
-from fairlead.model.addresses import IPAddress
-from fairlead.model.cutting import Cut
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.conntrack_flush import Cut
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, OWNER, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
 from harness.waiting import DEADLINE

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from fairlead.dataplane.native import Way
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.native.driver import Native
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from harness.fabric import OWNER, host_address, rows_of
 
 async def main():

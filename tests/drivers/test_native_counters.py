@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot
-from fairlead.drivers.native import ruleset
-from fairlead.drivers.native.counters import Counters
 from fairlead.drivers.native.driver import Native
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.readings import Count, Readings
-from fairlead.model.statistics import Announced, CountedService
+from fairlead.drivers.native.nftables import ruleset
+from fairlead.drivers.native.nftables.counters import Counters
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.counter_samples import Count, Readings
+from fairlead.model.queries.statistics import Announced, CountedService
 from fairlead.node.state import read_state, write_state
 from harness.apart import require_root
 from harness.fabric import HOSTS, LARGE, PORT, VIPS, Fabric, Flow, fabric

@@ -5,8 +5,8 @@ import pytest
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import routing
 from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.nftables.ruleset import TUNNELS
 from fairlead.drivers.native.routing import read_sysctl
-from fairlead.drivers.native.ruleset import TUNNELS
 from harness.apart import Apart
 from harness.native_host import kernel_state, put, way
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, Flow, fabric
 

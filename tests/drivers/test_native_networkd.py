@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from fairlead.drivers.native.driver import Native
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
 from harness.native_host import EVERYTHING, ONE, kernel_state, put, way

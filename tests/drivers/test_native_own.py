@@ -11,9 +11,9 @@ from fairlead.dataplane.native import Here, Own, Service, Vip
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.driver import Native
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from harness.apart import require_root
 from harness.fabric import PORT, VIPS, Fabric, fabric, host_address, member_address
 

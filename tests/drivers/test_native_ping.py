@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from fairlead.model.addresses import IPAddress
+from fairlead.model.documents.addresses import IPAddress
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
 

@@ -26,10 +26,10 @@ from fairlead.drivers.haproxy import HAProxy, Nowhere
 from fairlead.drivers.haproxy.process import Program, read_running, stop
 from fairlead.drivers.interface import Later
 from fairlead.drivers.native.driver import Native
-from fairlead.model.host_proxies import host_slots
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.host_proxies import host_slots
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, Flow, fabric, host_address, member_address

@@ -9,13 +9,13 @@ import pytest
 
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.native import renewal
-from fairlead.drivers.native import ruleset as text
 from fairlead.drivers.native.driver import Native
-from fairlead.drivers.native.elements import Elements, Shape
 from fairlead.drivers.native.netlink import Message, Netlink
-from fairlead.drivers.native.ruleset import SHAPES
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Owner
+from fairlead.drivers.native.nftables import ruleset as text
+from fairlead.drivers.native.nftables.elements import Elements, Shape
+from fairlead.drivers.native.nftables.ruleset import SHAPES
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Owner
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, Flow, fabric
 from harness.native_host import EVERYTHING, ONE, put, way

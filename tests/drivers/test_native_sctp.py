@@ -16,9 +16,9 @@ import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.dataplane.native import Service
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import Announced, CountedService
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.statistics import Announced, CountedService
 from fairlead.node.prober import IPPROTO_SCTP
 from harness.apart import Apart, require_root
 from harness.associations import HEARTBEAT, Association, Member, answering, begin, chunk

@@ -6,8 +6,8 @@ import socket
 from ipaddress import IPv4Address, IPv6Address
 
 from fairlead.dataplane.flow_slot import SEED, flow_slot, source_slot
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, apart, require_root
 
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75

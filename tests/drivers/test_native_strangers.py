@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.routing import PORTS
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import CLIENT, HOSTS, PORT, SILENCE, VIPS, Fabric, answering, fabric, host_address, member_address
 from harness.waiting import DEADLINE

@@ -12,12 +12,12 @@ from fairlead.dataplane.rows import Key, Row, diff
 from fairlead.drivers.interface import BulkDriver, DriverError
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.netlink import Message, Netlink
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
 from fairlead.reconciler.loop import Reconciler
+from fairlead.runtime.steps import Steps
 from harness.apart import Apart, apart, require_root
 
 pytestmark = pytest.mark.slow

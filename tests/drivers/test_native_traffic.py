@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.drivers.native.driver import Native
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import Apart, require_root
 from harness.fabric import HOSTS, LARGE, LONG, PORT, SILENCE, VIPS, Fabric, Flow, fabric
 from harness.waiting import DEADLINE, wait_equal

@@ -11,7 +11,7 @@ import pytest
 from fairlead.dataplane.native import TUNNEL_PORTS
 from fairlead.drivers.native import renewal
 from fairlead.drivers.native.driver import Native
-from fairlead.drivers.native.ruleset import rules
+from fairlead.drivers.native.nftables.ruleset import rules
 from harness.apart import require_root
 from harness.fabric import SILENCE, Fabric, fabric, host_address
 
@@ -93,7 +93,7 @@ def test_newer_release_leaves_tunnels_as_they_are(site: Fabric, is_open: bool, m
         site.do(2, site.drivers[2].open_tunnels())
     end(site)
     other = rules().replace("set since {", "set newer { typeof meta mark; }\nset since {")
-    monkeypatch.setattr("fairlead.drivers.native.ruleset.rules", lambda: other)
+    monkeypatch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: other)
     monkeypatch.setattr(renewal, "_PASSING", 0.0)
     begin(site)
     assert "set newer" in site.hosts[2].run("nft", "list", "ruleset")
@@ -105,7 +105,7 @@ def test_host_of_an_older_release_goes_on_while_a_newer_one_takes_over(
 ) -> None:
     older = "\n".join(line for line in rules().splitlines() if "closed" not in line)
     with monkeypatch.context() as patch:
-        patch.setattr("fairlead.drivers.native.ruleset.rules", lambda: older)
+        patch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: older)
         patch.setattr("fairlead.drivers.native.renewal.closing", lambda _: "")
         begin(site)
         assert refused(site) == set()

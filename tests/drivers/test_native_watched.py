@@ -14,11 +14,11 @@ from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native import driver as driving
 from fairlead.drivers.native import watching
 from fairlead.drivers.native.driver import Kept, Native
-from fairlead.drivers.native.found import Missing
-from fairlead.model.addresses import IPAddress
-from fairlead.model.slices import slice_of
+from fairlead.drivers.native.observed import Missing
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.registry.slices import slice_of
 from fairlead.node.plain_host import PlainHost
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
 from harness.apart import Apart
 from harness.given import Given
 from harness.native_host import FOUR, SIX, as_rows, kernel_state, put, service, way

@@ -45,10 +45,10 @@ from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
-from fairlead.drivers.ovn.columns import decode_row, encode_columns
-from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
-from fairlead.drivers.ovn.encoder import Encoder
-from fairlead.drivers.ovn.marks import Mark, join_text, split_text
+from fairlead.drivers.ovn.northbound.columns import decode_row, encode_columns
+from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.northbound.encoder import Encoder
+from fairlead.drivers.ovn.northbound.marks import Mark, join_text, split_text
 from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings
 from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, TableMonitor
 from fairlead.drivers.ovsdb.remotes import parse_remotes
@@ -61,11 +61,11 @@ from fairlead.drivers.ovsdb.values import (
     encode_set,
     encode_uuid,
 )
-from fairlead.model.addresses import derive_mac
-from fairlead.model.foreign import ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
-from fairlead.model.network import PortUse
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import owners_with_rows
+from fairlead.model.documents.addresses import derive_mac
+from fairlead.model.documents.network import PortUse
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
+from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.reconciler.contention import FIRST_PAUSE, FREE_REPAIRS, Contention
 from fairlead.reconciler.loop import Reconciler
 from harness.ovsdb_server import DATABASE, QUICK, REASONS_OF_A_KILL, Server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.announcer import FEW, Announcer, Frame, parse_answers, parse_ports
-from fairlead.drivers.ovn.vswitch import Tools
+from fairlead.drivers.ovn.vswitch.announcer import FEW, Announcer, Frame, parse_answers, parse_ports
+from fairlead.drivers.ovn.vswitch.database import Tools
 
 PORTS = """\
 {"data":[["vb",2,["map",[["iface-id","port-b"],["ovn-installed","true"]]]],["br-int",65534,["map",[]]],["va",1,["map",[["iface-id","port-a"]]]],["lost",["set",[]],["map",[["iface-id","port-c"]]]],["broken",-1,["map",[["iface-id","port-d"]]]],["elsewhere",7,["map",[["iface-id","port-e"]]]],["external",1,["map",[]]]],"headings":["name","ofport","external_ids"]}

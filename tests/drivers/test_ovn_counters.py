@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.counters import (
+from fairlead.drivers.ovn.vswitch.counters import (
     Switch,
     SwitchSettings,
     parse_connections,
@@ -15,11 +15,11 @@ from fairlead.drivers.ovn.counters import (
     parse_metered,
     parse_zones,
 )
-from fairlead.drivers.ovn.vswitch import SwitchError, Tools
-from fairlead.model.addresses import parse_address
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.readings import Count
-from fairlead.model.statistics import CountedService, parse_place
+from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.counter_samples import Count
+from fairlead.model.queries.statistics import CountedService, parse_place
 
 FLOWS = """\
 OFPST_FLOW reply (OF1.5) (xid=0x6):

@@ -12,15 +12,15 @@ import pytest
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.config.options import Configuration, OvnOptions
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn import topology
+from fairlead.drivers.ovn.unmanaged import reader
 from fairlead.drivers.ovsdb.client import Client, Settings
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids
-from fairlead.model.facts import FOREIGN, Fact
-from fairlead.model.loadbalancer import LoadBalancer, Vip
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.model.documents.loadbalancer import LoadBalancer, Vip
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import FOREIGN, Fact
+from fairlead.runtime.steps import Steps
 from fairlead.server import ovn
 from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_UNTOLD, OvnControl
 from fairlead.store.model import Model
@@ -192,7 +192,7 @@ async def test_a_slow_follower_takes_nothing_away(
 ) -> None:
     """Rows that depend on unmanaged networks stay until all of those are received, all others are reconciled. The first
     resync comes after a long wait, when only networks have been received."""
-    monkeypatch.setattr(topology, "SOME", 1)
+    monkeypatch.setattr(reader, "SOME", 1)
 
     world = Cloud(server, tmp_path)
     async with world.client:

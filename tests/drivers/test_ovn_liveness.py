@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fairlead.drivers.ovn.chassis import MILLISECONDS, Nodes
+from fairlead.drivers.ovn.southbound.chassis import MILLISECONDS, Nodes
 
 PATIENCE = 45.0
 

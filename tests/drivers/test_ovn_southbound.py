@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings
-from fairlead.drivers.ovn.southbound_tables import SouthboundTables
+from fairlead.drivers.ovn.southbound.driver import DATABASE, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovn.southbound.tables import SouthboundTables
 from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.addresses import parse_address
-from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.statistics import Datapath, Zone
+from fairlead.model.registry.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import Datapath, Zone
 from harness.ovsdb_server import QUICK, SCHEMA, Server
 from harness.step_counter import step
 from harness.waiting import DEADLINE, eventually, eventually_equal

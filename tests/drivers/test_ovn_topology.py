@@ -14,23 +14,23 @@ from uuid import UUID
 
 import pytest
 
-from fairlead.drivers.ovn.foreign_documents import LONGEST_NAME, MOST_ROUTES, MOST_SUBNETS
-from fairlead.drivers.ovn.foreign_evidence import End, Owned, Used, traces_of_port
-from fairlead.drivers.ovn.foreign_rows import TABLES, RouterPort, SwitchPort
-from fairlead.drivers.ovn.foreign_tables import ForeignTables
-from fairlead.drivers.ovn.reader import MOST_COMPLAINTS
-from fairlead.drivers.ovn.topology import DATABASE, SOME, TopologyReader, TopologySettings
+from fairlead.drivers.ovn.southbound.reader import MOST_COMPLAINTS
+from fairlead.drivers.ovn.unmanaged.documents import LONGEST_NAME, MOST_ROUTES, MOST_SUBNETS
+from fairlead.drivers.ovn.unmanaged.evidence import End, Owned, Used, traces_of_port
+from fairlead.drivers.ovn.unmanaged.reader import DATABASE, SOME, TopologyReader, TopologySettings
+from fairlead.drivers.ovn.unmanaged.rows import TABLES, RouterPort, SwitchPort
+from fairlead.drivers.ovn.unmanaged.tables import ForeignTables
 from fairlead.drivers.ovsdb.client import Client, Settings
 from fairlead.drivers.ovsdb.errors import TransactionError
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json, encode_map
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.facts import FOREIGN, Fact, with_facts
-from fairlead.model.foreign import Foreign, ForeignPort, Writer, is_foreign
-from fairlead.model.network import ExternalGateway, FixedIP, PortUse, Segment, SegmentType
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import ExternalGateway, FixedIP, PortUse, Segment, SegmentType
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import Foreign, ForeignPort, Writer, is_foreign
+from fairlead.model.registry.facts import FOREIGN, Fact, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
+from fairlead.runtime.steps import at_once
 from harness.neutron import Net, Rtr, an_id, delete, insert, lxd, mac_of, update, words
 from harness.ovsdb_server import QUICK, SCHEMA, Server
 from harness.step_counter import longest_between_yields

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.drivers.ovn.control import Control
-from fairlead.drivers.ovn.tracked import Attempt, Tracked, render_tuples
-from fairlead.drivers.ovn.vswitch import SwitchError, Tools
-from fairlead.model.addresses import parse_address
-from fairlead.model.cutting import Cut
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, Datapath
+from fairlead.drivers.ovn.vswitch.conntrack import Attempt, Tracked, render_tuples
+from fairlead.drivers.ovn.vswitch.control import Control
+from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.statistics import CountedService, Datapath
 
 FLOWS = """OFPST_FLOW reply (OF1.5) (xid=0x2):
  cookie=0xeed36f7f, duration=4.001s, table=14, n_packets=3, n_bytes=222, idle_age=2, \

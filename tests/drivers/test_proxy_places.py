@@ -21,9 +21,9 @@ from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.interface import Later
-from fairlead.drivers.ovn.proxy_places import ProxyPlaces, device_name
-from fairlead.drivers.ovn.vswitch import Tools
-from fairlead.model.owner import Owner
+from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.proxy_ports import ProxyPlaces, device_name
+from fairlead.model.documents.owner import Owner
 from harness.apart import Apart, apart, require_root
 from harness.haproxy_site import NET, Asking, asked, eventually_answers, get, more_answers, rows
 from harness.machines import machine

@@ -13,11 +13,11 @@ import pytest
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovsdb.remotes import parse_remotes
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.language import parse_model
 from harness.ovsdb_server import Server
 from harness.waiting import DEADLINE

@@ -23,7 +23,7 @@ from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, files, read_sections
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.secrets import secrets_of
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7Comparison,
     L7Policy,
@@ -34,7 +34,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     ClientAuthentication,
     Http,
@@ -46,7 +46,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolTls,
 )
-from fairlead.model.secrets import Role
+from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
 from harness.language import COMMON
 from harness.machines import ask

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fairlead.compilers.haproxy.expressions import MOST_STEPS, bounded, check_expression
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.dataplane.haproxy_words import Unwritable, render_line
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToUrl
-from fairlead.model.loadbalancer import Listener
-from fairlead.model.sizes import RULES
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToUrl
+from fairlead.model.documents.loadbalancer import Listener
+from fairlead.model.documents.sizes import RULES
 from harness.language import COMMON
 from harness.machines import ask
 from harness.ports import free_port

@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.changes.l7_checks import COMPARISONS, check_rule
 from fairlead.drivers.haproxy.secrets import secrets_of
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7Comparison,
     L7Policy,
@@ -24,9 +24,9 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import ClientAuthentication, Listener, ListenerProtocol, ListenerTls
-from fairlead.model.secrets import Role
-from fairlead.model.sizes import POLICIES, RULES
+from fairlead.model.documents.loadbalancer import ClientAuthentication, Listener, ListenerProtocol, ListenerTls
+from fairlead.model.documents.sizes import POLICIES, RULES
+from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority, Issued
 from harness.language import COMMON
 from harness.machines import as_member, ask, machine, machines, served

@@ -15,8 +15,8 @@ import pytest
 from fairlead.compilers.haproxy import frontends
 from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
     Http,
@@ -27,7 +27,7 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.port_ranges import one_port
 from harness.machines import as_member, ask, greeted, machine, machines, names, served
 from harness.ports import free_port, is_listening
 from harness.proxied import (

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.drivers.haproxy.secrets import secrets_of
 from fairlead.keystores.material import checked
-from fairlead.model.loadbalancer import ClientAuthentication, Http, ListenerProtocol, ListenerTls
-from fairlead.model.secrets import Role, Secret
+from fairlead.model.documents.loadbalancer import ClientAuthentication, Http, ListenerProtocol, ListenerTls
+from fairlead.model.queries.secrets import Role, Secret
 from harness.certificates import Authority, Issued
 from harness.machines import as_member, machine
 from harness.ports import free_port

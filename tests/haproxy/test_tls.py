@@ -17,7 +17,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_commands import Command, commands, renewal
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
     Http,
     Listener,
@@ -26,7 +26,7 @@ from fairlead.model.loadbalancer import (
     PoolTls,
     Timeouts,
 )
-from fairlead.model.secrets import Role, Secret
+from fairlead.model.queries.secrets import Role, Secret
 from harness.machines import as_member, ask, machine
 from harness.ports import free_port
 from harness.proxied import (

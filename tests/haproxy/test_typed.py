@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy_text import CONFIGURATION, read_sections
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Comparison,
     L7Policy,
     L7Rule,
@@ -25,7 +25,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     Http,
     Listener,

@@ -11,15 +11,15 @@ from typing import Any
 
 import uvicorn
 
-from fairlead.api.acceptor import Acceptor, ClientConnections
-from fairlead.api.auth import Authenticate, anybody
-from fairlead.api.door import Services
+from fairlead.api.http.acceptor import Acceptor, ClientConnections
+from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.front_end import Services
+from fairlead.api.http.protocol import BoundedHttp
 from fairlead.api.network import make_door
-from fairlead.api.wire import BoundedHttp
-from fairlead.model.owner import Owner
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
+from fairlead.model.documents.owner import Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.reconciler.loop import Reconciler
+from fairlead.runtime.steps import at_once
 from fairlead.store.model import Model
 from harness.api import inside
 from harness.served import make_whole

@@ -13,10 +13,10 @@ import httpx
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api.auth import ROLES
-from fairlead.api.door import Reachable, Services
+from fairlead.api.agents.traffic_counters import NodeCounts
+from fairlead.api.http.authentication import ROLES
+from fairlead.api.http.front_end import Reachable, Services
 from fairlead.api.keys import Keys
-from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.ovn import OVN
@@ -25,13 +25,13 @@ from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
-from fairlead.model.owner import Owner
-from fairlead.model.quota import NO_LIMITS, Limits
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.quota import NO_LIMITS, Limits
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes
 from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
+from fairlead.runtime.steps import Steps, at_once
 from fairlead.store.interface import Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store

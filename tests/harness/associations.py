@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
 from fairlead.node import sctp
 from fairlead.node.prober import IPPROTO_SCTP
 from harness.apart import Apart

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -19,7 +19,7 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.port_ranges import one_port
 
 ADDRESS = parse_address("10.0.0.1")
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx
 
-from fairlead.api import lxd, network, octavia, operator
-from fairlead.api.auth import Authenticate, anybody
-from fairlead.api.openapi import DOCUMENT
+from fairlead.api import lxd, network, octavia
+from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.openapi import DOCUMENT
+from fairlead.api.operator import routes
 from fairlead.dataplane.interface import Compile
 from harness.api import PLAIN, Deployment, compile_owner, inside, kept_by
 from harness.documented import Documented, documented
@@ -49,7 +50,7 @@ class Caller:
             "/load-balancer": octavia.make_door,
             "/1.0": lxd.make_door,
             "/operator": partial(
-                operator.make_door, dataplanes=kept_by(place.reconciler, names=place.services.providers)
+                routes.make_door, dataplanes=kept_by(place.reconciler, names=place.services.providers)
             ),
         }
         for path, make_door in doors.items():

@@ -1,11 +1,11 @@
 """Counter samples of a dataplane, as an agent reads and sums them."""
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.readings import Count, Reading, Readings
-from fairlead.model.statistics import CountedService, Datapath, Zone
-from fairlead.node.counting import Tally
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.counter_samples import Count, Reading, Readings
+from fairlead.model.queries.statistics import CountedService, Datapath, Zone
+from fairlead.node.listener_counters import Tally
 
 WEB = CountedService(place=Datapath(1), transport=Transport.TCP, address=parse_address("10.0.0.10"), port=80)
 DNS = CountedService(place=Zone("vm1"), transport=Transport.UDP, address=parse_address("fd00::10"), port=53)

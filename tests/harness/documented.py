@@ -8,8 +8,8 @@ import jsonschema_rs
 from starlette.applications import Starlette
 from starlette.routing import compile_path
 
-from fairlead.api.fields import Schema
-from fairlead.api.openapi import DOCUMENT, describe, operations
+from fairlead.api.http.openapi import DOCUMENT, describe, operations
+from fairlead.schema import Schema
 
 ERROR: Schema = {"$ref": "#/components/schemas/Error"}
 

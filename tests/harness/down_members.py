@@ -1,9 +1,9 @@
 """A load balancer with two probed members, for tests of reports about down members."""
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.health import Endpoint
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from harness.language import parse_model
 
 MODEL = """network net1 10.0.0.0/24

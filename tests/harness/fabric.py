@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from fairlead.dataplane.native import Here, NativeRow, Service, There, Vip, Way
 from fairlead.dataplane.rows import Key, diff
 from fairlead.drivers.native.driver import Native
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from harness.apart import Apart, apart
 from harness.waiting import DEADLINE
 

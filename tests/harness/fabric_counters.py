@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
-from fairlead.drivers.native.counters import Counters
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.readings import Readings
-from fairlead.model.statistics import CountedService
+from fairlead.drivers.native.nftables.counters import Counters
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.counter_samples import Readings
+from fairlead.model.queries.statistics import CountedService
 from harness.fabric import HOSTS, Fabric
 
 BOOT = "one"

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 from immutables import Map
 
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.foreign import ForeignPort, is_foreign
-from fairlead.model.kinds import owner_of
-from fairlead.model.proxies import proxy_port_id
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.unmanaged import ForeignPort, is_foreign
+from fairlead.model.queries.proxies import proxy_port_id
+from fairlead.model.registry.changeset import Changes, apply_changes, with_foreign
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes, with_foreign
 from harness.language import parse_model
 
 TEXT = """network net1 by=neutron 10.0.0.0/24

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.channel import Slice
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 
 

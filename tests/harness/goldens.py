@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from fairlead.model.kinds import KINDS
+from fairlead.model.registry.kinds import KINDS
 from fairlead.store import formats
 from fairlead.store.codec import encode
 from harness.shapes import filled, shape

@@ -15,14 +15,14 @@ from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.haproxy_text import OUTLIVES
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
+from fairlead.drivers.haproxy.backoff import CommandPace, Pace
+from fairlead.drivers.haproxy.change_queue import LONGEST
 from fairlead.drivers.haproxy.counters import Counters
-from fairlead.drivers.haproxy.pace import CommandPace, Pace
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.haproxy.secrets import nobody_lends
-from fairlead.drivers.haproxy.turn import LONGEST
 from fairlead.drivers.interface import DriverError, Later
-from fairlead.model.owner import Kind, Owner
-from fairlead.node.counting import Tally
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.node.listener_counters import Tally
 from harness.proxied import PROGRAM, WEB, listener, pool, view
 from harness.waiting import eventually
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7Comparison,
     L7Policy,
@@ -29,7 +29,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     ClientAuthentication,
     Http,

@@ -83,20 +83,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
-from fairlead.model.foreign import (
-    PROXY_OWNER,
-    ForeignFloatingIP,
-    ForeignNetwork,
-    ForeignPort,
-    ForeignRouter,
-    Writer,
-)
-from fairlead.model.foreign_probing import DEVICE
-from fairlead.model.health import HealthKey
-from fairlead.model.hosts import Host, HostPrefix
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_address, parse_network
+from fairlead.model.documents.health import HealthKey
+from fairlead.model.documents.hosts import Host, HostPrefix
+from fairlead.model.documents.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
     Described,
@@ -120,8 +110,8 @@ from fairlead.model.loadbalancer import (
     Vip,
     find_pool,
 )
-from fairlead.model.local_ip import Association, Fallback, LocalIP, Mode, ReplicaMonitor
-from fairlead.model.network import (
+from fairlead.model.documents.local_ip import Association, Fallback, LocalIP, Mode, ReplicaMonitor
+from fairlead.model.documents.network import (
     AllocationPool,
     ExternalGateway,
     FixedIP,
@@ -135,12 +125,22 @@ from fairlead.model.network import (
     SegmentType,
     Subnet,
 )
-from fairlead.model.observed_proxy import Proxy
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.port_ranges import PortRange, Ports, TargetPort
-from fairlead.model.probes import cover_port_id, probe_port_id
-from fairlead.model.proxies import proxy_port_id
-from fairlead.model.proxy_place import proxy_device
+from fairlead.model.documents.observed_proxy import Proxy
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort
+from fairlead.model.documents.proxy_place import proxy_device
+from fairlead.model.documents.unmanaged import (
+    PROXY_OWNER,
+    ForeignFloatingIP,
+    ForeignNetwork,
+    ForeignPort,
+    ForeignRouter,
+    Writer,
+)
+from fairlead.model.queries.probes import cover_port_id, probe_port_id
+from fairlead.model.queries.proxies import proxy_port_id
+from fairlead.model.queries.unmanaged_probe_ports import DEVICE
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
 from harness.l7_language import l7_listener, l7_pool, pool_protocol, with_policy
 from harness.native_language import DRAINED, MOVING, smallest_table, with_moved

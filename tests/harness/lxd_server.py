@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api import lxd as door
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
+from fairlead.api.http.authentication import anybody
 from fairlead.config.options import Configuration, LxdOptions, ServerOptions, StoreOptions
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer

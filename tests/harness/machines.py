@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fairlead.dataplane.rows import Rows
-from fairlead.model.loadbalancer import Listener, Member, Pool
+from fairlead.model.documents.loadbalancer import Listener, Member, Pool
 from harness.proxied import Running, member, rows_of, running, view
 from harness.waiting import DEADLINE
 

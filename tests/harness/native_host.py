@@ -8,8 +8,8 @@ from ipaddress import ip_address, ip_network
 from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip, Way
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.native.driver import Native
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from harness.apart import Apart, apart, require_root
 from harness.waiting import wait_until
 

@@ -12,10 +12,10 @@ are given with the project, `serves h1 pool/demo 2000`, and the routed addresses
 
 from datetime import UTC, datetime
 
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.moved_slots import Transition, remember_moved
-from fairlead.model.shares import LARGEST, SMALLEST
-from fairlead.model.steps import at_once
+from fairlead.model.documents.apportionment import LARGEST, SMALLEST
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.previous_slot_owners import Transition, remember_moved
+from fairlead.runtime.steps import at_once
 
 NATIVE = "native"
 DRAINED = "draining", "returning"

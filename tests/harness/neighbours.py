@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 
-from fairlead.model.neighbours import Neighbour
+from fairlead.model.queries.neighbours import Neighbour
 
 VIRTUAL, OWNERS = "0e:00:00:00:00:01", "02:00:00:00:00:c8"
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import agent_keys, agent_lines, agent_neighbours, agent_reports, agents, door
-from fairlead.cli import main
-from fairlead.client import Server
+from fairlead.agent_protocol import reports, slice_lines
+from fairlead.api.agents import keys, neighbours, routes
+from fairlead.api.http import front_end
+from fairlead.cli.main import main
+from fairlead.http.server_client import Server
 from fairlead.node.connection import Connection
 from fairlead.store import formats
 from harness.next_format import NEWER
 
 MORE: Mapping[str, object] = {"of-tomorrow": {"x": [1]}}
-ENDPOINT = [*agent_reports.Endpoint._fields]
+ENDPOINT = [*reports.Endpoint._fields]
 
 
 def with_more(message: Any) -> Any:
@@ -44,7 +46,7 @@ def _inside(value: Any) -> Any:
 
 def say_more() -> None:
     """Add fields to each request of agents, and to each response and line of servers."""
-    begin, exchange, line = Connection._begin, Server.exchange, agent_lines._line
+    begin, exchange, line = Connection._begin, Server.exchange, slice_lines._line
 
     def asked(connection: Connection, method: str, path: str, body: object) -> Any:
         return begin(connection, method, path, with_more(body))
@@ -53,16 +55,16 @@ def say_more() -> None:
         return exchange(server, method, path, with_more(body))
 
     def answered(body: object, status: int = 200) -> Any:
-        return door.json_response(with_more(msgspec.json.decode(msgspec.json.encode(body))), status)
+        return front_end.json_response(with_more(msgspec.json.decode(msgspec.json.encode(body))), status)
 
-    def another_line(one: agent_lines.Line) -> bytes:
+    def another_line(one: slice_lines.Line) -> bytes:
         more = msgspec.json.encode(MORE)
         return more + b"\n" + more[:-1] + b"," + line(one)[1:]
 
     Connection._begin = asked  # type: ignore[method-assign]
     Server.exchange = told  # type: ignore[method-assign]
-    agent_lines._line = another_line
-    for each in (agents, agent_neighbours, agent_keys):
+    slice_lines._line = another_line
+    for each in (routes, neighbours, keys):
         each.json_response = answered  # type: ignore[attr-defined]
 
 

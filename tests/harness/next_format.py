@@ -5,7 +5,7 @@ The previous format cannot express a network named `new-...`; all other document
 
 from collections.abc import Sequence
 
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
 from fairlead.store import formats
 from fairlead.store.formats import Json, Step
 

@@ -12,20 +12,20 @@ from typing import Any
 
 from immutables import Map
 
+from fairlead.agent_protocol.enrolment import read_token
+from fairlead.api.agents.authentication import issue
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
-from fairlead.api.door import Services
-from fairlead.api.enrolment import read_token
+from fairlead.api.http.authentication import anybody
+from fairlead.api.http.front_end import Services
 from fairlead.api.network import make_door
-from fairlead.api.node_identity import issue
 from fairlead.config.options import Configuration, NodesOptions, ServerOptions, StoreOptions
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS, PLUGGED
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.facts import CHASSIS, PLUGGED
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NodeIdentity, enrol
+from fairlead.runtime.steps import at_once
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer

@@ -8,13 +8,13 @@ from typing import Any
 from starlette.applications import Starlette
 
 from fairlead.api import octavia
-from fairlead.api.door import Services
+from fairlead.api.http.front_end import Services
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.interface import Compile
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, Network, Subnet
-from fairlead.model.quota import NO_LIMITS, Limits
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import AllocationPool, Network, Subnet
+from fairlead.model.documents.quota import NO_LIMITS, Limits
+from fairlead.model.registry.changeset import Changes
 from harness.api import NOON, Inside, compile_owner, play
 
 ROOT = "/v2.0/lbaas"

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from ipaddress import ip_network
 
-from fairlead.model.loadbalancer import Member, Pool
-from fairlead.model.pool_slots import with_slots
-from fairlead.model.shares import SMALLEST
-from fairlead.model.steps import at_once
+from fairlead.model.documents.apportionment import SMALLEST
+from fairlead.model.documents.loadbalancer import Member, Pool
+from fairlead.model.documents.pool_slot_tables import with_slots
+from fairlead.runtime.steps import at_once
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:

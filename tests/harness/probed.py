@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
-from fairlead.model.health import ASKED_OVER, Endpoint
-from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.documents.health import ASKED_OVER, Endpoint
+from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.node.prober import STARVED, Prober
 from fairlead.node.tracker import Standing
 from harness.waiting import eventually, pause_loop, turns, wait_until

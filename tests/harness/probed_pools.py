@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import Target, Verdict
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import Target, Verdict
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     HttpMonitor,
     LoadBalancer,
@@ -32,9 +32,9 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     PoolTls,
 )
-from fairlead.model.probes import targets
+from fairlead.model.queries.probes import targets
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.language import COMMON
 from harness.ports import free_port
 from harness.proxied import PROGRAM

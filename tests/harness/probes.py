@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.facts import HEALTH, with_facts
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import HEALTH, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 

@@ -17,9 +17,9 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.haproxy_text import CONFIGURATION, Held, Sockets, files
 from fairlead.dataplane.rows import Rows
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.chassis import Chassis
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -29,12 +29,12 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
-from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.port_ranges import one_port
-from fairlead.model.proxies import proxy_port_id
+from fairlead.model.documents.network import FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.port_ranges import one_port
+from fairlead.model.queries.proxies import proxy_port_id
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.language import COMMON
 from harness.waiting import DEADLINE, wait_until
 

@@ -2,7 +2,7 @@
 
 import struct
 
-from fairlead.model.addresses import parse_address
+from fairlead.model.documents.addresses import parse_address
 
 CLIENT_MAC, OWN_MAC = bytes.fromhex("0200000000aa"), bytes.fromhex("0e0000000009")
 ENDS = {4: ("10.0.0.20", "10.0.0.2"), 6: ("fd00:a::20", "fd00:a::2")}

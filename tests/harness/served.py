@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import Authenticate, anybody
-from fairlead.api.door import Services
+from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.front_end import Services
 from fairlead.api.network import make_door
 from fairlead.dataplane.interface import Compile
 from harness.api import Inside, compile_owner, inside, kept_by

@@ -7,14 +7,14 @@ from typing import Any
 
 import httpx
 
-from fairlead.client import Server
-from fairlead.model.facts import CHASSIS, PLUGGED
-from fairlead.model.figures import Figures
-from fairlead.model.owner import Kind, Owner
+from fairlead.http.server_client import Server
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.registry.facts import CHASSIS, PLUGGED
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Remote
-from fairlead.node.protocol import Servers
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
+from fairlead.node.server_requests import Servers
 from harness.agents import Served, running, serving
 from harness.sightings import AGENT, ONE, TWO, WEB
 from harness.waiting import eventually_equal, pause_loop

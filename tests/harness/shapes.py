@@ -7,9 +7,9 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fairlead.model.kinds import KINDS
-from fairlead.model.owner import Kind
-from fairlead.model.port_ranges import PortRange
+from fairlead.model.documents.owner import Kind
+from fairlead.model.documents.port_ranges import PortRange
+from fairlead.model.registry.kinds import KINDS
 from fairlead.model.snapshot import Aggregate
 
 PLAIN: dict[Any, Any] = {

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from immutables import Map
 
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.health import Health
-from fairlead.model.sighting import Sighting
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.probe_result import Sighting
 from harness.api import NOON
 from harness.language import parse_model
 from harness.probes import MODEL

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
 
-from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import Algorithm, Member, Pool, PoolProtocol
 from harness.pools import with_members
 
 COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}

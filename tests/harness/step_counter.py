@@ -132,9 +132,9 @@ def clock_of_steps() -> float:
 def counted() -> Iterator[Longest]:
     """Count between each two returns to any event loop of this process. Work that yields by a clock yields by steps."""
     assert is_installed(), "tests/conftest.py installs the counter"
-    from fairlead import resting
+    from fairlead.runtime import cooperative
 
-    longest, run, clock = Longest(), asyncio.events.Handle._run, resting.perf_counter
+    longest, run, clock = Longest(), asyncio.events.Handle._run, cooperative.perf_counter
 
     def counting(handle: asyncio.Handle) -> None:
         before = step()
@@ -142,12 +142,12 @@ def counted() -> Iterator[Longest]:
         longest.note(step() - before - 1, handle._callback)
 
     asyncio.events.Handle._run = counting  # type: ignore[method-assign]
-    resting.perf_counter = clock_of_steps  # type: ignore[assignment]
+    cooperative.perf_counter = clock_of_steps  # type: ignore[assignment]
     try:
         yield longest
     finally:
         asyncio.events.Handle._run = run  # type: ignore[method-assign]
-        resting.perf_counter = clock  # type: ignore[assignment]
+        cooperative.perf_counter = clock  # type: ignore[assignment]
 
 
 def longest_between_yields(work: Iterator[_T]) -> tuple[list[_T], int]:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.model.foreign import is_foreign
-from fairlead.model.network import Network, Router
+from fairlead.model.documents.network import Network, Router
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.story import read_story
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]

@@ -19,17 +19,17 @@ from immutables import Map
 from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
-from fairlead.model.abilities import Feature
-from fairlead.model.addresses import IPAddress
-from fairlead.model.chassis import Chassis
-from fairlead.model.foreign import Foreign, is_foreign
-from fairlead.model.health import HealthKey
-from fairlead.model.observed_proxy import Proxy
-from fairlead.model.owner import Kind, Owner, creation_order
-from fairlead.model.probes import derive_health
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import HealthKey
+from fairlead.model.documents.observed_proxy import Proxy
+from fairlead.model.documents.owner import Kind, Owner, creation_order
+from fairlead.model.documents.unmanaged import Foreign, is_foreign
+from fairlead.model.queries.probes import derive_health
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows, with_foreign
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot, with_health
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows, with_foreign
 from harness.language import (
     Documents,
     parse_agents_probe,

@@ -54,7 +54,7 @@ def supervised(
         log = folder / f"{command[0]}.log"
         with log.open("ab") as stream:
             process = subprocess.Popen(
-                [*through, sys.executable, "-m", "fairlead.cli", *command],
+                [*through, sys.executable, "-m", "fairlead.cli.main", *command],
                 env={**os.environ, **environment, "NOTIFY_SOCKET": str(where)},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

@@ -12,12 +12,12 @@ from fairlead.compilers.providers import DATAPLANES, Names, Provider, dataplanes
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place, in_one_step
 from fairlead.dataplane.rows import NO_ROWS, Key, Rows
-from fairlead.model.abilities import Feature
-from fairlead.model.addresses import render_endpoint
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Transport, find_pool, transport
-from fairlead.model.names import describe_member
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.addresses import render_endpoint
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Member, Transport, find_pool, transport
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.display_names import describe_member
 from fairlead.model.snapshot import Snapshot, member_network
 
 

@@ -9,8 +9,13 @@ from itertools import pairwise
 from fairlead.dataplane.interface import CompileInSteps, Dataplane
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.fake import FakeDriver, Fault
-from fairlead.model.affected import affected
-from fairlead.model.facts import (
+from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner, creation_order
+from fairlead.model.documents.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.documents.unmanaged import Foreign, is_foreign
+from fairlead.model.queries.unmanaged_updates import admitted
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
+from fairlead.model.registry.facts import (
     AGENTS_PROBE,
     CHASSIS,
     COUNTS_ANSWERS,
@@ -21,15 +26,10 @@ from fairlead.model.facts import (
     PROXIES,
     with_facts,
 )
-from fairlead.model.foreign import Foreign, is_foreign
-from fairlead.model.foreign_news import admitted
-from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, creation_order
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
+from fairlead.runtime.steps import Steps
 from harness.story import EMPTY, PRODUCT, State, Story, Where, places_of, render_state, tell_health, view_of
 
 FAILING = 0.3

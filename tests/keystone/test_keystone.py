@@ -277,7 +277,7 @@ def test_a_server_does_not_start_with_what_cannot_work(place: Place, tmp_path: P
         **{f"FAIRLEAD_{name}": value.format(url=place.cloud.url) for name, value in wrong.items()},
     }
     ended = subprocess.run(
-        [sys.executable, "-m", "fairlead.cli", "server"],
+        [sys.executable, "-m", "fairlead.cli.main", "server"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from fairlead.keystores.material import MAX_SIGNATURES, checked, lockout_of, valid_lists, weakness_of
-from fairlead.model.secrets import Role
+from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority, Issued, key_pem
 from harness.proxied import PROGRAM, needs_haproxy
 from harness.waiting import eventually

@@ -17,7 +17,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from fairlead.keystores import material
 from fairlead.keystores.interface import LARGEST, Unreadable
 from fairlead.keystores.material import checked
-from fairlead.model.secrets import Role
+from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority, key_pem, new_key
 from harness.step_counter import step
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.keystores.material import checked, weakness_of
-from fairlead.model.secrets import Role
+from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
 from harness.odd_certificates import REFUSED, SERVED
 from harness.proxied import PROGRAM, needs_haproxy

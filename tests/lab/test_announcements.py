@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.model.addresses import derive_mac
+from fairlead.model.documents.addresses import derive_mac
 from harness.lab.site import PORT, Site, open_site
 from harness.waiting import wait_equal
 

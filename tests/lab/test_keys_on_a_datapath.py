@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.drivers.ovn.tracked import Attempt, Tracked, parse_attempts
-from fairlead.drivers.ovn.vswitch import Tools
+from fairlead.drivers.ovn.vswitch.conntrack import Attempt, Tracked, parse_attempts
+from fairlead.drivers.ovn.vswitch.database import Tools
 from fairlead.lab import Lab, Protocol
 from fairlead.lab.workload import Link
-from fairlead.model.addresses import parse_address
-from fairlead.model.cutting import Cut
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.queries.conntrack_flush import Cut
 from harness.lab.keys_client import KeysClient, keys_client
 from harness.lab.lean import BALANCING, LeanSite, lean_site
 from harness.waiting import wait_equal, wait_until
@@ -199,8 +199,8 @@ def test_a_key_that_is_used_again_reaches_the_same_member(scene: Scene, start: S
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol))
 async def test_flows_of_a_member_are_flushed_in_their_zone_alone(scene: Scene, protocol: Protocol, version: int):
-    """By a partial tuple, as agents do (`drivers/ovn/tracked.py`). Connections are open: the kernel tracks one that was
-    reset for ten seconds, in which an emulated machine does little."""
+    """By a partial tuple, as agents do (`drivers/ovn/vswitch/conntrack.py`). Connections are open: the kernel tracks
+    one that was reset for ten seconds, in which an emulated machine does little."""
     vip = scene.vips["SOURCE_IP_PORT", version]
     scene.forget()
     box, kind = scene.clients["box"], ("flushed", version)

@@ -19,7 +19,7 @@ from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.load import Load, Target
 from fairlead.lab.service import Service, start, stop
-from fairlead.model.addresses import derive_mac
+from fairlead.model.documents.addresses import derive_mac
 from harness.lab.members import HTTP, end_process, start_process, wait_members
 from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
 from harness.waiting import pause, wait_until

@@ -441,7 +441,7 @@ def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.C
 
     def run(*words: str) -> None:
         """Run in a separate process, because the server must outlive the command."""
-        command = [sys.executable, "-m", "fairlead.cli", "lab", *words]
+        command = [sys.executable, "-m", "fairlead.cli.main", "lab", *words]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

@@ -13,7 +13,7 @@ import pytest
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Target
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.apportionment import LARGEST
 from harness.lab.kernel_slots import TRANSPORTS
 from harness.lab.native_hosts import HOSTS, machine
 from harness.lab.native_served import (

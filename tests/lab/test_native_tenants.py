@@ -12,7 +12,7 @@ import openstack
 import pytest
 from openstack.exceptions import HttpException
 
-from fairlead.client import Server
+from fairlead.http.server_client import Server
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import start, stop

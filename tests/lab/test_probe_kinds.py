@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.model.checks import HttpCheck
+from fairlead.model.documents.checks import HttpCheck
 from harness.lab import ill_servers
 from harness.lab.site import Site, open_site
 from harness.probed import CASES, Case, type_of

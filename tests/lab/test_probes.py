@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.probe_ports import ProbePorts, device_name
-from fairlead.drivers.ovn.vswitch import Tools
+from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.probe_ports import ProbePorts, device_name
 from fairlead.lab import Lab
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target
-from fairlead.model.health import ASKED_OVER, Endpoint, Health
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.model.probe_devices import ProbeDevice
-from fairlead.model.sighting import Sighting
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target
+from fairlead.model.documents.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.probe_devices import ProbeDevice
 from fairlead.node.prober_thread import News, ProberThread
 from harness.lab.members import cut_cable, end_process, mend_cable, start_process
 from harness.lab.site import PORT, Site, open_site

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli import DIFFERENT, main
+from fairlead.cli.main import DIFFERENT, main
 from fairlead.lab import Lab
 from harness.lab.site import PORT, Balancer, Site, open_site
 

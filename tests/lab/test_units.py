@@ -169,7 +169,7 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
             "FAIRLEAD_AGENT_PROXY_NAMESPACE_PREFIX": lab.layout.namespace("proxy-unit"),
         }
         agent = through(lab, agents, own, switch)
-        enrolling = [*agent, sys.executable, "-m", "fairlead.cli", "agent", "--enroll", str(token)]
+        enrolling = [*agent, sys.executable, "-m", "fairlead.cli.main", "agent", "--enroll", str(token)]
         subprocess.run(enrolling, env={**os.environ, **options}, check=True)
         begin_agent = partial(supervised, folder, ("agent",), options, agent)
         probing = stack.enter_context(begin_agent())

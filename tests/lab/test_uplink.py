@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.cli import DIFFERENT, main
+from fairlead.cli.main import DIFFERENT, main
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from harness.lab.site import Site, open_site
 from harness.waiting import wait_until

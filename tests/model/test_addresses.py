@@ -5,7 +5,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
 import pytest
 
-from fairlead.model.addresses import all_but, outermost, overlaps, parse_network
+from fairlead.model.documents.addresses import all_but, outermost, overlaps, parse_network
 
 
 @pytest.mark.parametrize("version", [4, 6])

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.agent import Agent, Unapplied
-from fairlead.model.balancer_status import BalancerStatus, PartHistory, touch
-from fairlead.model.facts import AGENTS, with_facts
-from fairlead.model.hosts import Host, HostPrefix
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.agent import Agent, Unapplied
+from fairlead.model.documents.balancer_status import BalancerStatus, PartHistory, touch
+from fairlead.model.documents.hosts import Host, HostPrefix
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -25,12 +24,13 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
-from fairlead.model.network import Network, Subnet
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.network import Network, Subnet
+from fairlead.model.documents.port_ranges import one_port
+from fairlead.model.documents.status import Applied, OperatingStatus, ProvisioningStatus
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import AGENTS, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
-from fairlead.model.writing import Changes, apply_changes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}

@@ -13,13 +13,13 @@ from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, RouterGroup, SwitchGroup, SwitchPortAddress
 from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroupPort
-from fairlead.model import loadbalancer as lb
-from fairlead.model.affected import affected
-from fairlead.model.local_ip import Fallback, LocalIP, Mode
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.story import EMPTY, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")

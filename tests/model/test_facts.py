@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import (
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.observed_proxy import Proxy, WantedProxies
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.queries.probes import members_health, why_down, why_unknown
+from fairlead.model.queries.proxies import absent_proxies, proxy_port_id
+from fairlead.model.registry.changeset import Changes, apply_changes, index_names
+from fairlead.model.registry.facts import (
     ABILITIES,
     AGENTS,
     AGENTS_PROBE,
@@ -37,16 +45,8 @@ from fairlead.model.facts import (
     ports_on,
     with_facts,
 )
-from fairlead.model.health import Health
-from fairlead.model.kinds import KINDS
-from fairlead.model.observed_proxy import Proxy, WantedProxies
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import members_health, why_down, why_unknown
-from fairlead.model.proxies import absent_proxies, proxy_port_id
-from fairlead.model.proxy_place import ProxyPlace
-from fairlead.model.sighting import Sighting
+from fairlead.model.registry.kinds import KINDS
 from fairlead.model.snapshot import Snapshot, map_name
-from fairlead.model.writing import Changes, apply_changes, index_names
 from harness.probes import API, FIRST, MODEL, SECOND, WEB, observe, snapshot_of
 from harness.story import parse_model
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from immutables import Map
 
-from fairlead.health_command import render
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.health import Health
-from fairlead.model.health_table import NO_AGENT, NOBODYS, health_table
-from fairlead.model.probes import targets
-from fairlead.model.sighting import Sighting
+from fairlead.cli.members import render
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.health_table import NO_AGENT, NOBODYS, health_table
+from fairlead.model.queries.probes import targets
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.story import parse_model
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from fairlead.model.affected import affected
-from fairlead.model.agent import Agent, Unapplied
-from fairlead.model.facts import LOST_HOSTS, PROXIES, with_facts
-from fairlead.model.host_proxies import HostSlots, host_slots
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import proxies_standing
-from fairlead.model.secrets import lent_to
+from fairlead.model.documents.agent import Agent, Unapplied
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.status import OperatingStatus
+from fairlead.model.queries.host_proxies import HostSlots, host_slots
+from fairlead.model.queries.proxies import proxies_standing
+from fairlead.model.queries.secrets import lent_to
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import LOST_HOSTS, PROXIES, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import OperatingStatus
-from fairlead.model.writing import Changes, apply_changes
 from harness.story import read_state
 
 NAMES = tuple(f"h{number}" for number in range(1, 9))

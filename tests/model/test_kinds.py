@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.model.facts import DERIVED, FACTS
-from fairlead.model.indexes import Holders, Unique
-from fairlead.model.kinds import KINDS, claims, has_rows, owner_of
-from fairlead.model.network import Port
-from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner
+from fairlead.model.documents.indexes import Holders, Unique
+from fairlead.model.documents.network import Port
+from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes, index_names
+from fairlead.model.registry.facts import DERIVED, FACTS
+from fairlead.model.registry.kinds import KINDS, claims, has_rows, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
-from fairlead.model.writing import Changes, apply_changes, index_names
 from harness.language import COMMON
 from harness.story import read_story
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.health import Health
-from fairlead.model.liveness import Heartbeat, find_dead, why_silent
+from fairlead.model.documents.health import Health
+from fairlead.model.queries.liveness import Heartbeat, find_dead, why_silent
 
 PATIENCE = 45.0
 LIVING = [Heartbeat(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.model import neighbours
-from fairlead.model.addresses import derive_mac
+from fairlead.model.documents.addresses import derive_mac
+from fairlead.model.queries import neighbours
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.story import parse_model
 
 MODEL = """

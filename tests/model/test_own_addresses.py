@@ -5,22 +5,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fairlead.compilers.native import explaining
+from fairlead.compilers.native import flow_lookup
 from fairlead.dataplane.interface import Flow
-from fairlead.model.addresses import IPAddress, parse_address
-from fairlead.model.affected import affected
-from fairlead.model.agent import Agent
-from fairlead.model.behind import declared_behind, may_be_behind, own_among
-from fairlead.model.facts import AGENTS, OWN_ADDRESSES, derive, with_facts
-from fairlead.model.health import Health
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import find_endpoint, why_down, working_monitor
+from fairlead.model.documents.addresses import IPAddress, parse_address
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.status import Applied, OperatingStatus
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.queries.placement import declared_behind, may_be_behind, own_among
+from fairlead.model.queries.probes import find_endpoint, why_down, working_monitor
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import AGENTS, OWN_ADDRESSES, derive, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import Applied, OperatingStatus
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from harness.story import read_state
 
 TEXT = """\
@@ -111,7 +111,7 @@ def test_no_flow_goes_there(known: Snapshot):
     asked = Flow(
         client=(parse_address("192.0.2.9"), 40_000), to=(parse_address("203.0.113.6"), 80), transport=Transport.TCP
     )
-    before, after = (at_once(explaining.explain(each, asked)) for each in (known, saying(known, h1=ITS)))
+    before, after = (at_once(flow_lookup.explain(each, asked)) for each in (known, saying(known, h1=ITS)))
     assert before is not None
     assert after is not None
     assert (before.chassis, before.member) == ("h1", (BRIDGE, 22))

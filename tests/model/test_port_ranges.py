@@ -1,6 +1,6 @@
 """Port ranges, and member ports behind them."""
 
-from fairlead.model.port_ranges import PortRange, count, expand, holds, one_port, render, targets
+from fairlead.model.documents.port_ranges import PortRange, count, expand, holds, one_port, render, targets
 
 PORTS = (PortRange(80, 80), PortRange(81, 81), PortRange(8080, 8082))
 

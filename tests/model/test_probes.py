@@ -5,12 +5,12 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.health import Health
-from fairlead.model.network import PortUse
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import derive_health, endpoints, find_source, probe_port_id, sourceless_subnets
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.network import PortUse
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.probes import derive_health, endpoints, find_source, probe_port_id, sourceless_subnets
+from fairlead.model.registry.changeset import Changes, apply_changes
 from harness.probes import API, FIRST, MODEL, SECOND, SIX, STRANGE, WEB, observe, snapshot_of
 
 

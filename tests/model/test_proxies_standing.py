@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 import pytest
 from immutables import Map
 
-from fairlead.model.agent import Agent, Unapplied
-from fairlead.model.chassis import Chassis
-from fairlead.model.observed_proxy import Proxy
-from fairlead.model.proxies import proxy_port_id, wanted_of_proxies
-from fairlead.model.proxy_place import place_of
+from fairlead.model.documents.agent import Agent, Unapplied
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.observed_proxy import Proxy
+from fairlead.model.documents.proxy_place import place_of
+from fairlead.model.documents.status import Applied, OperatingStatus
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.queries.proxies import proxy_port_id, wanted_of_proxies
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import Applied, OperatingStatus
-from fairlead.model.writing import Changes, apply_changes
 from harness.probes import snapshot_of
 
 TEXT = """

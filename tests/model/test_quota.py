@@ -11,12 +11,10 @@ import pytest
 
 from fairlead.changes.quotas import QuotaExceeded, growth, within_quota
 from fairlead.changes.refusal import Refused
-from fairlead.model.affected import affected
-from fairlead.model.kinds import owner_of
-from fairlead.model.local_ip import Association, LocalIP
-from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import (
+from fairlead.model.documents.local_ip import Association, LocalIP
+from fairlead.model.documents.network import FloatingIP, Network, Port, PortUse, Router, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import (
     BALANCING,
     NETWORKING,
     NO_LIMITS,
@@ -28,8 +26,10 @@ from fairlead.model.quota import (
     limits_of,
     without_own,
 )
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.balancer import some_balancer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,19 +13,19 @@ from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.addresses import parse_address
-from fairlead.model.affected import affected
-from fairlead.model.facts import HEALTH, derive, derive_all, with_facts
-from fairlead.model.health import TRANSPORTS, Endpoint, Health
-from fairlead.model.loadbalancer import MonitorType, Transport
-from fairlead.model.local_ip import LocalIP, ReplicaMonitor
-from fairlead.model.network import PortUse
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import asks_for_probes, endpoints, find_source, probe_port_id, why_down, why_unknown
-from fairlead.model.quota import MILLION, ProbeLimits
-from fairlead.model.replicas import replicas, serving
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import TRANSPORTS, Endpoint, Health
+from fairlead.model.documents.loadbalancer import MonitorType, Transport
+from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.documents.network import PortUse
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import MILLION, ProbeLimits
+from fairlead.model.queries.probes import asks_for_probes, endpoints, find_source, probe_port_id, why_down, why_unknown
+from fairlead.model.queries.replicas import replicas, serving
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import HEALTH, derive, derive_all, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.language import parse_chassis, parse_plugged
 from harness.probes import observe
 from harness.story import State, parse_model

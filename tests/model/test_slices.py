@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from immutables import Map
 
-from fairlead.model.chassis import Chassis
-from fairlead.model.kinds import KINDS
-from fairlead.model.owner import Owner
-from fairlead.model.quota import Quota
-from fairlead.model.slices import PLACES, owners_at, places_of, reached_places, slice_of
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.quota import Quota
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import KINDS
+from fairlead.model.registry.slices import PLACES, owners_at, places_of, reached_places, slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.language import parse_model
 from harness.probes import snapshot_of
 

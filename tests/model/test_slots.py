@@ -9,12 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.model import slots as slot_tables
-from fairlead.model.loadbalancer import Member, Pool
-from fairlead.model.pool_slots import slots_of
-from fairlead.model.shares import LARGEST, WORST_RATIO, apportion, choose_size, shortest_table, worst_ratio
-from fairlead.model.slots import SlotTable, Weights, lend
-from fairlead.model.steps import at_once
+from fairlead.model.documents import slots as slot_tables
+from fairlead.model.documents.apportionment import (
+    LARGEST,
+    WORST_RATIO,
+    apportion,
+    choose_size,
+    shortest_table,
+    worst_ratio,
+)
+from fairlead.model.documents.loadbalancer import Member, Pool
+from fairlead.model.documents.pool_slot_tables import slots_of
+from fairlead.model.documents.slots import SlotTable, Weights, lend
+from fairlead.runtime.steps import at_once
 from harness.pools import with_members
 from harness.slots import keys, make_member, make_pool
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.statistics import CountedService, Datapath, find_listeners
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import CountedService, Datapath, find_listeners
-from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 MODEL = """

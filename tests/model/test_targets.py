@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.addresses import link_local, parse_address, parse_network
-from fairlead.model.checks import (
+from fairlead.model.documents.addresses import link_local, parse_address, parse_network
+from fairlead.model.documents.checks import (
     Check,
     HttpCheck,
     PlainCheck,
@@ -16,14 +16,14 @@ from fairlead.model.checks import (
     expected,
     rhythm_of,
 )
-from fairlead.model.health import ASKED_OVER, Endpoint, Health
-from fairlead.model.loadbalancer import HttpMonitor, MonitorType, PlainMonitor, Transport
-from fairlead.model.local_ip import ReplicaMonitor
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probe_devices import ProbeDevice, probe_device
-from fairlead.model.probes import derive_health, endpoints, targets
+from fairlead.model.documents.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.documents.loadbalancer import HttpMonitor, MonitorType, PlainMonitor, Transport
+from fairlead.model.documents.local_ip import ReplicaMonitor
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.probe_devices import ProbeDevice, probe_device
+from fairlead.model.queries.probes import derive_health, endpoints, targets
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.language import COMMON
 from harness.story import parse_model
 

@@ -1,17 +1,17 @@
 """Router gateways that serve VIPs on an external network, and VIPs whose gateway is gone."""
 
 from fairlead.compilers.ovn import compile_owner
-from fairlead.model.affected import affected
-from fairlead.model.health import Health
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.parting import Transport
-from fairlead.model.probes import members_health
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.status import Applied, OperatingStatus
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.queries.probes import members_health
+from fairlead.model.queries.statistics import CountedService, Datapath, find_listeners
+from fairlead.model.queries.uplink import choose_router
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.draining import Transport
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.statistics import CountedService, Datapath, find_listeners
-from fairlead.model.status import Applied, OperatingStatus
-from fairlead.model.uplink import choose_router
-from fairlead.model.writing import Changes, apply_changes
 from harness.story import EMPTY, parse_model
 
 WORLD = """\

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.native import NATIVE
-from fairlead.drivers.native.counters import Counters
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.slices import slice_of
+from fairlead.drivers.native.nftables.counters import Counters
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.statistics import Announced, CountedService, parse_place
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import Announced, CountedService, parse_place
-from fairlead.node.host_counting import HostCounting
-from fairlead.node.protocol import Told
+from fairlead.node.host_counters import HostCounting
+from fairlead.node.server_requests import Told
 from harness.given import Given
 from harness.story import read_story
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.compilers.native import NATIVE, explaining
+from fairlead.compilers.native import NATIVE, flow_lookup
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.dataplane.interface import Flow, Led
 from fairlead.dataplane.native import Here, Service
-from fairlead.model.addresses import parse_address
-from fairlead.model.agent import Agent
-from fairlead.model.facts import AGENTS, with_facts
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.facts import AGENTS, with_facts
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
+from fairlead.runtime.steps import at_once
 from harness.story import read_story
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ def snapshot(story: str, state: str) -> Snapshot:
 
 
 def explain(known: Snapshot, asked: Flow) -> Led | None:
-    return at_once(explaining.explain(known, asked))
+    return at_once(flow_lookup.explain(known, asked))
 
 
 def flow(client: str, port: int, vip: str, at: int, transport: Transport = Transport.TCP) -> Flow:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.native import NATIVE
-from fairlead.model.addresses import parse_address
-from fairlead.model.covering import known_of, probes_here
-from fairlead.model.facts import SIGHTINGS, derive, with_facts
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probe_devices import coverless_subnets
-from fairlead.model.probes import endpoints, find_endpoint, sourceless_subnets, working_monitor
-from fairlead.model.sighting import Sighting
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.delegated_probing import known_of, probes_here
+from fairlead.model.queries.probe_devices import coverless_subnets
+from fairlead.model.queries.probes import endpoints, find_endpoint, sourceless_subnets, working_monitor
+from fairlead.model.registry.facts import SIGHTINGS, derive, with_facts
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.probing import Probing
 from harness.given import Given

@@ -12,10 +12,10 @@ import pytest
 
 from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.native import TUNNEL_PORTS
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import PlainCheck
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import PlainCheck
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.peers import Peers, targets, tunnel_of
 from harness.given import Given

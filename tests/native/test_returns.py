@@ -9,10 +9,10 @@ from immutables import Map
 
 from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.native import Service
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.returns import Returns
+from fairlead.node.returned_members import Returns
 from harness.given import Given
 from harness.story import read_story
 

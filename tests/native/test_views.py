@@ -7,10 +7,10 @@ import pytest
 from fairlead.compilers.native import NATIVE
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Rows
-from fairlead.model.owner import Owner
-from fairlead.model.slices import slice_of
+from fairlead.model.documents.owner import Owner
+from fairlead.model.registry.changeset import owners_with_rows
+from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import owners_with_rows
 from harness.story import Story, read_story
 
 STORIES = [read_story(path, (NATIVE,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.client import Server
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.port_ranges import PortRange
-from fairlead.model.statistics import CountedService, Datapath
-from fairlead.node.protocol import Servers
-from fairlead.store.looks import NotKnown
+from fairlead.http.server_client import Server
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.port_ranges import PortRange
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.statistics import CountedService, Datapath
+from fairlead.node.server_requests import Servers
+from fairlead.store.read_barrier import NotKnown
 from harness.agents import serving
 from harness.etcd import Etcd, started
 from harness.ports import free_port

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.api.node_agents import UNHEARD
-from fairlead.client import ServerError
+from fairlead.api.agents.liveness import UNHEARD
 from fairlead.drivers.interface import Unreachable
-from fairlead.model.facts import AGENTS_PROBE, CHASSIS, PLUGGED, SIGHTINGS
-from fairlead.model.health import Health
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import endpoints
-from fairlead.model.slices import slice_of
-from fairlead.node import reporting
+from fairlead.http.server_client import ServerError
+from fairlead.model.documents.health import Health
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.probes import endpoints
+from fairlead.model.registry.facts import AGENTS_PROBE, CHASSIS, PLUGGED, SIGHTINGS
+from fairlead.model.registry.slices import slice_of
+from fairlead.node import reports as reports_module
 from fairlead.node.channel import SILENCE, Channel, Slice
 from fairlead.node.connection import Connection, Remote
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
 from harness.agents import Served, running, serving
 from harness.api import NOON
 from harness.probes import FIRST, SECOND
@@ -272,7 +272,7 @@ async def test_a_server_that_begins_knows_when_an_agent_has_told_all(server: Ser
 
     The first report may only have the changes since the previous server, and a full report may need several messages.
     """
-    monkeypatch.setattr(reporting, "MOST_SIGHTINGS", 1)
+    monkeypatch.setattr(reports_module, "MOST_SIGHTINGS", 1)
     server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
     connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)
     reports.observe({FIRST: DOWN, SECOND: DOWN})

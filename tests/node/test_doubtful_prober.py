@@ -10,8 +10,8 @@ from math import inf
 
 import pytest
 
-from fairlead.model.checks import Rhythm, Target, Verdict
-from fairlead.model.health import Endpoint, Health
+from fairlead.model.documents.checks import Rhythm, Target, Verdict
+from fairlead.model.documents.health import Endpoint, Health
 from fairlead.node.prober import BUSY, MOST_DOUBTS, OVERSLEPT, STARVED
 from fairlead.node.prober_thread import _log_starved, sighting
 from fairlead.node.tracker import Standing

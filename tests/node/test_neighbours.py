@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.model.neighbours import Neighbour, Neighbourhood
+from fairlead.model.queries.neighbours import Neighbour, Neighbourhood
 from fairlead.node.neighbours import Announcement, Memory, Said
 from harness.neighbours import OWNERS, VIRTUAL, local_ip, ordinary
 

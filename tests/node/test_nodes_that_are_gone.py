@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.figures import Figures
-from fairlead.model.owner import Kind, Owner
-from fairlead.server.silences import OTHERS, Silences
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.server.unresponsive_nodes import OTHERS, Silences
 from harness.agents import Served, running
 from harness.etcd import Etcd, started
 from harness.ports import free_port

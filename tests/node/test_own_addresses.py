@@ -9,11 +9,11 @@ import pytest
 from fairlead.drivers.native.netlink import ROUTE, Netlink
 from fairlead.drivers.native.own_addresses import read_addresses
 from fairlead.drivers.native.routing import Routing
-from fairlead.model.addresses import IPAddress, parse_address
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress, parse_address
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.own_addresses import LOOK, OwnAddresses
-from fairlead.node.reporting import Reports
+from fairlead.node.reports import Reports
 from harness.agents import running
 from harness.apart import Apart, require_root
 from harness.given import Given

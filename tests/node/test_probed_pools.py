@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.checks import Check, ProxyHeader, Verdict
+from fairlead.model.documents.checks import Check, ProxyHeader, Verdict
 from harness.probed import HELLO, HOSTS, HTTP, HTTPS, TCP, outcome, probe, probe_all, serving, target, type_of
 from harness.probed_pools import (
     CELLS,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.checks import Rhythm, Target, Verdict
-from fairlead.model.health import Endpoint
+from fairlead.model.documents.checks import Rhythm, Target, Verdict
+from fairlead.model.documents.health import Endpoint
 from harness.probed import (
     BUSY,
     CASES,

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.drivers.ovn.vswitch import SwitchError
-from fairlead.model.chassis import Chassis
-from fairlead.model.health import Endpoint
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probe_devices import ProbeDevice
-from fairlead.model.sighting import Sighting
+from fairlead.drivers.ovn.vswitch.database import SwitchError
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.probe_devices import ProbeDevice
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
 from fairlead.node import probing
 from fairlead.node.prober import Prober
 from fairlead.node.probing import Probing, Wanted
+from fairlead.runtime.steps import at_once
 from harness.given_slice import Given
 from harness.story import parse_model
 from harness.waiting import eventually

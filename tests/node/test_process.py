@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.client import ServerError
 from fairlead.config.options import AgentOptions
-from fairlead.model.readings import Readings
-from fairlead.model.statistics import Datapath
+from fairlead.http.server_client import ServerError
+from fairlead.model.queries.counter_samples import Readings
+from fairlead.model.queries.statistics import Datapath
 from fairlead.node.process import Agent
-from fairlead.node.protocol import Servers
+from fairlead.node.server_requests import Servers
 from harness.counting import WEB, counted
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlead.model.checks import PlainCheck, Verdict
-from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.documents.checks import PlainCheck, Verdict
+from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.node import sctp
 from harness.probed import HOSTS, SLOW, outcome, probe_all, target
 from harness.sctp_speakers import SPEAKERS, can_be_played, speaking_sctp

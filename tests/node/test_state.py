@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.figures import Figures
-from fairlead.model.readings import Reading
-from fairlead.node.counting import Tally
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.counter_samples import Reading
+from fairlead.node.listener_counters import Tally
 from fairlead.node.state import read_state, write_state
 from harness.counting import DNS, WEB, counted, take
 

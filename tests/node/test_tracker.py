@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import PlainCheck, Rhythm, Target, Verdict
-from fairlead.model.health import Endpoint
-from fairlead.model.loadbalancer import MonitorType, Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.loadbalancer import MonitorType, Transport
 from fairlead.node.tracker import (
     PENDING,
     SOON,

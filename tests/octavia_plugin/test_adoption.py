@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import Adoption, NotAnswered, NotHandedOver, Outcome, Standing
 
 LB, PORT = "aaaaaaaa-0000-4000-8000-000000000001", "ffffffff-0000-4000-8000-000000000001"

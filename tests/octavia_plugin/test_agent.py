@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from octavia_lib.api.drivers.exceptions import UpdateStatusError
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import NotAnswered
 from fairlead.octavia_plugin.agent import AT_ONCE, AWAY, DOUBT, DOUBT_PENDING, PAUSE, Agent, Conduct
+from fairlead.octavia_plugin.api_client import Comparison
 from fairlead.octavia_plugin.differences import KINDS, PENDING, Known, Standing
-from fairlead.octavia_plugin.door import Comparison
 from fairlead.octavia_plugin.findings import Finding, What, sentence
 
 ACTIVE, CREATED = Standing("ACTIVE", "ONLINE"), Standing("PENDING_CREATE", "OFFLINE")

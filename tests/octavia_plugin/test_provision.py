@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import NotAnswered
 from fairlead.octavia_plugin.provision import AT_ONCE, PAUSE, Provision, Sort
 

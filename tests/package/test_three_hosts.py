@@ -99,7 +99,15 @@ def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
             assert not path.stat().st_mode & 0o077, path
             path.write_text(path.read_text().replace("/etc/", f"{etc}/"))
         done(
-            [sys.executable, "-m", "fairlead.cli", "server", "--check", "--config", etc / "fairlead" / "fairlead.toml"]
+            [
+                sys.executable,
+                "-m",
+                "fairlead.cli.main",
+                "server",
+                "--check",
+                "--config",
+                etc / "fairlead" / "fairlead.toml",
+            ]
         )
         done(["haproxy", "-c", "-q", "-f", etc / "haproxy" / "haproxy.cfg"])
         done(["keepalived", "--config-test", "-f", etc / "keepalived" / "keepalived.conf"])
@@ -108,7 +116,7 @@ def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
         [
             sys.executable,
             "-m",
-            "fairlead.cli",
+            "fairlead.cli.main",
             "agent",
             "--check",
             "--config",
@@ -175,7 +183,7 @@ class Site:
 
     def plan(self) -> str:
         """Rows that OVN lacks, as printed by `fairlead plan`."""
-        words = [*self.wire.inside, sys.executable, "-m", "fairlead.cli", "plan", "--url", self.url]
+        words = [*self.wire.inside, sys.executable, "-m", "fairlead.cli.main", "plan", "--url", self.url]
         who = {
             "FAIRLEAD_USER": USER,
             "FAIRLEAD_PASSWORD": PASSWORD,

@@ -50,7 +50,7 @@ def test_the_wheel_has_the_package_and_nothing_else(archives: Archives):
 def test_the_source_archive_makes_the_same_and_has_no_tests(archives: Archives):
     with tarfile.open(archives.source) as source:
         inside = {name.partition("/")[2] for name in source.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "src/fairlead/cli.py"} <= inside
+    assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "src/fairlead/cli/main.py"} <= inside
     assert not [name for name in inside if name.startswith(("tests", "benchmarks", "scripts", "."))]
 
 
@@ -71,7 +71,7 @@ def test_octavia_finds_the_driver_by_its_entry_points(archives: Archives):
         text = wheel.read(f"{ABOUT}/entry_points.txt").decode()
     found = ConfigParser()
     found.read_string(text)
-    assert found["console_scripts"]["fairlead"] == "fairlead.cli:main"
+    assert found["console_scripts"]["fairlead"] == "fairlead.cli.main:main"
     assert found["octavia.api.drivers"]["fairlead"] == "fairlead.octavia_plugin.driver:FairleadDriver"
     assert {"octavia.driver_agent.provider_agents", "octavia.network.drivers"} <= set(found.sections())
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.reconciler.contention import FIRST_PAUSE, FREE_REPAIRS, LONGEST_PAUSE, QUIET, Contention
 
 A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")

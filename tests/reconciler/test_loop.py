@@ -14,13 +14,13 @@ from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.drivers.interface import Later
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
-from fairlead.reconciler.looking import MassDelete
 from fairlead.reconciler.loop import CAUSE, STALLED, Reconciler
 from fairlead.reconciler.queue import MANY
+from fairlead.reconciler.resync import MassDelete
+from fairlead.runtime.steps import Steps
 from harness.story import read_story
 from harness.waiting import turns
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.reconciler.queue import FIRST_BACKOFF, LONGEST_BACKOFF, MANY, Queue
 
 A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")

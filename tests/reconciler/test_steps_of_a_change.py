@@ -9,9 +9,9 @@ import pytest
 
 from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows
-from fairlead.model.affected import affected
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.loop import Reconciler
 from harness.step_counter import step
 from harness.story import read_state

@@ -9,7 +9,7 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.interface import in_one_step
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.fake import FakeDriver
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
 from fairlead.reconciler.tenants import Tenants

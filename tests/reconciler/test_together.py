@@ -14,15 +14,15 @@ from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.fake import FakeBulkDriver, FakeDriver
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.model.abilities import Feature
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner, creation_order
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner, creation_order
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
-from fairlead.reconciler.looking import MassDelete
 from fairlead.reconciler.loop import MOST_TOGETHER, TOGETHER, Reconciler
 from fairlead.reconciler.queue import FIRST_BACKOFF
+from fairlead.reconciler.resync import MassDelete
+from fairlead.runtime.steps import Steps
 
 ASKED = Owner(Kind.NETWORK, "asked")
 BAD = Owner(Kind.NETWORK, "net7")

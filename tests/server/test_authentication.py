@@ -8,8 +8,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from fairlead.api.auth import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
-from fairlead.api.callers import BASIC
+from fairlead.api.http.access_control import BASIC
+from fairlead.api.http.authentication import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import Configuration, KeystoneOptions, ServerOptions

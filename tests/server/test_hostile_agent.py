@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.agent_reports import LARGEST_REPORT, MOST_SIGHTINGS
-from fairlead.api.agent_watch import COMES_AGAIN
-from fairlead.api.enrolment import read_token
-from fairlead.client import ServerError
-from fairlead.model.slices import slice_of
+from fairlead.agent_protocol.enrolment import read_token
+from fairlead.agent_protocol.reports import LARGEST_REPORT, MOST_SIGHTINGS
+from fairlead.api.agents.slice_stream import COMES_AGAIN
+from fairlead.http.server_client import ServerError
+from fairlead.model.registry.slices import slice_of
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NoIdentity, _request, enrol

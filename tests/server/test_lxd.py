@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fairlead.api.acceptor import HANDSHAKES
-from fairlead.api.pace import Pace
+from fairlead.api.http.acceptor import HANDSHAKES
+from fairlead.api.http.rate_limit import Pace
 from fairlead.config.options import Configuration, LxdOptions, StoreOptions
-from fairlead.model.trust import Project
-from fairlead.model.writing import Changes
+from fairlead.model.documents.trust import Project
+from fairlead.model.registry.changeset import Changes
 from fairlead.server.lxd import OWN_FILE, LxdServer
 from harness.front_ends.lxd_keys import base64_of, make_certificate
 from harness.loops import LOOPS, run_on
@@ -147,15 +147,15 @@ def paces(monkeypatch: pytest.MonkeyPatch) -> list[StandingPace]:
         return made[-1]
 
     assert HANDSHAKES > 3
-    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKES", 3)
-    monkeypatch.setattr("fairlead.api.acceptor.Pace", make)
+    monkeypatch.setattr("fairlead.api.http.acceptor.HANDSHAKES", 3)
+    monkeypatch.setattr("fairlead.api.http.acceptor.Pace", make)
     return made
 
 
 def test_handshakes_of_one_address_have_a_pace(
     play: Callable[..., None], paces: list[StandingPace], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 0.01)
+    monkeypatch.setattr("fairlead.api.http.acceptor.HANDSHAKE_SECONDS", 0.01)
 
     async def story(place: Served) -> None:
         for _ in range(6):
@@ -169,7 +169,7 @@ def test_handshakes_of_one_address_have_a_pace(
 def test_a_handshake_beyond_the_pace_waits_and_keeps_no_other_address_waiting(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 3600.0)
+    monkeypatch.setattr("fairlead.api.http.acceptor.HANDSHAKE_SECONDS", 3600.0)
 
     async def story(place: Served) -> None:
         for _ in range(3):

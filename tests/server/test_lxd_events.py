@@ -13,10 +13,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd import events
-from fairlead.model.trust import Project
-from fairlead.model.writing import Changes
+from fairlead.model.documents.trust import Project
+from fairlead.model.registry.changeset import Changes
 from harness.front_ends.lxd_keys import base64_of, make_certificate
 from harness.lxd_server import Served, identity, served
 from harness.waiting import eventually

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.api.enrolment import LONGEST_TOKEN, read_token
+from fairlead.agent_protocol.enrolment import LONGEST_TOKEN, read_token
 from fairlead.changes.nodes import NAME
-from fairlead.client import Server, ServerError
+from fairlead.http.server_client import Server, ServerError
 from fairlead.node import identity as identity_module
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.identity import (
@@ -173,7 +173,7 @@ def test_an_agent_whose_certificate_has_expired_is_told_so_and_the_server_says_w
         with pytest.raises(ServerError, match="the certificate of chassis two expired on"):
             await renew(two, stage.url)
         assert dict(stage.snapshot.agents) == {}
-        logged = [each.message for each in caplog.records if each.name == "fairlead.api.node_identity"]
+        logged = [each.message for each in caplog.records if each.name == "fairlead.api.agents.authentication"]
         assert [each.partition(" UTC")[0] for each in logged] == [
             f"the certificate of chassis {each.chassis} expired on {each.not_after:%Y-%m-%d %H:%M}"
             for each in (one, two)

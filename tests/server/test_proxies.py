@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.changes.proxy_places import Bounds
-from fairlead.model.facts import FOREIGN
-from fairlead.model.foreign import is_foreign
-from fairlead.model.observed_proxy import WantedProxies
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import proxy_ports
+from fairlead.changes.proxy_placement import Bounds
+from fairlead.model.documents.observed_proxy import WantedProxies
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.queries.proxies import proxy_ports
+from fairlead.model.registry.changeset import Changes, with_foreign
+from fairlead.model.registry.facts import FOREIGN
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, with_foreign
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
 from fairlead.server.proxies import AGAIN, keep_proxies
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store

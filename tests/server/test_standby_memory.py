@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.client import ServerError
 from fairlead.config.options import Configuration, OvnOptions, ServerOptions, StoreOptions
+from fairlead.http.server_client import ServerError
 from fairlead.node.connection import Connection, Remote
 from fairlead.server import process
 from fairlead.store.model import Model

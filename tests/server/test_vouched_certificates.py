@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fairlead.client import Server, ServerError
-from fairlead.octavia_plugin.door import Door
+from fairlead.http.server_client import Server, ServerError
+from fairlead.octavia_plugin.api_client import Door
 from harness.ports import free_port
 from harness.waiting import wait_until
 
@@ -81,7 +81,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Itera
     }
     environment = {**os.environ, **{f"FAIRLEAD_{name}": value for name, value in settings.items()}}
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "fairlead.cli", "server"], env=environment, stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", "fairlead.cli.main", "server"], env=environment, stderr=log)
     try:
         made = f"https://localhost:{port}"
         wait_until(

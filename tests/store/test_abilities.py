@@ -7,9 +7,9 @@ import pytest
 
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import SOURCE_IPV6, LoadBalancer
-from fairlead.drivers.ovn.marks import read_abilities
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes
+from fairlead.drivers.ovn.northbound.marks import read_abilities
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.ovsdb_server import SCHEMA

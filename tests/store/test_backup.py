@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli import main
+from fairlead.cli.main import main
 from fairlead.store.backup import BadBackup, check_backup
 from fairlead.store.opening import open_store
 from harness.etcd import started
@@ -184,7 +184,7 @@ async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
 async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
     """A backup of a running server is consistent: pairs written by one transaction are equal, although writes
     continue."""
-    command = [sys.executable, "-m", "fairlead.cli", "store", "backup", f"{tmp_path}/b", "--store", url]
+    command = [sys.executable, "-m", "fairlead.cli.main", "store", "backup", f"{tmp_path}/b", "--store", url]
     store = await open_store(url)
     padding = {f"claim/m{each}": b"x" * 1000 for each in range(1500)}
     await store.transact(guards={}, puts={**padding, "claim/a": b"1", "claim/z": b"1"}, deletes=[])

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import FloatingIP, Network, Port, Router
-from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner
-from fairlead.model.quota import Quota
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import FloatingIP, Network, Port, Router
+from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner
+from fairlead.model.documents.quota import Quota
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
-from fairlead.model.trust import Certificate, Project, TrustToken
 from fairlead.store.codec import BadDocument, decode, encode
 from harness.values import FEW, JSON
 

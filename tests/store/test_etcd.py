@@ -29,7 +29,7 @@ from fairlead.store.interface import (
     StoreUnavailable,
     TooLarge,
 )
-from fairlead.store.seal import Seal, State
+from fairlead.store.migration_fence import Seal, State
 from harness.certificates import Authority, key_pem
 from harness.etcd import Etcd, started
 from harness.waiting import DEADLINE, eventually, eventually_equal, turns, watch_loop

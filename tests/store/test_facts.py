@@ -6,11 +6,11 @@ from pathlib import Path
 
 from immutables import Map
 
-from fairlead.model.facts import Fact
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import Fact
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import at_once
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.story import parse_model

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
+from fairlead.runtime.fair_semaphore import FairSemaphore, Gone, TooMany
 
 pytestmark = pytest.mark.virtual_clock
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.foreign import is_foreign
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.unmanaged import is_foreign
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.store.codec import encode
 from fairlead.store.model import Model, Published
@@ -42,7 +42,7 @@ async def test_whatever_was_written_meanwhile_is_known_then(
 ):
     """A re-read finds every missed change: the store moves from state to state, to empty, and to the last state."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
-    monkeypatch.setattr("fairlead.store.rereading.PAGE", 7)
+    monkeypatch.setattr("fairlead.store.full_read.PAGE", 7)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)

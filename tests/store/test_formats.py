@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlead.model.kinds import KINDS, owner_of
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import KINDS, owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from fairlead.store import formats
 from fairlead.store.codec import BadDocument, decode, encode
 from fairlead.store.formats import NewerDocument, Step, written

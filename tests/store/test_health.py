@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.model.facts import AGENTS_PROBE, HEALTH, SIGHTINGS
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.owner import Owner
-from fairlead.model.probes import targets
-from fairlead.model.reasons import reasons
-from fairlead.model.sighting import Sighting
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.probes import targets
+from fairlead.model.queries.reasons import reasons
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import AGENTS_PROBE, HEALTH, SIGHTINGS
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.down_members import DOCUMENTS, ENDPOINT, VM2, WEB

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.owner import Kind, Owner
-from fairlead.store.copying import Compared, Differs, Move, copy
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.store.copy import Compared, Differs, Move, copy
 from fairlead.store.interface import Compacted, Conflict, Store, StoreUnavailable
+from fairlead.store.migration_fence import Sealed
 from fairlead.store.model import Model
 from fairlead.store.opening import find_whole, make_whole, open_store
-from fairlead.store.seal import Sealed
 from fairlead.store.whole import Refused
 from harness.etcd import Etcd, started
 from harness.filled import GONE, fill, mtu, with_store, write_something
@@ -148,7 +148,7 @@ import os, signal, sys
 import fairlead.store.whole as whole
 whole.PAGE = 5
 from fairlead.store import etcd_whole, sqlite_whole
-from fairlead.cli import main
+from fairlead.cli.main import main
 for each in (etcd_whole.EtcdWhole, sqlite_whole.SqliteWhole):
     async def put(self, seal, documents, put=each.put, left=[1]):
         if not left:

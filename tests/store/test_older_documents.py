@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.l7 import RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.l7 import RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     HttpCookiePersistence,
     HttpMonitor,
@@ -13,8 +13,8 @@ from fairlead.model.loadbalancer import (
     PlainMonitor,
     SourceIpPersistence,
 )
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.port_ranges import one_port
 from fairlead.store.codec import decode, encode
 
 BEFORE_UNIONS = Path(__file__).parent / "documents" / "format-0" / "loadbalancer.json"

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import Compacted, Conflict, Overtaken, StoreUnavailable
 from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, PATIENCE, Model
-from fairlead.store.races import LONGEST_PAUSE, pause
 from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SPARE, SqliteStore
+from fairlead.store.write_conflicts import LONGEST_PAUSE, pause
 from harness.stories import DOCUMENTS, put
 from harness.waiting import DEADLINE
 
@@ -80,7 +80,7 @@ async def test_a_server_that_fell_far_behind_reads_everything_again(
 ):
     """The server reads page by page, and restarts from the first page if the store fails."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
-    monkeypatch.setattr("fairlead.store.rereading.PAGE", 3)
+    monkeypatch.setattr("fairlead.store.full_read.PAGE", 3)
     network = DOCUMENTS["network/net1"]
 
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -199,7 +199,7 @@ async def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_
 
 
 async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.rereading.PAGE", 2)
+    monkeypatch.setattr("fairlead.store.full_read.PAGE", 2)
     network = DOCUMENTS["network/net1"]
 
     class Meddled(SqliteStore):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 from fairlead.store.interface import ABSENT, Conflict, Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.tenant_cli.clouds import BadCloud, Cloud, find_cloud
+from fairlead.cli.tenant.clouds import BadCloud, Cloud, find_cloud
 
 CLOUDS = """
 clouds:

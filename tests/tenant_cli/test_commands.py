@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli import main
-from fairlead.client import Server
-from fairlead.tenant_cli.commands import parse_monitor
+from fairlead.cli.main import main
+from fairlead.cli.tenant.commands import parse_monitor
+from fairlead.http.server_client import Server
 from harness.served import served, write_clouds
 
 MEMBER = {"address": "10.0.0.200", "protocol_port": 8080}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.client import ServerError
-from fairlead.tenant_cli.clouds import BadCloud, Cloud, find_cloud
+from fairlead.cli.tenant.clouds import BadCloud, Cloud, find_cloud
+from fairlead.http.server_client import ServerError
 
 ANN_SAYS = {"OS_USERNAME": "ann", "OS_PASSWORD": "secret"}
 IN_SHOP = {**ANN_SAYS, "OS_PROJECT_NAME": "shop"}

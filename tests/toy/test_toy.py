@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
+from fairlead.api.http.authentication import anybody
 from fairlead.api.octavia import make_door
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import DATAPLANES, DEFAULT, IMPLEMENTATIONS, checked_by, dataplanes_of
@@ -16,12 +16,12 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import Fault
 from fairlead.drivers.interface import Unreachable
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.status import Applied, combine
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import Applied, combine
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import Steps, at_once
 from harness.api import inside
 from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, places_of, read_story
 from harness.toy import NAMES, TOY, TOYS

@@ -19,16 +19,19 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api import agents, lxd, network, node_identity, octavia, operator, plugin
-from fairlead.api.auth import Authenticate
-from fairlead.api.building import Door, sentence
-from fairlead.api.callers import BASIC, PROBES, AccessControl, Turns, WayIn
-from fairlead.api.door import ApiError, Services, json_response
-from fairlead.api.identity import identity_routes, version_document
+from fairlead.api import lxd, network, octavia, plugin
+from fairlead.api.agents import authentication
+from fairlead.api.agents import routes as agent_routes
+from fairlead.api.http.access_control import BASIC, PROBES, AccessControl, Turns, WayIn
+from fairlead.api.http.authentication import Authenticate
+from fairlead.api.http.front_end import ApiError, Services, json_response
+from fairlead.api.http.front_end_builder import Door, sentence
+from fairlead.api.http.identity_api import identity_routes, version_document
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.api.loop_lag import LoopLag
-from fairlead.api.metrics import Metrics
+from fairlead.api.operator import routes as operator_routes
+from fairlead.api.operator.metrics import Metrics
 from fairlead.reconciler.dataplanes import Dataplanes
+from fairlead.runtime.loop_lag import LoopLag
 
 IDENTITY = ("projects", "v3")
 """First path segments of the Keystone API."""
@@ -60,8 +63,8 @@ def make_app(
     doors = {
         network.DOOR: network.make_door(services),
         octavia.DOOR: octavia.make_door(services),
-        operator.DOOR: operator.make_door(services, dataplanes),
-        agents.DOOR: agents.make_door(services),
+        operator_routes.DOOR: operator_routes.make_door(services, dataplanes),
+        agent_routes.DOOR: agent_routes.make_door(services),
         plugin.DOOR: plugin.make_door(services),
         lxd.DOOR: lxd.make_door(services),
     }
@@ -93,10 +96,10 @@ def make_app(
 
     way = WayIn(authenticate=authenticate, names=names, public=public, fault=_fault_of(doors), challenge=challenge)
     own = WayIn(authenticate=lxd.known_by(services), public=frozenset(), refusal=lxd.refusal)
-    agents_door = _Door(agents.DOOR.path, app=_door(doors[agents.DOOR], agents.DOOR.path, services))
+    agents_door = _Door(agent_routes.DOOR.path, app=_door(doors[agent_routes.DOOR], agent_routes.DOOR.path, services))
     of_agents = WayIn(
-        authenticate=node_identity.known_by(services, services.socket_chassis),
-        public=frozenset(f"{agents.DOOR.path}/{each}" for each in node_identity.PUBLIC),
+        authenticate=authentication.known_by(services, services.socket_chassis),
+        public=frozenset(f"{agent_routes.DOOR.path}/{each}" for each in authentication.PUBLIC),
         fault=_fault_of(doors),
     )
     return Applications(
@@ -117,7 +120,7 @@ def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
     return fault
 
 
-DOORS = (network.DOOR, octavia.DOOR, operator.DOOR, agents.DOOR, plugin.DOOR, lxd.DOOR)
+DOORS = (network.DOOR, octavia.DOOR, operator_routes.DOOR, agent_routes.DOOR, plugin.DOOR, lxd.DOOR)
 
 
 def in_format_of_door(path: str, error: ApiError) -> Response:

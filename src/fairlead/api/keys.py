@@ -22,15 +22,15 @@ from datetime import UTC, datetime
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved, new_secrets, new_trusts, newly_named_secrets
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.keystores.decryption import Opener
 from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
 from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, valid_lists, weakness_of
-from fairlead.keystores.opening import Opener
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.secrets import Role, Secret, Trust, needed_secrets, needed_trusts
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.secrets import Role, Secret, Trust, needed_secrets, needed_trusts
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
-from fairlead.store.fair_semaphore import FairSemaphore, TooMany
+from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
@@ -171,7 +171,8 @@ class Keys:
         one. Signatures are verified only if the authority, the CRLs or their validity have changed. An authority that
         cannot be read has an error of its own, and proxies keep the former one, so the verdict on the same CRLs stays.
 
-        Raises Silent: a key store that does not answer decides nothing."""
+        Raises Silent: a key store that does not answer decides nothing.
+        """
         known = self._verdicts.get(balancer.id, {}).get(trust)
         try:
             content = await self._content(balancer.project_id, trust.authority, end, None)

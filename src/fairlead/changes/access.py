@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import network as networks
-from fairlead.model.foreign import is_foreign
-from fairlead.model.network import Network, Port, Resource, Subnet
+from fairlead.model.documents import network as networks
+from fairlead.model.documents.network import Network, Port, Resource, Subnet
+from fairlead.model.documents.unmanaged import is_foreign
 from fairlead.model.snapshot import Snapshot
 
 

@@ -10,9 +10,9 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from itertools import pairwise
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import addresses, taken
-from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, link_local, usable_range
-from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet, is_routed
+from fairlead.model.documents import addresses, allocations
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_usable, link_local, usable_range
+from fairlead.model.documents.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet, is_routed
 from fairlead.model.snapshot import Snapshot
 
 
@@ -167,7 +167,7 @@ def free_address(
     not_these = NotFree(
         network=snapshot.networks.get(network_id), snapshot=snapshot, but=frozenset((*but, subnet.gateway))
     )
-    return taken.free_address(snapshot.taken, network_id, pools, seed, not_these)
+    return allocations.free_address(snapshot.taken, network_id, pools, seed, not_these)
 
 
 def is_given_elsewhere(snapshot: Snapshot, network: Network | None, address: IPAddress) -> bool:

@@ -13,12 +13,12 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.local_ips import LocalIPAsReplica, check_port, local_ips_of, one_of, read_for
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress
-from fairlead.model.local_ip import Association, LocalIP, find_association, without_replica
-from fairlead.model.network import Port
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.local_ip import Association, LocalIP, find_association, without_replica
+from fairlead.model.documents.network import Port
+from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

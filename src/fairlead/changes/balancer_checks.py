@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.changes.finding import NotTheirs
 from fairlead.changes.ids import IdTaken
+from fairlead.changes.lookup import NotTheirs
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import sizes
-from fairlead.model.loadbalancer import LoadBalancer, Pool, Transport, transport
-from fairlead.model.network import Resource
-from fairlead.model.port_ranges import count
-from fairlead.model.quota import Counted
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents import sizes
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import LoadBalancer, Pool, Transport, transport
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.port_ranges import count
+from fairlead.model.documents.quota import Counted
 from fairlead.model.snapshot import Snapshot
 
 

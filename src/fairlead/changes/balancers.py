@@ -10,35 +10,35 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancer_checks import check_parts, check_sizes
-from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
+from fairlead.changes.caller import Asker
+from fairlead.changes.catalog_selection import check_announced, find_provider
 from fairlead.changes.ids import check_new
 from fairlead.changes.listener_checks import check_listener, check_pools_of, complete_listener
-from fairlead.changes.members_behind import hosts_of_members
-from fairlead.changes.offers import check_announced, find_provider
+from fairlead.changes.lookup import NotTheirs, check_may_change, find_load_balancer
+from fairlead.changes.member_placement import hosts_of_members
 from fairlead.changes.pool_checks import check_subnet, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.proxy_ports import with_proxy_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vip_gateways import place_vips
 from fairlead.changes.vips import VipPort
-from fairlead.model import loadbalancer as lb
-from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.behind import nowhere
-from fairlead.model.foreign import is_foreign
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.moved_slots import Transition, remember_moved
-from fairlead.model.network import Port, Resource, release
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.parting import remember_removed
-from fairlead.model.quota import Counted
-from fairlead.model.shares import LARGEST, SMALLEST
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.apportionment import LARGEST, SMALLEST
+from fairlead.model.documents.balancer_status import BalancerStatus
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import Port, Resource, release
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.previous_slot_owners import Transition, remember_moved
+from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.status import ProvisioningStatus
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.queries.placement import nowhere
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.draining import remember_removed
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import ProvisioningStatus
-from fairlead.model.steps import Steps, in_one_step
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import Steps, in_one_step
 
 _Part = TypeVar("_Part", lb.Listener, lb.Pool)
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from fairlead.changes.catalog_selection import check_profile
 from fairlead.changes.identity import Identity, check_administers
 from fairlead.changes.ids import check_new
-from fairlead.changes.offers import check_profile
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import Names
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.kinds import owner_of
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 Offered: TypeAlias = Flavor | AvailabilityZone
 OfferedProfile: TypeAlias = FlavorProfile | AvailabilityZoneProfile

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fairlead.changes.asker import Asker
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Network
-from fairlead.model.owner import Owner
+from fairlead.changes.caller import Asker
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes, apply_changes
 
 NewId: TypeAlias = Callable[[], str]
 

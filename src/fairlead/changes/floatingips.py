@@ -14,13 +14,23 @@ from fairlead.changes.gateways import find_external_network, is_there_for
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress
-from fairlead.model.domain import Topology
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Resource, Router, find_subnet, release
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import (
+    FixedIP,
+    FloatingIP,
+    Network,
+    Port,
+    PortUse,
+    Resource,
+    Router,
+    find_subnet,
+    release,
+)
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.domain import Topology
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot, leads_out
-from fairlead.model.writing import Changes
 
 SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
 """Prefixes of device owners without floating IPs. These are ports of the network itself (neutron, common/utils.py,

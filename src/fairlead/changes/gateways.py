@@ -9,12 +9,12 @@ from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac, with_missing
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
-from fairlead.changes.outside import check_joined
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress, IPNetwork
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import (
+from fairlead.changes.untranslated_prefixes import check_joined
+from fairlead.model.documents.addresses import IPAddress, IPNetwork
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import (
     ExternalGateway,
     FloatingIP,
     Network,
@@ -27,9 +27,9 @@ from fairlead.model.network import (
     is_routed,
     release,
 )
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 MOST_INTERFACES = 256
 """Maximum interfaces of one router, which is compiled as a whole. A new subnet is compared with all of them."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress, IPNetwork, is_destination, overlaps
-from fairlead.model.behind import host_of
-from fairlead.model.hosts import Host, address_key, holding, prefix_key, prefix_of
-from fairlead.model.network import Subnet
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_destination, overlaps
+from fairlead.model.documents.hosts import Host, address_key, holding, prefix_key, prefix_of
+from fairlead.model.documents.network import Subnet
+from fairlead.model.queries.placement import host_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 STEP = 1_000
 """Number of prefixes of other hosts to check between two yields."""

@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 from fairlead.changes.host_checks import check_addresses, check_prefixes
 from fairlead.changes.nodes import NAME
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress, seeded
-from fairlead.model.behind import balancers_behind, declared_behind
-from fairlead.model.hosts import (
+from fairlead.model.documents.addresses import IPAddress, seeded
+from fairlead.model.documents.hosts import (
     LARGEST_NUMBER,
     MOST_HOSTS,
     MOST_PREFIXES,
@@ -24,11 +23,12 @@ from fairlead.model.hosts import (
     prefix_key,
     sort_key,
 )
-from fairlead.model.loadbalancer import probed_address
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import probed_address
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.placement import balancers_behind, declared_behind
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import Steps
 
 MOST_NAMED = 5
 """Maximum members listed in a refusal."""

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import check_part_on_its_way
-from fairlead.changes.finding import check_may_change, find_policy, find_rule
+from fairlead.changes.caller import Asker
 from fairlead.changes.ids import check_new
 from fairlead.changes.l7_checks import check_policy
 from fairlead.changes.listeners import find_listener_to_change, update_listener
-from fairlead.model.l7 import L7Policy, L7Rule
-from fairlead.model.loadbalancer import Listener, LoadBalancer
-from fairlead.model.quota import Counted
+from fairlead.changes.lookup import check_may_change, find_policy, find_rule
+from fairlead.model.documents.l7 import L7Policy, L7Rule
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer
+from fairlead.model.documents.quota import Counted
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 
 
 def find_policy_to_change(snapshot: Snapshot, policy_id: str, asker: Asker) -> tuple[LoadBalancer, Listener, L7Policy]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType
-from fairlead.model.sizes import RULES
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType
+from fairlead.model.documents.sizes import RULES
 
 COMPARISONS: Mapping[L7RuleType, Set[L7Comparison]] = {
     **dict.fromkeys(L7RuleType, frozenset(L7Comparison)),

@@ -10,14 +10,14 @@ from ipaddress import ip_network
 from typing import TypeAlias
 
 from fairlead.changes.addresses import NotFree, choose_service_address, is_given_elsewhere
-from fairlead.changes.asker import Asker
-from fairlead.changes.outside import NotGranted, granted, is_translated
+from fairlead.changes.caller import Asker
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import loadbalancer as lb
-from fairlead.model import taken
-from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, overlaps, usable_range
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import (
+from fairlead.changes.untranslated_prefixes import NotGranted, granted, is_translated
+from fairlead.model.documents import allocations
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_usable, overlaps, usable_range
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import (
     AllocationPool,
     FixedIP,
     Network,
@@ -29,7 +29,7 @@ from fairlead.model.network import (
     subnet_with,
 )
 from fairlead.model.snapshot import Snapshot, leads_out
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +292,7 @@ def _free(
     for subnet, pool in ranges:
         left = _without((pool.start, pool.end), prefixes)
         not_these = NotFree(snapshot=snapshot, network=uplink, but=frozenset({subnet.gateway}))
-        free = taken.free_address(snapshot.taken, uplink.id, left, seed, not_these)
+        free = allocations.free_address(snapshot.taken, uplink.id, left, seed, not_these)
         if free is not None:
             return FixedIP(subnet_id=subnet.id, address=free)
         yield

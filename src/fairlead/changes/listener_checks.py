@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from fairlead.changes.finding import NoSuch
 from fairlead.changes.l7_checks import check_policy
+from fairlead.changes.lookup import NoSuch
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.tls_checks import complete_listener_tls
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, IPNetwork
-from fairlead.model.port_ranges import PortRange, expand
-from fairlead.model.quota import Counted
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, IPNetwork
+from fairlead.model.documents.port_ranges import PortRange, expand
+from fairlead.model.documents.quota import Counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import find_to_change, put_part
-from fairlead.changes.finding import check_may_change, find_listener
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, replace_listener
+from fairlead.changes.caller import Asker
+from fairlead.changes.lookup import check_may_change, find_listener
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Pool, replace_listener
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 
 
 def find_listener_to_change(snapshot: Snapshot, listener_id: str, asker: Asker) -> tuple[LoadBalancer, Listener]:

@@ -21,21 +21,21 @@ from fairlead.changes.networks import check_plain
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress, is_usable
-from fairlead.model.indexes import NO_IDS, Ids
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.model.local_ip import (
+from fairlead.model.documents.addresses import IPAddress, is_usable
+from fairlead.model.documents.indexes import NO_IDS, Ids
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.model.documents.local_ip import (
     Fallback,
     LocalIP,
     Mode,
     ReplicaMonitor,
     find_association,
 )
-from fairlead.model.network import Network, Port, PortUse, Resource
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.sizes import UDP_CONNECT_DELAY
+from fairlead.model.documents.network import Network, Port, PortUse, Resource
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.sizes import UDP_CONNECT_DELAY
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fairlead.changes.asker import Asker
-from fairlead.changes.finding import find_member
+from fairlead.changes.caller import Asker
+from fairlead.changes.lookup import find_member
 from fairlead.changes.pools import find_pool_to_change, put_pool
-from fairlead.model.loadbalancer import Member
+from fairlead.model.documents.loadbalancer import Member
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 
 
 def create_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:

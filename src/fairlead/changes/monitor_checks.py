@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import DATAGRAMS, HealthMonitor, MonitorType, PoolProtocol
-from fairlead.model.sizes import UDP_CONNECT_DELAY
+from fairlead.model.documents.loadbalancer import DATAGRAMS, HealthMonitor, MonitorType, PoolProtocol
+from fairlead.model.documents.sizes import UDP_CONNECT_DELAY
 
 OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
 """Monitor types allowed for UDP and SCTP pools."""

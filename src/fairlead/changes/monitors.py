@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.changes.asker import Asker
-from fairlead.changes.finding import check_may_change, find_monitor
+from fairlead.changes.caller import Asker
+from fairlead.changes.lookup import check_may_change, find_monitor
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.pools import find_pool_to_change, put_pool
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import HealthMonitor
+from fairlead.model.documents.loadbalancer import HealthMonitor
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import UNASKED, Network, Port, PortUse, Segment, SegmentType
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import UNASKED, Network, Port, PortUse, Segment, SegmentType
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 LEAST_MTU_IPV6 = 1280
 """Minimum MTU with IPv6, in bytes (RFC 8200, section 5)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.enrolment import (
+from fairlead.model.documents.enrolment import (
     LONGEST_CHASSIS,
     MOST_ISSUED,
     MOST_NODE_TOKENS,
@@ -18,9 +18,9 @@ from fairlead.model.enrolment import (
     Node,
     NodeToken,
 )
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_CHASSIS - 1}}}")
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     DATAGRAMS,
     AppCookiePersistence,
     HttpCookiePersistence,

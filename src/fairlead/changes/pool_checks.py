@@ -8,14 +8,14 @@ from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.persistence import check_persistence
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.tls_checks import complete_pool_tls
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, is_destination
-from fairlead.model.network import Subnet
-from fairlead.model.pool_slots import with_slots
-from fairlead.model.port_ranges import TargetPort
-from fairlead.model.shares import SMALLEST
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, is_destination
+from fairlead.model.documents.apportionment import SMALLEST
+from fairlead.model.documents.network import Subnet
+from fairlead.model.documents.pool_slot_tables import with_slots
+from fairlead.model.documents.port_ranges import TargetPort
 from fairlead.model.snapshot import Snapshot, is_unnamed
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

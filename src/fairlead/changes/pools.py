@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import check_part_on_its_way, find_to_change, put, put_part
-from fairlead.changes.finding import check_may_change, find_pool
+from fairlead.changes.caller import Asker
 from fairlead.changes.listener_checks import check_pool_protocol
 from fairlead.changes.listeners import find_listener_to_change
+from fairlead.changes.lookup import check_may_change, find_pool
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import loadbalancer as lb
-from fairlead.model.quota import Counted
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.quota import Counted
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_plain
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.local_ip import LocalIP, is_replica, without_replica
-from fairlead.model.network import UNASKED, FloatingIP, Network, Port, PortUse, Resource, is_reached, release
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.local_ip import LocalIP, is_replica, without_replica
+from fairlead.model.documents.network import UNASKED, FloatingIP, Network, Port, PortUse, Resource, is_reached, release
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP, PortUse.LOCAL_IP)
 """Uses of ports that belong to a router, floating IP or Local IP, which alone changes them."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from fairlead.changes.monitor_checks import ProbesTooOften
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.kinds import PROBED, owner_of
-from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer
-from fairlead.model.local_ip import LocalIP, ReplicaMonitor
-from fairlead.model.probes import Probing, find_probed_port, find_probing, probes_of_port
-from fairlead.model.quota import MILLION, UNLIMITED, ProbeLimits, probe_rates
+from fairlead.model.documents.loadbalancer import HealthMonitor, LoadBalancer
+from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.documents.quota import MILLION, UNLIMITED, ProbeLimits, probe_rates
+from fairlead.model.queries.probes import Probing, find_probed_port, find_probing, probes_of_port
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import PROBED, owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

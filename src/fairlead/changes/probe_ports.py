@@ -11,13 +11,13 @@ from datetime import datetime
 from fairlead.changes.addresses import choose_mac, free_address
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.foreign import SERVED, ForeignNetwork
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
-from fairlead.model.probe_devices import coverless_subnets
-from fairlead.model.probes import Probing, cover_port_id, probe_port_id, sourceless_subnets
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import FixedIP, Port, PortUse, find_subnet
+from fairlead.model.documents.unmanaged import SERVED, ForeignNetwork
+from fairlead.model.queries.probe_devices import coverless_subnets
+from fairlead.model.queries.probes import Probing, cover_port_id, probe_port_id, sourceless_subnets
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

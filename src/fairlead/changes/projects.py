@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity, check_administers
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import rewrite
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Counted
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.trust import MOST_PROJECTS, Project
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import EVERYBODY, Aggregate, Snapshot
-from fairlead.model.trust import MOST_PROJECTS, Project
-from fairlead.model.writing import Changes
 
 RESERVED = "/\\'\"*&?#%,:"
 """Characters with a meaning in URLs or in lists of names."""

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.proxy_backends import proxy_servers
-from fairlead.model.proxy_place import ProxyPlace
-from fairlead.model.quota import UNLIMITED
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.documents.quota import UNLIMITED
+from fairlead.model.queries.proxy_backends import proxy_servers
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

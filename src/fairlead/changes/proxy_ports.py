@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model import loadbalancer as lb
-from fairlead.model.host_proxies import is_on_hosts
-from fairlead.model.paths import Path, path_of
-from fairlead.model.port_ranges import PROXY_PORTS, count
-from fairlead.model.proxy_place import ProxyPlace, place_of
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.paths import Path, path_of
+from fairlead.model.documents.port_ranges import PROXY_PORTS, count
+from fairlead.model.documents.proxy_place import ProxyPlace, place_of
+from fairlead.model.queries.host_proxies import is_on_hosts
 from fairlead.model.snapshot import Snapshot
 
 

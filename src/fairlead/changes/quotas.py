@@ -12,8 +12,8 @@ from typing import Any
 from fairlead.changes.identity import LONGEST_PROJECT, Identity, check_administers
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import rewrite
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import (
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import (
     BALANCING,
     UNLIMITED,
     Counted,
@@ -25,8 +25,8 @@ from fairlead.model.quota import (
     limits_of,
     without_own,
 )
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Resource
+from fairlead.model.documents.network import Resource
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes
 
 R = TypeVar("R", bound=Resource)
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network, Port, PortUse, Router
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import Network, Port, PortUse, Router
+from fairlead.model.documents.trust import NO_RESTRICTIONS, Restrictions
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import EVERYBODY, Snapshot, is_at_gateway
-from fairlead.model.trust import NO_RESTRICTIONS, Restrictions
-from fairlead.model.writing import Changes, apply_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

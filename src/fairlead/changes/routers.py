@@ -25,15 +25,25 @@ from fairlead.changes.gateways import (
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_plain
-from fairlead.changes.outside import check_joined
 from fairlead.changes.ports import PortInUse, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, in_order, release
-from fairlead.model.owner import Kind, Owner
+from fairlead.changes.untranslated_prefixes import check_joined
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import (
+    FixedIP,
+    FloatingIP,
+    Port,
+    PortUse,
+    Route,
+    Router,
+    Subnet,
+    in_order,
+    release,
+)
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 
 MOST_ROUTES = 30
 """Maximum routes of one router (neutron.conf, max_routes)."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fairlead.changes.refusal import Refusal
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.secrets import Secret, Trust, named_secrets, needed_secrets, needed_trusts
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.queries.secrets import Secret, Trust, named_secrets, needed_secrets, needed_trusts
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

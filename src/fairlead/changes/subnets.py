@@ -10,12 +10,12 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, is_usable, overlaps
-from fairlead.model.behind import host_within
-from fairlead.model.network import UNASKED, Ipv6Mode, Network, PortUse, Subnet
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_inside, is_usable, overlaps
+from fairlead.model.documents.network import UNASKED, Ipv6Mode, Network, PortUse, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.placement import host_within
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 MOST_SUBNETS = 256
 """Maximum subnets of one network: they are one document, and the allocation of an address scans them."""

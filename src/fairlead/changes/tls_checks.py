@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
     Http,
     Listener,

@@ -16,11 +16,11 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.projects import NoSuchProject, is_project
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import rewrite
-from fairlead.model.kinds import owner_of
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.trust import MOST_CERTIFICATES, MOST_TOKENS, Certificate, TrustToken
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.trust import MOST_CERTIFICATES, MOST_TOKENS, Certificate, TrustToken
-from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.queries.uplink import choose_router
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.uplink import choose_router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from fairlead.changes.access import NotFound, uses_network
 from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
-from fairlead.changes.asker import Asker
+from fairlead.changes.caller import Asker
 from fairlead.changes.identity import Identity
-from fairlead.changes.managers import check_manager
+from fairlead.changes.managed_networks import check_manager
 from fairlead.changes.ports import VIP_DEVICE, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress
-from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer, is_foreign
-from fairlead.model.loadbalancer import Vip
-from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Vip
+from fairlead.model.documents.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
+from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignPort, Writer, is_foreign
 from fairlead.model.snapshot import Snapshot
 
 _VIP_USES = (PortUse.VIP.value, "ovn-lb:vip")

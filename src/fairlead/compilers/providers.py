@@ -22,11 +22,11 @@ from fairlead.compilers.ovn.members import check_change
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
-from fairlead.model.abilities import Abilities, Feature, either
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.owner import Owner
+from fairlead.model.documents.abilities import Abilities, Feature, either
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 Check: TypeAlias = Callable[[Snapshot, LoadBalancer], None]
 

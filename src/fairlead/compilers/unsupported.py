@@ -1,6 +1,6 @@
 """The error of a compiler that lacks a feature, in terms of the model; each API front end words it for its clients."""
 
-from fairlead.model.abilities import Feature
+from fairlead.model.documents.abilities import Feature
 
 
 class Unsupported(Exception):

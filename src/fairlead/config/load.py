@@ -15,7 +15,6 @@ from textwrap import wrap
 from typing import Any
 from urllib.parse import urlsplit
 
-from fairlead.client import is_url
 from fairlead.compilers.providers import parse_names
 from fairlead.config import renamed
 from fairlead.config.options import (
@@ -31,7 +30,8 @@ from fairlead.config.options import (
 )
 from fairlead.config.types import Text, render
 from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
-from fairlead.model.port_ranges import LAST, PROXY_PORTS, PortRange
+from fairlead.http.server_client import is_url
+from fairlead.model.documents.port_ranges import LAST, PROXY_PORTS, PortRange
 from fairlead.store.opening import check_url
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")

@@ -10,18 +10,18 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from fairlead.changes.proxy_places import MOST as MAX_PROXIES
-from fairlead.changes.proxy_places import MOST_OF_GUESTS as MAX_GUEST_PROXIES
+from fairlead.changes.proxy_placement import MOST as MAX_PROXIES
+from fairlead.changes.proxy_placement import MOST_OF_GUESTS as MAX_GUEST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.config.types import Choice, Flag, Names, Number, OptionType, Text, split_names
-from fairlead.logs import FORMATS
-from fairlead.model.agent import LONGEST_HEARTBEAT
-from fairlead.model.parting import LONGEST_PARTING as MAX_DRAIN_TIMEOUT
-from fairlead.model.port_ranges import HOST_PROXY_PORTS
-from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
-from fairlead.model.quota import LARGEST_QUOTA as MAX_QUOTA
-from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
-from fairlead.model.statistics import LONGEST_INTERVAL
+from fairlead.model.documents.agent import LONGEST_HEARTBEAT
+from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS
+from fairlead.model.documents.quota import LARGEST_QUOTA as MAX_QUOTA
+from fairlead.model.documents.quota import PROBE_LIMITS, ProbeLimits
+from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
+from fairlead.model.queries.statistics import LONGEST_INTERVAL
+from fairlead.model.registry.draining import LONGEST_PARTING as MAX_DRAIN_TIMEOUT
+from fairlead.runtime.logging import FORMATS
 from fairlead.store.etcd_access import Access
 
 AGENTS = "agents"

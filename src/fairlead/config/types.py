@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from fairlead.model.quota import UNLIMITED
-from fairlead.terminal import escaped_json
+from fairlead.model.documents.quota import UNLIMITED
+from fairlead.runtime.terminal import escaped_json
 
 BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 

@@ -7,9 +7,9 @@ have each slot twice in sequence. Hosts are assumed little-endian.
 
 import struct
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import Transport
 
 SEED = 0x5EED
 """Hash seed, the same on each host and permanent: another seed would move every existing flow."""

@@ -14,8 +14,8 @@ from typing import TypeAlias, assert_never
 from fairlead.dataplane.haproxy_policies import Policy, Wanted
 from fairlead.dataplane.haproxy_words import Line, name, render_line
 from fairlead.dataplane.rows import Key
-from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.secrets import Role, Secret
+from fairlead.model.documents.addresses import IPAddress, render_endpoint
+from fairlead.model.queries.secrets import Role, Secret
 
 METRICS = "metrics"
 """Backend for metrics requests: the node's agent. No pool's backend has this name, because those contain ids."""

@@ -28,7 +28,7 @@ from fairlead.dataplane.haproxy_policies import (
 )
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import NO_CHANGE, Diff, Key, Row, Rows, Update
-from fairlead.model.secrets import Role, Secret
+from fairlead.model.queries.secrets import Role, Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ MAX_POLICY_COMMANDS = 500
 would occupy the process and the agent longer than a new process.
 
 Changes of servers are not counted, because a reload for each failed member would be worse; MAX_PROXY_SERVERS
-(`model/proxy_backends.py`) bounds them.
+(`model/queries/proxy_backends.py`) bounds them.
 """
 _LONGEST_ARGUMENT = 8_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")

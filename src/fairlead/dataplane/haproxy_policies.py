@@ -23,7 +23,8 @@ MAPS = "policies"
 TABLE = "now"
 """Key of the table. The keys of actions are slot numbers."""
 MAX_SLOTS = 250
-"""Maximum slots of one frontend. A policy in force uses one, and there are at most 100 of these (model/sizes.py)."""
+"""Maximum slots of one frontend. A policy in force uses one, and there are at most 100 of these
+(model/documents/sizes.py)."""
 MAX_SPARE_PATTERNS = 1_000
 """Maximum patterns in all free slots of one frontend. Each uses memory, and each process parses it."""
 MAX_PROCESS_SPARE_PATTERNS = 4_000

@@ -24,7 +24,7 @@ from fairlead.dataplane.haproxy import (
 )
 from fairlead.dataplane.haproxy_policies import Slots, arrange_all, map_path, map_text, policy_lines
 from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
-from fairlead.model.secrets import Secret
+from fairlead.model.queries.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
 PEERS = "kept"

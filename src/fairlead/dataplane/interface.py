@@ -10,11 +10,11 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from fairlead.dataplane.rows import Key, KeyedRow, Row, Rows
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, at_once
 
 Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
 CompileInSteps: TypeAlias = Callable[[Snapshot, Owner], Steps[Rows]]
@@ -26,7 +26,8 @@ class Place(Enum):
     CENTRAL = "central"
     """Applied once for the whole deployment, by a server."""
     NODE = "node"
-    """Applied on each chassis, with rows compiled from the chassis's slice of the model (`model/slices.py`)."""
+    """Applied on each chassis, with rows compiled from the chassis's slice of the model
+    (`model/registry/slices.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

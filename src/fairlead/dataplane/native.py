@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.dataplane.rows import Key
-from fairlead.model.addresses import IPAddress, IPNetwork, render_endpoint
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, render_endpoint
+from fairlead.model.documents.loadbalancer import Transport
 
 TUNNEL_PORTS = 4790, 4791, 4792
 """UDP ports of the tunnels between hosts. Packets of the host itself to them carry no mark and go to no VIP."""

@@ -14,7 +14,7 @@ from fairlead.dataplane.backends import render_backends
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroup, PortGroupPort, Qos
 from fairlead.dataplane.rows import Key
-from fairlead.model.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, at_once
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 

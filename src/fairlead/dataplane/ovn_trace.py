@@ -12,7 +12,7 @@ from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeAlias, assert_never
 
-from fairlead.model.addresses import IPAddress
+from fairlead.model.documents.addresses import IPAddress
 
 SOURCE_PORT = 32768
 CT_NEW = 4  # enough for a packet that crosses two switches and a router

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Row, Rows
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 
 
 class Fault(Enum):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 from fairlead.dataplane.rows import Diff, Rows
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 
 
 class DriverError(Exception):

@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from fairlead.http.client import Answer, NoAnswer, Place, ask
 from fairlead.keystores.interface import LARGEST, Asker, Content, KeyStore, Silent, Unreadable
-from fairlead.logs import RateLimit
-from fairlead.questions import Answer, NoAnswer, Place, ask
+from fairlead.runtime.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import PublicKeyAlgorithmOID
 
 from fairlead.keystores.interface import Content, Unreadable
-from fairlead.model.secrets import Role
+from fairlead.model.queries.secrets import Role
 
 LEAST_RSA, MOST_RSA = 2048, 8192
 """Bits. OpenSSL rejects smaller keys, and signing with a larger one takes too much CPU time."""

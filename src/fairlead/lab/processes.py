@@ -21,7 +21,7 @@ from fairlead.lab.errors import CommandFailed, CommandTimedOut
 from fairlead.lab.patience import patient
 
 MARK = "FAIRLEAD_LAB_DIR"
-PROGRAM = "fairlead.cli"
+PROGRAM = "fairlead.cli.main"
 """A module."""
 RUN_SECONDS = patient(60.0)
 GRACE_SECONDS = patient(2.0)

@@ -10,19 +10,19 @@ from typing import Any, TypeAlias, TypeVar
 
 from immutables import Map
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.agent import Agent
-from fairlead.model.balancer_status import PartHistories
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.chassis import Chassis
-from fairlead.model.enrolment import Node, NodeToken
-from fairlead.model.foreign import ForeignNetwork, ForeignRouter, is_foreign
-from fairlead.model.health import Endpoint, Health, HealthKey
-from fairlead.model.hosts import Block, Host, PrefixKey
-from fairlead.model.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
-from fairlead.model.loadbalancer import LoadBalancer, Member, Vip
-from fairlead.model.local_ip import LocalIP, Mode
-from fairlead.model.network import (
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.allocations import Taken
+from fairlead.model.documents.balancer_status import PartHistories
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.enrolment import Node, NodeToken
+from fairlead.model.documents.health import Endpoint, Health, HealthKey
+from fairlead.model.documents.hosts import Block, Host, PrefixKey
+from fairlead.model.documents.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
+from fairlead.model.documents.loadbalancer import LoadBalancer, Member, Vip
+from fairlead.model.documents.local_ip import LocalIP, Mode
+from fairlead.model.documents.network import (
     ExternalGateway,
     FloatingIP,
     Network,
@@ -31,15 +31,15 @@ from fairlead.model.network import (
     Segment,
     subnet_with,
 )
-from fairlead.model.observed_proxy import Proxy, WantedProxies
-from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
-from fairlead.model.port_ranges import HOST_PROXY_PORTS, PortRange
-from fairlead.model.proxy_place import ProxyPlace
-from fairlead.model.quota import ProbedAddress, Quota, Usage
-from fairlead.model.sighting import Sighting
-from fairlead.model.silence import SilentNode
-from fairlead.model.taken import Taken
-from fairlead.model.trust import Certificate, Project, TrustToken
+from fairlead.model.documents.observed_proxy import Proxy, WantedProxies
+from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
+from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS, PortRange
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.documents.quota import ProbedAddress, Quota, Usage
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
+from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignRouter, is_foreign
+from fairlead.model.documents.unresponsive_nodes import SilentNode
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """Documents of the operator's catalog."""
@@ -89,11 +89,11 @@ class Snapshot:
     """Chassis name -> last reports of an unresponsive node."""
     generations: Map[Owner, int] = Map()
 
-    # Facts (`model/facts.py`): observed, never stored
+    # Facts (`model/registry/facts.py`): observed, never stored
     health: Map[Endpoint, Health] = Map()
     """Results of OVN's own probes, for all monitors."""
     sightings: Map[Endpoint, Sighting] = Map()
-    """Probe results of agents; they have priority over OVN's (`model/covering.py`)."""
+    """Probe results of agents; they have priority over OVN's (`model/queries/delegated_probing.py`)."""
     agents: Map[str, Agent] = Map()
     """Chassis -> its agent; absent without one."""
     covered: Map[str, str] = Map()
@@ -103,7 +103,7 @@ class Snapshot:
     chassis: Map[str, Chassis] = Map()
     """Chassis name -> chassis."""
     plugged: Map[str, str] = Map()
-    """Port of any owner -> host name of the node where it is plugged in (`model/plugged.py`)."""
+    """Port of any owner -> host name of the node where it is plugged in (`model/queries/port_bindings.py`)."""
     abilities: frozenset[str] = frozenset()
     """Optional features of the present dataplane, in the terms of its driver and compiler."""
     agents_probe: bool = False
@@ -111,7 +111,8 @@ class Snapshot:
     proxies: Map[str, Proxy] = Map()
     """Port of a proxy, or id of a plain host's proxy (`proxy_place.host_proxy_id`) -> state reported by its agent."""
     wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
-    """Place on an unmanaged network -> ports of proxies to create and delete there (`model/foreign_proxies.py`)."""
+    """Place on an unmanaged network -> ports of proxies to create and delete there
+    (`model/queries/unmanaged_proxy_ports.py`)."""
     refused_proxies: Map[str, str] = Map()
     """Unmanaged network -> reason why its manager rejects ports of proxies, as a sentence."""
     given_elsewhere: Map[IPAddress, bool] = Map()
@@ -123,13 +124,13 @@ class Snapshot:
     lost_hosts: frozenset[str] = frozenset()
     """Plain hosts that this node cannot reach. Empty in servers, because each host checks its own peers."""
     own_addresses: Map[str, frozenset[IPAddress]] = Map()
-    """Plain host -> reported own addresses in its prefixes, which no member has (`model/behind.py`)."""
+    """Plain host -> reported own addresses in its prefixes, which no member has (`model/queries/placement.py`)."""
     returned: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer -> members that recovered recently, as this node remembers. Empty in servers."""
     gateway_chassis: tuple[str, ...] = ()
     """Gateway chassis of all routers; equal in all snapshots of a deployment."""
 
-    # Derived from facts and documents together (`model/probes.py`)
+    # Derived from facts and documents together (`model/queries/probes.py`)
     down: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer -> members that are down, and single ports of members that are probed on several. Local IP ->
     replicas that are down."""

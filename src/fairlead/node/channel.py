@@ -1,7 +1,7 @@
 """Slice of the model for this node, in memory and in a file, received over the push channel.
 
-Any server can send it (`api/agent_lines.py`). While no server is available the slice is unchanged; after a restart of
-the agent it is read from the file. The agent reconnects with its cursor.
+Any server can send it (`agent_protocol/slice_lines.py`). While no server is available the slice is unchanged; after a
+restart of the agent it is read from the file. The agent reconnects with its cursor.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from fairlead.api import agent_lines
-from fairlead.api.agent_channel import BEAT
-from fairlead.api.agent_lines import read_line
-from fairlead.client import ServerError
-from fairlead.files import write_whole
-from fairlead.model.host_proxies import proxies_by_host
-from fairlead.model.owner import Owner
-from fairlead.model.slices import PLACES
+from fairlead.agent_protocol import slice_lines
+from fairlead.agent_protocol.slice_lines import read_line
+from fairlead.api.agents.push_channel import BEAT
+from fairlead.http.server_client import ServerError
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.host_proxies import proxies_by_host
+from fairlead.model.registry.slices import PLACES
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Connection, Remote
+from fairlead.node.log_once import Complaints
 from fairlead.node.threads import beside
-from fairlead.resting import in_steps
+from fairlead.runtime.atomic_file import write_whole
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import at_once
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Slice:
         self.heard = asyncio.Event()
         """Set when a server has sent the slice."""
         self._path = path
-        self._told = agent_lines.Slice(name)
+        self._told = slice_lines.Slice(name)
         self._subscribers: list[Callable[[tuple[Owner, ...]], None]] = []
         self._kept = ""
         self._read()
@@ -101,7 +101,7 @@ class Slice:
             return
         except (OSError, ValueError, StoreError) as error:
             LOG.warning("%s cannot be read (%s); what it had is told anew", self._path, error)
-            self._told = agent_lines.Slice(self.name)
+            self._told = slice_lines.Slice(self.name)
         self._kept = self.cursor
         if self.cursor:
             self.ready.set()
@@ -109,22 +109,22 @@ class Slice:
 
 def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
     """Yield the lines of the file, which are those of a full slice."""
-    yield agent_lines.list_line(snapshot)
+    yield slice_lines.list_line(snapshot)
     for chassis in snapshot.chassis.values():
-        yield agent_lines.chassis_line(chassis)
+        yield slice_lines.chassis_line(chassis)
     if snapshot.covered:
-        yield agent_lines.covered_line(dict.fromkeys(snapshot.covered, True))
+        yield slice_lines.covered_line(dict.fromkeys(snapshot.covered, True))
     for host, proxies in proxies_by_host(snapshot).items():
-        yield agent_lines.proxies_line(host, proxies)
+        yield slice_lines.proxies_line(host, proxies)
     for host, addresses in snapshot.own_addresses.items():
-        yield agent_lines.addresses_line(host, addresses)
+        yield slice_lines.addresses_line(host, addresses)
     for kind in PLACES:
         for identity, document in snapshot.documents(kind).items():
             owner = Owner(kind, identity)
-            yield agent_lines.put_line(owner, snapshot.generations.get(owner), document)
+            yield slice_lines.put_line(owner, snapshot.generations.get(owner), document)
             if identity in snapshot.down or identity in snapshot.online:
-                yield agent_lines.health_line(snapshot, owner)
-    yield agent_lines.at_line(cursor, snapshot.revision)
+                yield slice_lines.health_line(snapshot, owner)
+    yield slice_lines.at_line(cursor, snapshot.revision)
 
 
 class Channel:

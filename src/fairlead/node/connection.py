@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from fairlead.client import NotReached, ServerError, sentence_of
+from fairlead.http.server_client import NotReached, ServerError, sentence_of
 
 LARGEST_ANSWER = 16 * 2**20
 """Maximum bytes of a response, and of a line in an endless response."""

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.enrolment import REMEDY, CarriedToken
-from fairlead.client import ServerError
-from fairlead.files import write_whole
-from fairlead.node.complaints import Complaints
+from fairlead.agent_protocol.enrolment import REMEDY, CarriedToken
+from fairlead.http.server_client import ServerError
 from fairlead.node.connection import Connection, Remote
+from fairlead.node.log_once import Complaints
+from fairlead.runtime.atomic_file import write_whole
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 20.0

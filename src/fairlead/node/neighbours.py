@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.neighbours import Neighbour, Neighbourhood, Remembered
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.queries.neighbours import Neighbour, Neighbourhood, Remembered
 
 Answer: TypeAlias = tuple[IPAddress, str | None]
 """Address and the MAC in OVN's answer for it; None if OVN does not answer."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.own_addresses import read_addresses
-from fairlead.model.addresses import IPAddress
-from fairlead.model.behind import own_among
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.placement import own_among
 from fairlead.node.channel import Slice
-from fairlead.node.complaints import Complaints
-from fairlead.node.reporting import Reports
+from fairlead.node.log_once import Complaints
+from fairlead.node.reports import Reports
 from fairlead.node.threads import beside
 
 LOOK = 2.0

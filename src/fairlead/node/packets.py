@@ -5,7 +5,7 @@ Receivers with a neighbour entry for the address update it immediately; others i
 
 from ipaddress import IPv4Address, IPv6Address
 
-from fairlead.model.addresses import IPAddress
+from fairlead.model.documents.addresses import IPAddress
 
 ALL = b"\xff" * 6
 ALL_NODES = IPv6Address("ff02::1")

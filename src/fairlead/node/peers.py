@@ -6,8 +6,9 @@ packets to a host that has not detected a failure yet go to the dead host until 
 
 A kernel answers pings before an agent has applied the rows of this boot. Therefore a host that answers pings gets empty
 datagrams at the port of its tunnel. A host without rows rejects them (ICMP port unreachable), because it has no tunnel
-yet, or because its agent keeps the port closed (`drivers/native/ruleset.py`). A tunnel drops them silently, with and
-without an agent, and in every release. A lost host is available again when it answers pings and its tunnel is silent.
+yet, or because its agent keeps the port closed (`drivers/native/nftables/ruleset.py`). A tunnel drops them silently,
+with and without an agent, and in every release. A lost host is available again when it answers pings and its tunnel is
+silent.
 """
 
 import asyncio
@@ -17,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fairlead.dataplane.native import TUNNEL_PORTS
-from fairlead.model.checks import PlainCheck, Rhythm, Target
-from fairlead.model.facts import LOST_HOSTS, with_facts
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.hosts import way_to
-from fairlead.model.loadbalancer import MonitorType, Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.checks import PlainCheck, Rhythm, Target
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.hosts import way_to
+from fairlead.model.documents.loadbalancer import MonitorType, Transport
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.facts import LOST_HOSTS, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.given import Given
 from fairlead.node.prober_thread import News, ProberThread
+from fairlead.node.slice_view import Given
 
 LOG = logging.getLogger(__name__)
 MOST_TOLD = 10

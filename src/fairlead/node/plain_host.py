@@ -9,11 +9,11 @@ from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.driver import Kept, Native
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.channel import Slice
-from fairlead.node.complaints import Complaints
-from fairlead.node.keeping import Keeping
+from fairlead.node.log_once import Complaints
+from fairlead.node.node_reconciler import Keeping
 from fairlead.node.peers import Peers
-from fairlead.node.reporting import Reports
-from fairlead.node.returns import Returns
+from fairlead.node.reports import Reports
+from fairlead.node.returned_members import Returns
 
 LOG = logging.getLogger(__name__)
 LOOK = 0.05

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.checks import PlainCheck, Target
-from fairlead.model.health import Endpoint
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.node.dialogs import RIGHT, Dialog, Judgement, Last, Reply, Right, Wrong, dialog
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.checks import PlainCheck, Target
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.node.probe_protocols import RIGHT, Dialog, Judgement, Last, Reply, Right, Wrong, dialog
 from fairlead.node.proxy_header import proxy_header
 from fairlead.node.tracker import PENDING, Answered, Failed, Missed, Outcome, Tracker
 

@@ -12,17 +12,17 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
 
-from fairlead.drivers.ovn.offloads import disable_checksums, enter_namespace
-from fairlead.drivers.ovn.probe_ports import device_name
-from fairlead.logs import RateLimit
-from fairlead.model.agent_counters import DISCARDED_BUSY, DISCARDED_STARVED, STARVED, Counts
-from fairlead.model.checks import Target, Verdict
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.probe_devices import device_key
-from fairlead.model.sighting import LONGEST_ERROR, Sighting
+from fairlead.drivers.ovn.vswitch.offloads import disable_checksums, enter_namespace
+from fairlead.drivers.ovn.vswitch.probe_ports import device_name
+from fairlead.model.documents.agent_counters import DISCARDED_BUSY, DISCARDED_STARVED, STARVED, Counts
+from fairlead.model.documents.checks import Target, Verdict
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.probe_result import LONGEST_ERROR, Sighting
+from fairlead.model.queries.probe_devices import device_key
 from fairlead.node.prober import BUSY, Prober
 from fairlead.node.prober import STARVED as STARVED_WORDS
 from fairlead.node.tracker import PENDING, Standing
+from fairlead.runtime.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))

@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.drivers.ovn.probe_ports import device_name
-from fairlead.drivers.ovn.vswitch import SwitchError
-from fairlead.model.agent_counters import Counts
-from fairlead.model.checks import Target
-from fairlead.model.covering import probes_here
-from fairlead.model.health import Endpoint
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probe_devices import ProbeDevice, cover_device, probe_device
-from fairlead.model.probes import all_probing, find_probing, targets
-from fairlead.model.resetting import reset_networks
-from fairlead.model.sighting import Sighting
+from fairlead.drivers.ovn.vswitch.database import SwitchError
+from fairlead.drivers.ovn.vswitch.probe_ports import device_name
+from fairlead.model.documents.agent_counters import Counts
+from fairlead.model.documents.checks import Target
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.queries.connection_resets import reset_networks
+from fairlead.model.queries.delegated_probing import probes_here
+from fairlead.model.queries.probe_devices import ProbeDevice, cover_device, probe_device
+from fairlead.model.queries.probes import all_probing, find_probing, targets
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.node.complaints import Complaints
-from fairlead.node.given import Given
+from fairlead.node.log_once import Complaints
 from fairlead.node.prober_thread import News, ProberThread
-from fairlead.resting import in_steps
+from fairlead.node.slice_view import Given
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
 
 LOG = logging.getLogger(__name__)
 AGAIN = 2.0

@@ -14,46 +14,46 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead import __version__
-from fairlead.api.agent_messages import render_service
-from fairlead.client import Server, ServerError
+from fairlead.agent_protocol.messages import render_service
 from fairlead.config.options import AgentOptions
 from fairlead.drivers.haproxy import HAProxy, Nowhere, Places
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.counters import Counters as HostCounters
 from fairlead.drivers.native.driver import TABLE, Native
-from fairlead.drivers.ovn.announcer import Announcer
-from fairlead.drivers.ovn.counters import Switch, SwitchSettings
-from fairlead.drivers.ovn.probe_ports import ProbePorts
-from fairlead.drivers.ovn.proxy_places import ProxyPlaces
-from fairlead.drivers.ovn.tracked import Tracked
-from fairlead.drivers.ovn.vswitch import SwitchError, Tools
-from fairlead.garbage import frozen
-from fairlead.model.agent import Agent as SeenAgent
-from fairlead.model.readings import Readings
-from fairlead.model.statistics import CountedService
-from fairlead.node.announcing import AGAIN, WAIT, Announcing
-from fairlead.node.borrowing import borrow_from
+from fairlead.drivers.native.nftables.counters import Counters as HostCounters
+from fairlead.drivers.ovn.vswitch.announcer import Announcer
+from fairlead.drivers.ovn.vswitch.conntrack import Tracked
+from fairlead.drivers.ovn.vswitch.counters import Switch, SwitchSettings
+from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.drivers.ovn.vswitch.probe_ports import ProbePorts
+from fairlead.drivers.ovn.vswitch.proxy_ports import ProxyPlaces
+from fairlead.http.server_client import Server, ServerError
+from fairlead.model.documents.agent import Agent as SeenAgent
+from fairlead.model.queries.counter_samples import Readings
+from fairlead.model.queries.statistics import CountedService
+from fairlead.node.announcer import AGAIN, WAIT, Announcing
 from fairlead.node.channel import Channel, Slice, slice_path
-from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Remote
-from fairlead.node.counting import Tally
-from fairlead.node.cutting import Cutting
-from fairlead.node.host_counting import HostCounting, Tells
-from fairlead.node.host_cutting import HostCutting
-from fairlead.node.host_proxying import HostProxying
+from fairlead.node.connection_resets import Resetter
+from fairlead.node.conntrack_flush import Cutting
+from fairlead.node.host_conntrack_flush import HostCutting
+from fairlead.node.host_counters import HostCounting, Tells
+from fairlead.node.host_proxies import HostProxying
 from fairlead.node.identity import NodeIdentity, keep_renewed, read_identity
+from fairlead.node.key_fetcher import borrow_from
+from fairlead.node.listener_counters import Tally
+from fairlead.node.log_once import Complaints
 from fairlead.node.own_addresses import OwnAddresses
 from fairlead.node.plain_host import PlainHost
 from fairlead.node.presence import be_present, present_agents
+from fairlead.node.probe_results import KeptReports, sightings_path
 from fairlead.node.probing import Probing
-from fairlead.node.protocol import Servers, Whose
-from fairlead.node.proxying import Looks, Proxying
-from fairlead.node.remembering import KeptReports, sightings_path
-from fairlead.node.resetting import Resetter
+from fairlead.node.proxies import Looks, Proxying
+from fairlead.node.server_requests import Servers, Whose
 from fairlead.node.state import neighbours_path, read_boot, read_state, write_state
-from fairlead.supervision import READY, STOPPING, keep_alive, tell_supervisor
+from fairlead.runtime.gc_tuning import frozen
+from fairlead.runtime.systemd import READY, STOPPING, keep_alive, tell_supervisor
 
 LOG = logging.getLogger(__name__)
 ANSWER_PATIENCE = 10.0

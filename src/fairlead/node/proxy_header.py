@@ -6,8 +6,8 @@ HAProxy's checks send the same.
 
 from typing import assert_never
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.checks import ProxyHeader
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.checks import ProxyHeader
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _LOCAL = bytes((0x20, 0x00, 0x00, 0x00))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.files import write_whole
-from fairlead.model.addresses import parse_address
-from fairlead.model.figures import Figures
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.readings import Count
-from fairlead.model.statistics import CountedService, parse_place
-from fairlead.node.counting import Tally
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.counter_samples import Count
+from fairlead.model.queries.statistics import CountedService, parse_place
+from fairlead.node.listener_counters import Tally
 from fairlead.node.neighbours import Key, Memory, Said
+from fairlead.runtime.atomic_file import write_whole
 
 LOG = logging.getLogger(__name__)
 

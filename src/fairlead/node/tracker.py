@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import TypeAlias, assert_never
 
-from fairlead.model.addresses import seeded
-from fairlead.model.checks import Rhythm, Target, Verdict
-from fairlead.model.health import Endpoint
+from fairlead.model.documents.addresses import seeded
+from fairlead.model.documents.checks import Rhythm, Target, Verdict
+from fairlead.model.documents.health import Endpoint
 
 SOON = 5.0
 """Maximum seconds until the first probe of a member."""

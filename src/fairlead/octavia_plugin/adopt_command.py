@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.octavia_plugin.adoption import Adoption, Outcome, Report
-from fairlead.octavia_plugin.door import Door
-from fairlead.terminal import complain, say, say_json
+from fairlead.octavia_plugin.api_client import Door
+from fairlead.runtime.terminal import complain, say, say_json
 
 UNFINISHED, REFUSED = 1, 3
 GOOD = (Outcome.ADOPTED, Outcome.ALREADY, Outcome.POSSIBLE)

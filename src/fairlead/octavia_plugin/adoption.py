@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
+from fairlead.octavia_plugin.api_client import Door
 from fairlead.octavia_plugin.bodies import Body
-from fairlead.octavia_plugin.door import Door
 
 STOCK = "ovn"
 """Octavia's name of the provider that load balancers are taken over from (ovn-octavia-provider)."""

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from octavia_lib.api.drivers.exceptions import UpdateStatisticsError, UpdateStatusError
 from oslo_log import log
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import NotAnswered, NotHandedOver
-from fairlead.octavia_plugin.compared import Compared, Differing, State, digest_of
+from fairlead.octavia_plugin.api_client import Door
+from fairlead.octavia_plugin.comparison_cache import Compared, Differing, State, digest_of
 from fairlead.octavia_plugin.differences import PENDING, Difference, Known, Look, difference, is_prepared
-from fairlead.octavia_plugin.door import Door
 from fairlead.octavia_plugin.findings import Finding, Hear, What, sentence, statuses_of, values_of
 from fairlead.octavia_plugin.provision import Provision
 

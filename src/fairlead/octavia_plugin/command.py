@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adopt_command import add_adopt
-from fairlead.octavia_plugin.door import Door
-from fairlead.terminal import complain, say, say_json
+from fairlead.octavia_plugin.api_client import Door
+from fairlead.runtime.terminal import complain, say, say_json
 
 FAILED, DIFFERENT = 1, 3
 DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
@@ -123,7 +123,7 @@ def _sync(arguments: argparse.Namespace) -> int:
     if arguments.delete_ports and arguments.balancers:
         raise Failure("--delete-ports is about all ports that Octavia has left: name no load balancer")
     section = read_octavia(arguments)
-    from fairlead.octavia_plugin import syncing
+    from fairlead.octavia_plugin import sync
     from fairlead.octavia_plugin.agent import Conduct
     from fairlead.octavia_plugin.findings import Finding, What, sentence
 
@@ -139,8 +139,8 @@ def _sync(arguments: argparse.Namespace) -> int:
     doubt = 0.0 if arguments.at_once else float(section.patience)
     conduct = Conduct(doubt=doubt, hear=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old)
     try:
-        looked = syncing.sync(section, arguments.balancers, conduct, deletes_ports=arguments.delete_ports)
-    except syncing.Failed as error:
+        looked = sync.sync(section, arguments.balancers, conduct, deletes_ports=arguments.delete_ports)
+    except sync.Failed as error:
         raise Failure(str(error)) from None
     left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER, What.KEPT_ORPHAN)]
     if arguments.json:

@@ -16,9 +16,9 @@ from octavia_lib.api.drivers.provider_base import ProviderDriver
 from oslo_config import cfg
 from oslo_log import log
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin import bodies
-from fairlead.octavia_plugin.door import Door
+from fairlead.octavia_plugin.api_client import Door
 from fairlead.octavia_plugin.options import make_door, read
 
 LOG = log.getLogger(__name__)

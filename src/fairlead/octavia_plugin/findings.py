@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from fairlead.octavia_plugin.differences import BALANCERS, Known, Record
-from fairlead.terminal import escaped
+from fairlead.runtime.terminal import escaped
 
 _NAMES = {
     BALANCERS: "load balancer",

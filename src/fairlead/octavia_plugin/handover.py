@@ -15,7 +15,7 @@ from octavia.network.base import PortNotFound
 from oslo_db.exception import DBError
 from sqlalchemy.exc import SQLAlchemyError
 
-from fairlead.octavia_plugin import stored
+from fairlead.octavia_plugin import database_bodies
 from fairlead.octavia_plugin.adoption import STOCK, NotAnswered, NotHandedOver, Standing
 from fairlead.octavia_plugin.bodies import Body
 from fairlead.octavia_plugin.neutron import answered, driver
@@ -52,7 +52,7 @@ class Handover:
         with _session() as session:
             row = session.query(models.LoadBalancer).filter_by(id=balancer_id).first()
             self._check(row, balancer_id)
-            return stored.load_balancer(row)
+            return database_bodies.load_balancer(row)
 
     @contextmanager
     def handing_over(self, balancer_id: str, *, port_was_made: bool) -> Iterator[Body]:
@@ -69,7 +69,7 @@ class Handover:
             if port_was_made:
                 row.vip.octavia_owned = True
             session.flush()
-            yield stored.load_balancer(row)
+            yield database_bodies.load_balancer(row)
 
     def _check(self, row: Any, balancer_id: str) -> None:
         """Check the provider and the status. A load balancer of this provider may have any status: it was handed over

@@ -11,7 +11,7 @@ from typing import Any
 
 from octavia.db import api, models
 
-from fairlead.octavia_plugin import stored
+from fairlead.octavia_plugin import database_bodies
 from fairlead.octavia_plugin.differences import PENDING, Known, Standing
 
 DELETED = "DELETED"
@@ -79,7 +79,7 @@ def _known(balancer: Any) -> Known:
     policies = [policy for listener in listeners for policy in listener.l7policies]
     return Known(
         balancer=_standing(balancer),
-        whole=stored.load_balancer(balancer),
+        whole=database_bodies.load_balancer(balancer),
         parts={
             kind: {each.id: _standing(each) for each in parts}
             for kind, parts in {

@@ -4,8 +4,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from fairlead.client import Server
-from fairlead.octavia_plugin.door import Door
+from fairlead.http.server_client import Server
+from fairlead.octavia_plugin.api_client import Door
 
 SECTION = "fairlead"
 PROVIDER = "fairlead"

@@ -18,7 +18,7 @@ OWNER = "ovn-lb-hm:distributed"
 """Device owner that makes ML2/OVN create a `localport`, available on every node."""
 DEVICE = "ovn-lb-hm-fairlead-"
 """Prefix of `device_id`, followed by the network's id. The server identifies the port by it
-(`model/foreign_probing.py`)."""
+(`model/queries/unmanaged_probe_ports.py`)."""
 
 
 class ProbePorts:

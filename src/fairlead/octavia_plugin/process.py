@@ -11,17 +11,17 @@ from octavia_lib.api.drivers.driver_lib import DriverLibrary
 from oslo_config import cfg
 from oslo_log import log
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import Adoption
 from fairlead.octavia_plugin.agent import Agent, Conduct
-from fairlead.octavia_plugin.door import Door, News
+from fairlead.octavia_plugin.api_client import Door, News
 from fairlead.octavia_plugin.handover import Handover, VipPorts
-from fairlead.octavia_plugin.keeping import ExitEvent, IsOver, keep
 from fairlead.octavia_plugin.octavia import OctaviaDatabase
 from fairlead.octavia_plugin.options import PROVIDER, make_door, read, sockets_of
 from fairlead.octavia_plugin.probe_ports import ProbePorts
 from fairlead.octavia_plugin.provision import Provision, Sort
 from fairlead.octavia_plugin.proxy_ports import ProxyPorts
+from fairlead.octavia_plugin.supervisor import ExitEvent, IsOver, keep
 
 LOG = log.getLogger(__name__)
 BEAT = 1.0

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from oslo_log import log
 
-from fairlead.client import ServerError
+from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import NotAnswered
 
 LOG = log.getLogger(__name__)

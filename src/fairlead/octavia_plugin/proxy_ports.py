@@ -13,7 +13,7 @@ from fairlead.octavia_plugin.neutron import answered, neutron
 OWNER = "fairlead:load_balancer_proxy"
 DEVICE = "fairlead-proxy-"
 """Prefix of `device_id`, followed by the network's id and the chassis. The server identifies the port by it
-(`model/proxy_place.py`)."""
+(`model/documents/proxy_place.py`)."""
 
 
 class ProxyPorts:

@@ -7,7 +7,7 @@ seconds is repaired without a pause again.
 
 from dataclasses import dataclass
 
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 
 FREE_REPAIRS = 3
 """Consecutive repairs of one owner without a pause: a single accidental change is repaired immediately, even twice."""

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.dataplane.interface import Dataplane
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.status import Applied, combine
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import Applied, combine
 from fairlead.reconciler.loop import Reconciler
 
 

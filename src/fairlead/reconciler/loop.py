@@ -15,17 +15,17 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.interface import BulkDriver, Driver, Standby, Unheard
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.status import NEVER_APPLIED, Applied
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import NEVER_APPLIED, Applied
-from fairlead.model.steps import at_once
-from fairlead.reconciler.looking import Looking, MassDelete, brake
-from fairlead.reconciler.memory import Memory, Wanted, Work
+from fairlead.reconciler.apply_log import MOST_CAUSES
 from fairlead.reconciler.outcomes import Outcomes
+from fairlead.reconciler.owner_states import Memory, Wanted, Work
 from fairlead.reconciler.queue import MANY, Queue
-from fairlead.reconciler.telling import MOST_CAUSES
+from fairlead.reconciler.resync import Looking, MassDelete, brake
 from fairlead.reconciler.tenants import Tenants
-from fairlead.resting import Rests, in_steps
+from fairlead.runtime.cooperative import Rests, in_steps
+from fairlead.runtime.steps import at_once
 
 LOG = logging.getLogger(__name__)
 STALLED = 1.0

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.interface import DriverError, Later, Standby, Unavailable, Unreachable
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.status import NEVER_APPLIED, Applied
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import NEVER_APPLIED, Applied
-from fairlead.model.steps import Steps
+from fairlead.reconciler.apply_log import Telling, Told
 from fairlead.reconciler.contention import Contention
-from fairlead.reconciler.memory import Memory, Statistics, Wanted, Work
+from fairlead.reconciler.owner_states import Memory, Statistics, Wanted, Work
 from fairlead.reconciler.queue import Queue
-from fairlead.reconciler.telling import Telling, Told
+from fairlead.runtime.steps import Steps
 
 
 class Outcomes:

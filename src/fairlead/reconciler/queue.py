@@ -14,7 +14,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 
 MANY = 20
 """Owners in one call of `add` above which they count as a batch: more than one new load balancer, network or port."""

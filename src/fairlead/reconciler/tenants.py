@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 
 

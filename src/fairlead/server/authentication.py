@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
-from fairlead.api.callers import BASIC
-from fairlead.api.keystone.asking import Keystone, Misused, ServiceUser
-from fairlead.api.keystone.remembered import Memory
+from fairlead.api.http.access_control import BASIC
+from fairlead.api.http.authentication import Authenticate, HttpBasic, anybody, read_password_file
+from fairlead.api.keystone.cache import Memory
+from fairlead.api.keystone.client import Keystone, Misused, ServiceUser
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.option_files import OptionFile, read_password
 from fairlead.config.options import Configuration, KeystoneOptions, PathKind
-from fairlead.questions import NoAnswer, NotTrusted, Place
+from fairlead.http.client import NoAnswer, NotTrusted, Place
 
 LOG = logging.getLogger(__name__)
 Replace: TypeAlias = Callable[[], Awaitable[None]]

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fairlead.api.enrolment import BadRequest, Signed
+from fairlead.agent_protocol.enrolment import BadRequest, Signed
 
 LOG = logging.getLogger(__name__)
 OWN_FILE = "nodes-ca.pem"
@@ -86,8 +86,8 @@ class Authority:
     def server_context(self) -> ssl.SSLContext:
         """Return the TLS context for agents. It requests a client certificate and accepts only ones of this CA.
 
-        Agents without a certificate may only enroll. Expiry is checked at each request (`api/node_identity.py`),
-        because a failed handshake does not identify the expired certificate.
+        Agents without a certificate may only enroll. Expiry is checked at each request
+        (`api/agents/authentication.py`), because a failed handshake does not identify the expired certificate.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         shown = self._sign(

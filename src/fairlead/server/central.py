@@ -13,11 +13,11 @@ from typing import Protocol, Self
 
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import Driver, DriverError
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.reconciler.dataplanes import Central
-from fairlead.reconciler.looking import MassDelete
+from fairlead.reconciler.failover import Takeover, Writer
 from fairlead.reconciler.loop import Reconciler
-from fairlead.reconciler.takeover import Takeover, Writer
+from fairlead.reconciler.resync import MassDelete
 from fairlead.server.tasks import at_work
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model

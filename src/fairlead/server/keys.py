@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fairlead.api.auth import Authenticate
+from fairlead.api.http.authentication import Authenticate
 from fairlead.api.keys import Keys
-from fairlead.api.keystone.asking import Keystone, Misused, OwnToken
+from fairlead.api.keystone.client import Keystone, Misused, OwnToken
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import Configuration, KeyOptions
+from fairlead.http.client import NoAnswer, Place
 from fairlead.keystores.barbican import AWAY, Barbican, ByReference, Token
 from fairlead.keystores.directory import Directory
 from fairlead.keystores.interface import KeyStore, Silent
-from fairlead.logs import RateLimit
-from fairlead.questions import NoAnswer, Place
+from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
+from fairlead.runtime.logging import RateLimit
 from fairlead.server.authentication import read_keystone
-from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))

@@ -19,22 +19,22 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from fairlead.api.acceptor import UNIX, Acceptor, ClientConnections
 from fairlead.api.app import Applications
-from fairlead.api.auth import Authenticate, BadPasswordFile
-from fairlead.api.callers import names_of
-from fairlead.api.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
-from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
+from fairlead.api.http.acceptor import UNIX, Acceptor, ClientConnections
+from fairlead.api.http.access_control import names_of
+from fairlead.api.http.authentication import Authenticate, BadPasswordFile
+from fairlead.api.http.protocol import HEAD_PATIENCE, BoundedHttp
+from fairlead.api.http.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.config.load import BadConfiguration, check_secrets, split_listen
 from fairlead.config.option_files import check_file, invalid_now, option_files
 from fairlead.config.options import Configuration, PathKind, ServerOptions
-from fairlead.logs import reopen
+from fairlead.runtime.logging import reopen
+from fairlead.runtime.systemd import READY, STOPPING, tell_supervisor
 from fairlead.server.authentication import read_again
 from fairlead.server.client_certificates import client_certificate, vouched_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
 from fairlead.server.nodes import NodesServer
 from fairlead.store.interface import StoreUnavailable
-from fairlead.supervision import READY, STOPPING, tell_supervisor
 
 LOG = logging.getLogger(__name__)
 FILES_BESIDE = 100

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.door import Reachable
+from fairlead.api.http.front_end import Reachable
 from fairlead.config.load import split_listen
 from fairlead.config.options import Configuration, LxdOptions
 from fairlead.server.client_certificates import make_context

@@ -4,7 +4,7 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
-from fairlead.api.enrolment import Enrolment
+from fairlead.agent_protocol.enrolment import Enrolment
 from fairlead.config.options import Configuration, NodesOptions
 from fairlead.server.authority import OWN_FILE, Authority
 from fairlead.server.lxd import store_folder

@@ -9,18 +9,18 @@ from typing import Self
 from fairlead.config.options import Configuration, OvnOptions
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import DriverError, Unreachable
-from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
-from fairlead.drivers.ovn.southbound import SouthboundReader, SouthboundSettings
-from fairlead.drivers.ovn.topology import TopologyReader, TopologySettings
+from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.southbound.driver import SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovn.unmanaged.reader import TopologyReader, TopologySettings
 from fairlead.drivers.ovsdb.client import Timing, Tls
 from fairlead.drivers.ovsdb.remotes import parse_remotes
-from fairlead.model.covering import untold_nodes
-from fairlead.model.facts import ports_on
-from fairlead.model.foreign_news import is_on_others, rests_on_others
-from fairlead.model.owner import Owner
-from fairlead.model.plugged import waits_for_a_node
-from fairlead.model.probes import asks_for_probes
-from fairlead.model.proxies import rests_on_agents, untold_proxies
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.delegated_probing import untold_nodes
+from fairlead.model.queries.port_bindings import waits_for_a_node
+from fairlead.model.queries.probes import asks_for_probes
+from fairlead.model.queries.proxies import rests_on_agents, untold_proxies
+from fairlead.model.queries.unmanaged_updates import is_on_others, rests_on_others
+from fairlead.model.registry.facts import ports_on
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Central, Condition
 from fairlead.server.central import CentralDataplane

@@ -17,13 +17,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from fairlead.api.agents.traffic_counters import NodeCounts
 from fairlead.api.app import make_app
-from fairlead.api.door import Services
+from fairlead.api.http.front_end import Services
 from fairlead.api.keys import Keys
-from fairlead.api.loop_lag import LoopLag
-from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.proxy_limits import large_proxies
-from fairlead.changes.proxy_places import Bounds
+from fairlead.changes.proxy_placement import Bounds
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import (
     Names,
@@ -37,29 +36,30 @@ from fairlead.compilers.providers import (
 from fairlead.config.load import BadConfiguration, check_secrets, host_proxy_ports
 from fairlead.config.options import AGENTS, Configuration
 from fairlead.dataplane.interface import Dataplane, Place
-from fairlead.garbage import frozen
-from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
-from fairlead.model.proxies import proxied_listeners, rests_on_agents
-from fairlead.model.quota import Limits
+from fairlead.model.documents.quota import Limits
+from fairlead.model.queries.proxies import proxied_listeners, rests_on_agents
+from fairlead.model.registry.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Dataplanes
+from fairlead.runtime.gc_tuning import frozen
+from fairlead.runtime.loop_lag import LoopLag
+from fairlead.runtime.systemd import keep_alive
 from fairlead.server.authentication import challenge, check_authentication, make_authentication
 from fairlead.server.central import Control
 from fairlead.server.keys import make_keys
 from fairlead.server.listening import Secrets, host_names, listen
 from fairlead.server.lxd import LxdServer, store_folder
+from fairlead.server.maintenance import forget_parted, provide_covers
 from fairlead.server.nodes import NodesServer
 from fairlead.server.ovn import OvnControl
+from fairlead.server.probe_result_cache import FILE, Remembered
 from fairlead.server.proxies import keep_proxies
-from fairlead.server.remembering import FILE, Remembered
-from fairlead.server.silences import Silences
 from fairlead.server.standby import stand_by
 from fairlead.server.tasks import at_work
-from fairlead.server.upkeep import forget_parted, provide_covers
+from fairlead.server.unresponsive_nodes import Silences
 from fairlead.store.formats import NewerDocument
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
-from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
 CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}

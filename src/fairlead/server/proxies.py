@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 
-from fairlead.changes.proxy_places import Bounds, Placement, find_placement, place_proxies
+from fairlead.changes.proxy_placement import Bounds, Placement, find_placement, place_proxies
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.facts import WANTED_PROXIES
-from fairlead.model.foreign import ForeignNetwork
-from fairlead.model.observed_proxy import WantedProxies
-from fairlead.model.proxy_homes import home_of
-from fairlead.model.proxy_place import ProxyPlace
+from fairlead.model.documents.observed_proxy import WantedProxies
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.documents.unmanaged import ForeignNetwork
+from fairlead.model.queries.proxy_homes import home_of
+from fairlead.model.registry.facts import WANTED_PROXIES
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 

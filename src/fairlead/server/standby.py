@@ -12,8 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.app import Applications, in_format_of_door
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.config.options import Configuration
+from fairlead.runtime.systemd import keep_alive
 from fairlead.server.authentication import make_authentication
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
@@ -23,7 +24,6 @@ from fairlead.store.codec import decode_stored
 from fairlead.store.formats import NewerDocument
 from fairlead.store.interface import Store, StoreError
 from fairlead.store.opening import open_store
-from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
 LOOK_AGAIN = 2.0

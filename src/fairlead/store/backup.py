@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from fairlead.store.codec import decode_stored
+from fairlead.store.full_read import CLAIM
 from fairlead.store.interface import Document, StoreError
-from fairlead.store.rereading import CLAIM
 from fairlead.store.whole import PAGE, Picture
 
 VERSION = 1

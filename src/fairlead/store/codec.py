@@ -19,13 +19,13 @@ import msgspec
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
-from fairlead.model.addresses import IPAddress, IPNetwork
-from fairlead.model.kinds import KINDS, owner_of
-from fairlead.model.l7 import L7Action
-from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
-from fairlead.model.network import Resource
-from fairlead.model.owner import Owner
-from fairlead.model.port_ranges import PortRange, Ports, TargetPort, one_port
+from fairlead.model.documents.addresses import IPAddress, IPNetwork
+from fairlead.model.documents.l7 import L7Action
+from fairlead.model.documents.loadbalancer import HealthMonitor, SessionPersistence
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort, one_port
+from fairlead.model.registry.kinds import KINDS, owner_of
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.formats import NewerDocument, upgraded, written
 from fairlead.store.interface import StoreError

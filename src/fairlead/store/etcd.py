@@ -48,8 +48,8 @@ from fairlead.store.interface import (
     StoreUnavailable,
     TooLarge,
 )
-from fairlead.store.races import pause
-from fairlead.store.seal import State, decode_seal, sealed
+from fairlead.store.migration_fence import State, decode_seal, sealed
+from fairlead.store.write_conflicts import pause
 
 VERSION = b"1"
 """Version of the key layout, stored as the value of the head."""

@@ -15,7 +15,7 @@ from fairlead.store.etcd import VERSION, EtcdStore
 from fairlead.store.etcd_calls import RANGE, TXN
 from fairlead.store.etcd_requests import after_all, delete, holds, is_value, nested, put, read
 from fairlead.store.interface import ABSENT, Conflict, Document
-from fairlead.store.seal import Seal, decode_seal, encode_seal
+from fairlead.store.migration_fence import Seal, decode_seal, encode_seal
 from fairlead.store.whole import PAGE, Picture, State
 
 BYTES = 2**20

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
 from fairlead.store.interface import StoreUnavailable
 
 Json: TypeAlias = Mapping[str, Any]

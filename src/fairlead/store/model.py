@@ -15,8 +15,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from fairlead.model.affected import affected
-from fairlead.model.facts import (
+from fairlead.model.documents.owner import Kind, Owner, VipNetwork
+from fairlead.model.registry.affected import affected
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.facts import (
     ABILITIES,
     Fact,
     derive,
@@ -25,15 +27,14 @@ from fairlead.model.facts import (
     with_facts,
     with_facts_of,
 )
-from fairlead.model.kinds import claims, owner_of
-from fairlead.model.owner import Kind, Owner, VipNetwork
+from fairlead.model.registry.kinds import claims, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
+from fairlead.runtime.steps import Steps, at_once
 from fairlead.store.codec import decode_stored, encode, owner_stored
-from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 from fairlead.store.formats import NewerDocument
+from fairlead.store.full_read import CLAIM, Stored, concerned, parts, read_stored, with_stored, written
 from fairlead.store.interface import (
     ABSENT,
     Batch,
@@ -44,9 +45,8 @@ from fairlead.store.interface import (
     StoreError,
     StoreUnavailable,
 )
-from fairlead.store.looks import AGAIN, Looks
-from fairlead.store.races import pause
-from fairlead.store.rereading import CLAIM, Stored, concerned, parts, read_stored, with_stored, written
+from fairlead.store.read_barrier import AGAIN, Looks
+from fairlead.store.write_conflicts import pause
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")

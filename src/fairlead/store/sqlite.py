@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Document, StoreUnavailable
-from fairlead.store.seal import sealed
+from fairlead.store.migration_fence import sealed
 
 FEED = 10_000
 FEED_BYTES = 32 * 2**20

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.store.interface import Conflict, Document
-from fairlead.store.seal import Seal, decode_seal, encode_seal
+from fairlead.store.migration_fence import Seal, decode_seal, encode_seal
 from fairlead.store.sqlite import RANGE, SqliteStore, find_seal
 from fairlead.store.whole import PAGE, Absent, Picture, State
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.store.interface import Document, StoreError, StoreUnavailable
-from fairlead.store.seal import Seal
+from fairlead.store.migration_fence import Seal
 
 PAGE = 500
 """Documents in one page."""

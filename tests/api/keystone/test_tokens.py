@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fairlead import questions
-from fairlead.api.auth import LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
-from fairlead.api.keystone import asking, tokens
-from fairlead.api.keystone.asking import AWAY_SECONDS, MISUSED_SECONDS, Misused
-from fairlead.api.keystone.remembered import REFUSED_SECONDS, Memory
+from fairlead.api.http.authentication import LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
+from fairlead.api.keystone import client, tokens
+from fairlead.api.keystone.cache import REFUSED_SECONDS, Memory
+from fairlead.api.keystone.client import AWAY_SECONDS, MISUSED_SECONDS, Misused
 from fairlead.api.keystone.tokens import AT_ONCE, FAILURES, OF_ONE, WAITING, KeystoneTokens
-from fairlead.api.metrics import TokenCollector
+from fairlead.api.operator.metrics import TokenCollector
 from fairlead.changes.identity import Identity
-from fairlead.questions import NoAnswer
-from fairlead.store.fair_semaphore import Gone
+from fairlead.http import client as http_client
+from fairlead.http.client import NoAnswer
+from fairlead.runtime.fair_semaphore import Gone
 from harness.front_ends.keystone_recorded import (
     ADMIN_ROLES,
     DOMAIN,
@@ -69,11 +69,11 @@ async def opened(fresh: float = 60, outage: float = 300) -> AsyncIterator[Cloud]
 
 async def away(cloud: Cloud) -> None:
     """Point the check at a URL on which no server listens."""
-    cloud.check.keystone._place = questions.Place(url="http://127.0.0.1:1/v3")
+    cloud.check.keystone._place = http_client.Place(url="http://127.0.0.1:1/v3")
 
 
 async def back(cloud: Cloud) -> None:
-    cloud.check.keystone._place = questions.Place(url=f"http://127.0.0.1:{cloud.port}/v3")
+    cloud.check.keystone._place = http_client.Place(url=f"http://127.0.0.1:{cloud.port}/v3")
 
 
 async def test_keystone_is_asked_once_for_a_token_and_again_when_that_is_long_ago():
@@ -177,7 +177,7 @@ async def test_while_keystone_is_away_who_was_right_goes_on_and_others_are_told_
         assert await cloud.outcome("good") == "NobodyToAsk"
         cloud.later(AWAY_SECONDS)
         assert [await cloud.outcome(said) for said in ("good", "other")] == ["right", "right"]
-    assert [record.levelname for record in caplog.records if record.name == asking.__name__] == ["ERROR", "INFO"]
+    assert [record.levelname for record in caplog.records if record.name == client.__name__] == ["ERROR", "INFO"]
 
 
 @pytest.mark.virtual_clock
@@ -187,7 +187,7 @@ async def test_a_keystone_that_hangs_holds_nobody_and_is_tried_by_one():
         began = asyncio.get_running_loop().time()
         found = await asyncio.gather(*(cloud.outcome(f"t{n}", f"10.0.0.{n}") for n in range(100)))
         assert set(found) == {"NobodyToAsk"}
-        assert asyncio.get_running_loop().time() - began == pytest.approx(questions.PATIENCE)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(http_client.PATIENCE)
         assert cloud.play.log_ins == 1
         cloud.later(AWAY_SECONDS)
         found = await asyncio.gather(*(cloud.outcome(f"u{n}", f"10.0.0.{n}") for n in range(100)))
@@ -230,7 +230,7 @@ async def test_a_wrong_password_of_ours_is_nobody_elses_fault_and_tried_slowly(c
         cloud.play.log_in_status = 201
         cloud.check.keystone.replace(cloud.check.keystone._place, cloud.check.keystone._user)
         assert await cloud.outcome("good") == "right"
-    lines = [record.getMessage() for record in caplog.records if record.name == asking.__name__]
+    lines = [record.getMessage() for record in caplog.records if record.name == client.__name__]
     assert len(lines) == 1
     assert "refuses user 'fairlead' of project 'service': see keystone.user" in lines[0]
     assert PASSWORD not in caplog.text

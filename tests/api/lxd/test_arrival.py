@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.drivers.fake import Fault
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
 from harness.front_ends.lxd_balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from harness.front_ends.lxd_world import Door
 

@@ -6,15 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.fields import BadField, Parser, Values
 from fairlead.api.lxd import bodies
 from fairlead.api.lxd.balancer_body import LONGEST_NAME, LONGEST_TEXT, Document, complete, merge
 from fairlead.api.lxd.balancers import LOAD_BALANCERS
-from fairlead.api.lxd.described_views import Sort
 from fairlead.api.lxd.forwards import FORWARDS
-from fairlead.model import sizes
-from fairlead.model.abilities import Abilities
-from fairlead.model.loadbalancer import Algorithm, DownMember, Locality, MonitorType, PersistenceType, RawMatch
+from fairlead.api.lxd.spec_handlers import Sort
+from fairlead.model.documents import sizes
+from fairlead.model.documents.abilities import Abilities
+from fairlead.model.documents.loadbalancer import (
+    Algorithm,
+    DownMember,
+    Locality,
+    MonitorType,
+    PersistenceType,
+    RawMatch,
+)
+from fairlead.schema import BadField, Parser, Values
 
 ABLE = Abilities()
 SORTS = (LOAD_BALANCERS, FORWARDS)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.model import sizes
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.writing import Changes
+from fairlead.model.documents import sizes
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from harness.api import compile_anything
 from harness.front_ends.lxd_balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from harness.front_ends.lxd_world import Door

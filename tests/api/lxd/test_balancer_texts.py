@@ -5,7 +5,7 @@ import pytest
 from fairlead.api.lxd.go_texts import parse_int, parse_uint32, quote
 from fairlead.api.lxd.listen_address import canonical, read_address
 from fairlead.api.lxd.port_texts import BadRange, parse_ports, tidy
-from fairlead.model.port_ranges import PortRange, render
+from fairlead.model.documents.port_ranges import PortRange, render
 
 
 @pytest.mark.parametrize(

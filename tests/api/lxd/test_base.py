@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.envelope import check_match, etag
 from harness.front_ends.lxd_world import Door
 

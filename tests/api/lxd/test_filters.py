@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.expressions import (
     MAX_LENGTH,
     MAX_UNICODE_CLASSES,
@@ -12,7 +12,7 @@ from fairlead.api.lxd.expressions import (
     Expression,
 )
 from fairlead.api.lxd.filters import LONGEST_FILTER, MOST_CLAUSES, is_recursive, read_filter
-from fairlead.model.steps import at_once
+from fairlead.runtime.steps import at_once
 
 REGEXP = "Failed to parse value: error parsing regexp"
 WEB = {"name": "web", "description": "Front End", "managed": True, "count": 7, "config": {"user.team": "red", "a": "b"}}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.lxd.events import Listener
-from fairlead.model.loadbalancer import ListenerProtocol
+from fairlead.model.documents.loadbalancer import ListenerProtocol
 from harness.front_ends.lxd_balancing import FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, settle
 from harness.front_ends.lxd_world import Door
 

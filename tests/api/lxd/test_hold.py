@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
 from harness.api import compile_anything
 from harness.front_ends.lxd_balancing import LBS, LISTEN, backend, port, settle
 from harness.front_ends.lxd_world import Door

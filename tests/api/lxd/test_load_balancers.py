@@ -11,11 +11,11 @@ import pytest
 
 from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
-from fairlead.model.facts import HEALTH
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import DownMember, Locality, Transport
-from fairlead.model.sizes import UDP_CONNECT_DELAY
-from fairlead.model.steps import at_once
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import DownMember, Locality, Transport
+from fairlead.model.documents.sizes import UDP_CONNECT_DELAY
+from fairlead.model.registry.facts import HEALTH
+from fairlead.runtime.steps import at_once
 from harness.front_ends.lxd_balancing import BODY, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from harness.front_ends.lxd_world import Door
 

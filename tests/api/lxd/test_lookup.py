@@ -2,11 +2,11 @@
 
 import pytest
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.lookup import find_network, find_uplink, name_fault, name_of, networks_of, project_of
-from fairlead.model.network import Network
+from fairlead.model.documents.network import Network
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 
 

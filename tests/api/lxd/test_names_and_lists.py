@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fairlead.model.trust import TrustToken
+from fairlead.model.documents.trust import TrustToken
 from harness.api import NOON
 from harness.front_ends.lxd_balancing import LISTEN, settle
 from harness.front_ends.lxd_world import Door

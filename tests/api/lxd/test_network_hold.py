@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router, Subnet
+from fairlead.model.documents.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router, Subnet
 from harness.api import NOON, write_many
 from harness.front_ends.lxd_networks import UPLINK, make
 from harness.front_ends.lxd_world import CALLERS, Door

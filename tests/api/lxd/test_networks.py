@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.door import Services
+from fairlead.api.http.front_end import Services
 from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.api.lxd.network_encode import encode_network
-from fairlead.model.network import FixedIP, Network, Port, Subnet
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Quota
-from fairlead.model.status import Applied
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
+from fairlead.model.documents.network import FixedIP, Network, Port, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.quota import Quota
+from fairlead.model.documents.status import Applied
+from fairlead.model.registry.changeset import Changes
+from fairlead.runtime.steps import at_once
 from harness.api import NOON, compile_anything
 from harness.front_ends.lxd_networks import UPLINK, make
 from harness.front_ends.lxd_world import CALLERS, Door

@@ -3,8 +3,8 @@
 import pytest
 
 from fairlead.changes.identity import LONGEST_PROJECT
-from fairlead.model import trust
-from fairlead.model.quota import Quota
+from fairlead.model.documents import trust
+from fairlead.model.documents.quota import Quota
 from harness.front_ends.lxd_world import Door
 
 

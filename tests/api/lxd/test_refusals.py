@@ -8,7 +8,7 @@ from fairlead import changes
 from fairlead.api.lxd import errors
 from fairlead.changes.quotas import QuotaExceeded
 from fairlead.changes.refusal import Refusal
-from fairlead.model.quota import Counted
+from fairlead.model.documents.quota import Counted
 
 NOT_ASKED = {
     *("catalog", "floatingips", "l7", "l7_checks", "listener_checks", "members", "monitors", "offers", "persistence"),

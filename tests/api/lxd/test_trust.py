@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.auth import FAILURES
-from fairlead.api.door import Reachable
+from fairlead.api.http.authentication import FAILURES
+from fairlead.api.http.front_end import Reachable
 from fairlead.api.lxd.certificates import LARGEST_BODY
 from fairlead.api.lxd.tokens import read_secret, write_token
 from fairlead.api.lxd.x509 import LARGEST_DER
 from fairlead.changes.trust import identity_of
-from fairlead.model import trust
+from fairlead.model.documents import trust
 from harness.api import NOON
 from harness.front_ends.lxd_keys import base64_of, make_certificate
 from harness.front_ends.lxd_world import Door

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.network import PortUse
+from fairlead.model.documents.network import PortUse
 from harness.front_ends.network_world import Door
 
 NOBODY = "99999999-0000-4000-8000-000000000009"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
-from fairlead.model.addresses import parse_address
-from fairlead.model.network import FixedIP, Port
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.network import FixedIP, Port
+from fairlead.model.documents.sizes import ASSOCIATIONS
 from harness.api import NOON, write_many
 from harness.front_ends.network_world import CALLERS, Door
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.network import PortUse
-from fairlead.model.steps import at_once
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.network import PortUse
+from fairlead.model.registry.facts import CHASSIS, HEALTH, PLUGGED
+from fairlead.runtime.steps import at_once
 from harness.api import compile_anything
 from harness.front_ends.network_world import Door
 

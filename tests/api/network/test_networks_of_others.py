@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.facts import FOREIGN
-from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, Writer
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import ExternalGateway, FixedIP, PortUse, Subnet
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import ExternalGateway, FixedIP, PortUse, Subnet
+from fairlead.model.documents.unmanaged import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, Writer
+from fairlead.model.registry.facts import FOREIGN
+from fairlead.model.registry.kinds import owner_of
 from harness.front_ends.network_world import Door
 
 NET, OUTSIDE, SUBNET, ABROAD = (f"{number:08d}-aaaa-4aaa-8aaa-aaaaaaaaaaaa" for number in range(4))

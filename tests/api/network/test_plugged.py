@@ -7,10 +7,10 @@ import pytest
 
 from fairlead.api.network.collection import Viewpoint
 from fairlead.api.network.ports import encode_port
-from fairlead.model.facts import PLUGGED
-from fairlead.model.network import PortUse
-from fairlead.model.status import Applied
-from fairlead.model.steps import at_once
+from fairlead.model.documents.network import PortUse
+from fairlead.model.documents.status import Applied
+from fairlead.model.registry.facts import PLUGGED
+from fairlead.runtime.steps import at_once
 from harness.front_ends.network_world import CALLERS, Door
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead.api.network import limits
-from fairlead.model.addresses import parse_address
-from fairlead.model.facts import PLUGGED
-from fairlead.model.loadbalancer import LoadBalancer, Vip
-from fairlead.model.steps import at_once
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import LoadBalancer, Vip
+from fairlead.model.registry.facts import PLUGGED
+from fairlead.runtime.steps import at_once
 from harness.api import NOON
 from harness.front_ends.network_world import Door
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlead.api.network import make_door
-from fairlead.model.quota import Limits, Quota
-from fairlead.model.writing import Changes
+from fairlead.model.documents.quota import Limits, Quota
+from fairlead.model.registry.changeset import Changes
 from harness.api import inside
 from harness.front_ends.network_world import CALLERS, Door
 

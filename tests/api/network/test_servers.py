@@ -13,10 +13,10 @@ from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.changes.refusal import Refused
 from fairlead.changes.routers import InterfaceTarget, add_interface
-from fairlead.model.addresses import parse_network
+from fairlead.model.documents.addresses import parse_network
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import at_once
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import at_once
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.api import NOON, compile_owner

@@ -13,8 +13,8 @@ from fairlead.api.octavia.catalog import NIL
 from fairlead.api.octavia.providers import provider_routes
 from fairlead.compilers import providers
 from fairlead.compilers.providers import IMPLEMENTATIONS, parse_names
-from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
-from fairlead.model.writing import Changes, owners_with_rows
+from fairlead.model.documents.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.registry.changeset import Changes, owners_with_rows
 from harness.api import Inside, inside
 from harness.front_ends.octavia_world import Door
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said

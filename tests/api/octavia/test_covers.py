@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import replace
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.network import AllocationPool
-from fairlead.model.probes import cover_port_id, probe_port_id
-from fairlead.model.writing import Changes
-from fairlead.server.upkeep import provide_covers
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.network import AllocationPool
+from fairlead.model.queries.probes import cover_port_id, probe_port_id
+from fairlead.model.registry.changeset import Changes
+from fairlead.server.maintenance import provide_covers
 from harness.api import Inside
 from harness.front_ends.octavia_probing import LBS, NET, SUBNET, door, probing, tree
 from harness.waiting import eventually

@@ -17,11 +17,11 @@ from fairlead.dataplane.haproxy_text import OUTLIVES
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import MAX_REPLACED
 from fairlead.keystores.interface import Content
-from fairlead.model import l7
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool
-from fairlead.model.writing import Changes
+from fairlead.model.documents import l7
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import AllocationPool
+from fairlead.model.registry.changeset import Changes
 from harness.api import WITH_PROXIES, compile_with_proxies
 from harness.certificates import Authority
 from harness.front_ends.octavia_world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network

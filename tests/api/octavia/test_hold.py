@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from fairlead.api.door import MOST_VALUES
+from fairlead.api.http.front_end import MOST_VALUES
 from fairlead.api.octavia.limits import IN_ALL
-from fairlead.model.quota import NO_LIMITS
-from fairlead.model.shares import LARGEST
-from fairlead.model.sizes import CIDRS, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.quota import NO_LIMITS
+from fairlead.model.documents.sizes import CIDRS, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
 from harness.api import Inside, compile_anything
 from harness.octavia import ROOT, SUBNET, make, play_octavia
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import Network, PortUse, Router, Subnet
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import Network, PortUse, Router, Subnet
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Aggregate
-from fairlead.model.writing import Changes
 from harness.api import Inside, play
 from harness.front_ends.octavia_probing import COMMON, SUBNET6, WORLD, port, tree
 from harness.octavia import ROOT, SUBNET, said

@@ -10,9 +10,9 @@ import pytest
 from fairlead.api import octavia
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.ovn import LoadBalancer
-from fairlead.model.addresses import parse_address
-from fairlead.model.network import FixedIP, Port
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.network import FixedIP, Port
+from fairlead.model.registry.changeset import Changes
 from harness.api import Inside, play
 from harness.front_ends.octavia_probing import COMMON, LBS, NET, NOBODY, SUBNET, SUBNET6, network
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.auth import ROLES
+from fairlead.api.http.authentication import ROLES
+from fairlead.api.http.openapi import Operation
 from fairlead.api.octavia import PREFIX
 from fairlead.api.octavia.policy import RULES, operation_name
-from fairlead.api.openapi import Operation
 from harness.api import ADMIN, Inside
 from harness.octavia import NOBODY, ROOT, SUBNET, caller, make, play_octavia, said
 

@@ -9,13 +9,13 @@ from starlette.applications import Starlette
 
 from fairlead.api import network as network_door
 from fairlead.api import octavia
-from fairlead.api.door import Services
+from fairlead.api.http.front_end import Services
 from fairlead.changes.identity import Identity
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Port, PortUse
-from fairlead.model.probes import probe_port_id
-from fairlead.model.quota import ProbeLimits
-from fairlead.model.writing import Changes
+from fairlead.model.documents.network import Port, PortUse
+from fairlead.model.documents.quota import ProbeLimits
+from fairlead.model.queries.probes import probe_port_id
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from harness.api import Inside
 from harness.front_ends.octavia_probing import (
     COMMON,

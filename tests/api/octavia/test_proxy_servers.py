@@ -9,8 +9,8 @@ import pytest
 from starlette.applications import Starlette
 
 from fairlead.api import octavia
-from fairlead.api.door import Services
-from fairlead.model.writing import Changes
+from fairlead.api.http.front_end import Services
+from fairlead.model.registry.changeset import Changes
 from harness.api import Inside, compile_anything, play
 from harness.front_ends.octavia_probing import LBS, SUBNET, WORLD
 

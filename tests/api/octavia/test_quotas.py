@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
-from fairlead.model.quota import Counted, Limits, Quota
-from fairlead.model.writing import Changes
+from fairlead.model.documents.quota import Counted, Limits, Quota
+from fairlead.model.registry.changeset import Changes
 from harness.api import Inside, inside
 from harness.octavia import ROOT, SUBNET, caller, make, network, play_octavia, said
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.addresses import parse_address
-from fairlead.model.facts import HEALTH
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.registry.facts import HEALTH
 from harness.front_ends.octavia_world import MONITOR, PATHS, Door, machine
 
 KINDS = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlead.api.fields import Parser
 from fairlead.api.octavia import texts
+from fairlead.schema import Parser
 from harness.backtracking import count_match_steps
 
 MAX_STEPS = 50 * 255

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import FixedIP, Port
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import FixedIP, Port
+from fairlead.model.registry.changeset import Changes
 from harness.api import NOON
 from harness.front_ends.octavia_world import NET, NOBODY, SUBNET, Door, machine, network
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fairlead.changes.identity import Identity
-from fairlead.model.loadbalancer import Kept, Takeover
-from fairlead.model.quota import Quota
-from fairlead.model.writing import Changes
+from fairlead.model.documents.loadbalancer import Kept, Takeover
+from fairlead.model.documents.quota import Quota
+from fairlead.model.registry.changeset import Changes
 from harness.api import Inside
 from harness.front_ends.plugin_world import (
     LB,

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from fairlead.api import plugin
-from fairlead.model.facts import FOREIGN, WANTED_PROXIES
-from fairlead.model.kinds import owner_of
-from fairlead.model.observed_proxy import WantedProxies
-from fairlead.model.proxy_place import device_mac, place_of
+from fairlead.model.documents.observed_proxy import WantedProxies
+from fairlead.model.documents.proxy_place import device_mac, place_of
+from fairlead.model.registry.facts import FOREIGN, WANTED_PROXIES
+from fairlead.model.registry.kinds import owner_of
 from harness.api import WITH_PROXIES, Inside, compile_with_proxies, inside
 from harness.front_ends.plugin_world import LB, LISTENER, WHOLE, machine, neutrons, vip_port
 from harness.octavia import NET, network

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.model.loadbalancer import DownMember, Locality
-from fairlead.model.writing import Changes
+from fairlead.model.documents.loadbalancer import DownMember, Locality
+from fairlead.model.registry.changeset import Changes
 from harness.api import Inside
 from harness.front_ends.plugin_world import (
     LB,

@@ -8,15 +8,15 @@ import pytest
 
 from fairlead.api import plugin
 from fairlead.api.plugin.feed import MOST_TOLD, MOST_WAITING, StatusFeed
-from fairlead.model.addresses import parse_address
-from fairlead.model.facts import FOREIGN, HEALTH
-from fairlead.model.figures import Figures
-from fairlead.model.foreign_probing import DEVICE
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.network import Network, Port, PortUse
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.network import Network, Port, PortUse
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.unmanaged_probe_ports import DEVICE
+from fairlead.model.registry.facts import FOREIGN, HEALTH
+from fairlead.model.registry.kinds import owner_of
 from harness.api import Inside, play
 from harness.front_ends.plugin_world import (
     LB,

@@ -7,11 +7,11 @@ from fairlead.changes.balancers import create_load_balancer
 from fairlead.changes.identity import Identity
 from fairlead.changes.vips import AskedVip, choose_vip
 from fairlead.compilers.providers import IMPLEMENTATIONS, Names, Provider
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import Network
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
 from harness.api import NOON
 from harness.changes.balancing import ASKER
 from harness.changes.world import OWNERS, subnet

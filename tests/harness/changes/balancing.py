@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import create_load_balancer
+from fairlead.changes.caller import Asker
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vips import AskedVip, choose_vip
 from fairlead.compilers import providers
-from fairlead.model.addresses import parse_address
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
     ListenerProtocol,
@@ -22,11 +22,11 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolProtocol,
 )
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.port_ranges import one_port
+from fairlead.model.documents.status import Applied
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import Applied
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.runtime.steps import Steps, at_once
 from harness.api import NOON
 from harness.changes.world import NETWORK, OWNER, OWNERS, having
 

@@ -1,6 +1,6 @@
 """Flavors and availability zones of an operator."""
 
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from harness.changes.world import having
 
 SMALL = FlavorProfile(id="small", name="small", provider="ovn", metadata="{}")

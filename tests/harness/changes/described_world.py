@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fairlead.changes.asker import Asker
-from fairlead.changes.described import create_described
-from fairlead.changes.described_checks import AskedDescription, AskedPort
+from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.changes.balancer_specs import create_described
+from fairlead.changes.caller import Asker
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Backend, ListenerProtocol, LoadBalancer, Use
-from fairlead.model.network import AllocationPool, ExternalGateway, Network, Port, PortUse, Router
-from fairlead.model.port_ranges import PortRange, Ports, one_port
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Backend, ListenerProtocol, LoadBalancer, Use
+from fairlead.model.documents.network import AllocationPool, ExternalGateway, Network, Port, PortUse, Router
+from fairlead.model.documents.port_ranges import PortRange, Ports, one_port
 from fairlead.model.snapshot import Snapshot
 from harness.changes.balancing import ASKER, after
 from harness.changes.world import OWNERS, fixed, having, subnet

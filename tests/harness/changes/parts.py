@@ -1,7 +1,7 @@
 """L7 policies and their rules."""
 
 from fairlead.changes.l7 import create_policy
-from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
+from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
 from fairlead.model.snapshot import Snapshot
 from harness.changes.balancing import ASKER, after, whole
 from harness.changes.world import OWNERS

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from immutables import Map
 
-from fairlead.changes.proxy_places import place_proxies
-from fairlead.model.agent import Agent
-from fairlead.model.chassis import Chassis
-from fairlead.model.proxies import proxy_ports
-from fairlead.model.proxy_place import ProxyPlace
+from fairlead.changes.proxy_placement import place_proxies
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.chassis import Chassis
+from fairlead.model.documents.proxy_place import ProxyPlace
+from fairlead.model.queries.proxies import proxy_ports
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 from harness.language import parse_model
 

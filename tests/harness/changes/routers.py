@@ -16,9 +16,9 @@ from fairlead.changes.routers import (
     add_interface,
     create_router,
 )
-from fairlead.model.network import Network, Router
+from fairlead.model.documents.network import Network, Router
+from fairlead.model.registry.changeset import apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import apply_changes
 from harness.api import NOON
 from harness.changes.world import NETWORK, OWNER, OWNERS, PORT, having, subnet
 

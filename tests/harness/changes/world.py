@@ -8,9 +8,9 @@ import pytest
 from fairlead.changes.addresses import default_pools
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.network import FixedIP, Network, Port, Subnet
+from fairlead.model.documents.network import FixedIP, Network, Port, Subnet
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 
 OWNER, GUEST, STRANGER = (

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from fairlead.api.auth import HttpBasic, read_password_file
+from fairlead.api.http.authentication import HttpBasic, read_password_file
 from fairlead.api.network import make_door
 from fairlead.compilers.providers import IMPLEMENTATIONS
 from harness.api import compile_anything, inside

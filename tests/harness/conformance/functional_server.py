@@ -28,16 +28,16 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api.auth import ROLES
+from fairlead.api.http.authentication import ROLES
 from fairlead.api.keys import Keys
 from fairlead.api.octavia import make_door
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.compilers.providers import IMPLEMENTATIONS, Names
 from fairlead.drivers.fake import Fault
 from fairlead.keystores.interface import Asker, Content, Unreadable
-from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
-from fairlead.model.quota import Limits
-from fairlead.model.writing import Changes
+from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, Subnet
+from fairlead.model.documents.quota import Limits
+from fairlead.model.registry.changeset import Changes
 from harness.api import PLAIN, Deployment, Inside, compile_anything, inside
 from harness.conformance.cloud import serving
 from harness.tls_files import certificate

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-if "fairlead.cli" in sys.orig_argv or any(word.endswith("/bin/fairlead") for word in sys.orig_argv):
+if "fairlead.cli.main" in sys.orig_argv or any(word.endswith("/bin/fairlead") for word in sys.orig_argv):
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from harness import step_counter
 
@@ -20,10 +20,10 @@ if "fairlead.cli" in sys.orig_argv or any(word.endswith("/bin/fairlead") for wor
 
     import uvloop
 
-    from fairlead import resting
+    from fairlead.runtime import cooperative
 
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
-    resting.perf_counter = step_counter.clock_of_steps  # type: ignore[assignment]
+    cooperative.perf_counter = step_counter.clock_of_steps  # type: ignore[assignment]
     bound = int(os.environ["COUNTED_STEPS"])
     found = Path(os.environ["COUNTED_PROCESSES"]) / str(os.getpid())
     longest, run = step_counter.Longest(steps=bound), asyncio.events.Handle._run

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fairlead.api.agent_channel import Channel
-from fairlead.api.agent_lines import Slice, read_line
-from fairlead.api.agent_listener import Watch
-from fairlead.api.agent_reports import Report
-from fairlead.api.node_agents import NodeAgents
-from fairlead.model.agent import Agent
-from fairlead.model.owner import Owner
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes
+from fairlead.agent_protocol.reports import Report
+from fairlead.agent_protocol.slice_lines import Slice, read_line
+from fairlead.api.agents.liveness import NodeAgents
+from fairlead.api.agents.push_channel import Channel
+from fairlead.api.agents.watch_buffer import Watch
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.owner import Owner
+from fairlead.model.registry.changeset import Changes
+from fairlead.runtime.steps import Steps, at_once
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.language import parse_model

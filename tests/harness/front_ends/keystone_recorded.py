@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fairlead.api.keystone.asking import Keystone, ServiceUser
-from fairlead.questions import Place
+from fairlead.api.keystone.client import Keystone, ServiceUser
+from fairlead.http.client import Place
 
 PASSWORD = "the password of our own user"
 USER = ServiceUser(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from fairlead.model.network import (
+from fairlead.model.documents.network import (
     AllocationPool,
     ExternalGateway,
     FixedIP,

@@ -8,15 +8,15 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from fairlead.api.auth import ROLES
-from fairlead.api.door import Services
+from fairlead.api.http.authentication import ROLES
+from fairlead.api.http.front_end import Services
 from fairlead.api.lxd import make_door
 from fairlead.api.lxd.events import Events
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.interface import Compile
-from fairlead.model.network import Network
+from fairlead.model.documents.network import Network
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.api import NOON, compile_owner, inside
 
 ROOT = Identity(user="uid 0", project_id="default", roles=ROLES)

@@ -11,8 +11,8 @@ import httpx
 from fairlead.api.network import make_door
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.interface import Compile
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 from harness.api import compile_owner, inside
 
 

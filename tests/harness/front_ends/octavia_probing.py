@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Aggregate
-from fairlead.model.writing import Changes
 from harness.api import NOON, Inside, play
 
 NET = "11111111-0000-4000-8000-000000000001"

@@ -11,9 +11,9 @@ import httpx
 from fairlead.api.octavia import make_door
 from fairlead.dataplane.interface import Compile
 from fairlead.drivers.fake import Fault
-from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address, parse_network
+from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, Subnet
+from fairlead.model.registry.changeset import Changes
 from harness.api import NOON, PLAIN, Deployment, compile_anything, inside
 
 NET = "11111111-0000-4000-8000-000000000001"

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.compilers.providers import dataplanes_of, parse_names
 from fairlead.dataplane.rows import Rows
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from harness.api import PLAIN, Deployment
 from harness.caller import Caller

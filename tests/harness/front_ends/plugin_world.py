@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api import plugin
-from fairlead.model.addresses import parse_address
-from fairlead.model.foreign import Foreign, ForeignNetwork, ForeignPort, Writer
-from fairlead.model.network import FixedIP, Network, Port
-from fairlead.model.writing import Changes
+from fairlead.model.documents.addresses import parse_address
+from fairlead.model.documents.network import FixedIP, Network, Port
+from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, Writer
+from fairlead.model.registry.changeset import Changes
 from harness.api import NOON, Inside, play
 from harness.octavia import NET, SUBNET, network
 

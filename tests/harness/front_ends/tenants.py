@@ -2,7 +2,7 @@
 
 import httpx
 
-from fairlead.api.auth import ROLES, LoginAttempt
+from fairlead.api.http.authentication import ROLES, LoginAttempt
 from fairlead.changes.identity import Identity
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"

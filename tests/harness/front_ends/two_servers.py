@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
+from fairlead.api.http.authentication import anybody
 from fairlead.api.network import make_door
 from harness.api import Inside, inside, kept_by
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 
-from fairlead.api.acceptor import Acceptor, ClientConnections
-from fairlead.api.wire import BoundedHttp
+from fairlead.api.http.acceptor import Acceptor, ClientConnections
+from fairlead.api.http.protocol import BoundedHttp
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"

@@ -84,7 +84,7 @@ def machine(
             "FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw1,gw2",
             **(options or {}),
         }
-        argv = [*prefix, sys.executable, "-m", "fairlead.cli", "server"]
+        argv = [*prefix, sys.executable, "-m", "fairlead.cli.main", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
         stack.callback(_end, process)
         client = stack.enter_context(httpx.Client(base_url=f"{scheme}://{listen}", timeout=DEADLINE, verify=False))

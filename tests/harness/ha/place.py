@@ -126,7 +126,7 @@ class Place:
     def _command(self, kind: Kind, host: int) -> Sequence[str]:
         address, control = ADDRESSES[host], f"--unixctl={self._file(kind, host, 'ctl')}"
         if kind == "server":
-            return (sys.executable, "-m", "fairlead.cli", "server")
+            return (sys.executable, "-m", "fairlead.cli.main", "server")
         if kind == "northd":
             return ("ovn-northd", f"--ovnnb-db={NORTHBOUND}", f"--ovnsb-db={SOUTHBOUND}", control, "-vconsole:warn")
         if kind == "etcd":

@@ -12,7 +12,7 @@ import ssl
 import sys
 from dataclasses import replace
 
-from fairlead.model.checks import HttpCheck
+from fairlead.model.documents.checks import HttpCheck
 from fairlead.node.sctp import ABORT, INIT_ACK
 from harness.probed import CASES, GOOD, HELLO, Case, nothing
 from harness.sctp_speakers import speaking_sctp

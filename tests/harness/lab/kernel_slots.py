@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.drivers.native.ruleset import FAMILIES, OWNERS, PATTERNS, THERE
+from fairlead.drivers.native.nftables.ruleset import FAMILIES, OWNERS, PATTERNS, THERE
 from fairlead.lab import Protocol
 from fairlead.lab.load import Target
 from fairlead.lab.places import Places
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.loadbalancer import Transport
 
 TRANSPORTS = {Protocol.TCP: Transport.TCP, Protocol.UDP: Transport.UDP}
 TABLE = "fairlead"

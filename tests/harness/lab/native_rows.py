@@ -11,8 +11,8 @@ from fairlead.dataplane.native import Here, NativeRow, Service, There, Vip, Way
 from fairlead.dataplane.rows import Key, diff
 from fairlead.drivers.native.driver import Native
 from fairlead.lab.native import NativeLab, Site
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Kind, Owner
 
 VIPS = ("203.0.113.20", "2001:db8:f::20")
 PORT, BEHIND, NUMBER = 80, 8080, 21

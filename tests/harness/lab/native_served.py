@@ -13,12 +13,12 @@ from typing import Any
 import openstack
 import pytest
 
-from fairlead.client import Server
+from fairlead.http.server_client import Server
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.load import Target
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import Service, start, stop
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents.apportionment import LARGEST
 from harness.lab.kernel_slots import Disagreement, read_maps, whose
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
 from harness.lab.site import connect
@@ -158,7 +158,7 @@ NUMBERED = re.compile(r"@if\d+|nhid \d+ ")
 
 VARYING = re.compile(r"conntrack_count|random|entropy|file-nr|dentry|inode|cookie|ns_last_pid|fs.quota|pty.nr|_age")
 
-FAIRLEAD = (sys.executable, "-m", "fairlead.cli")
+FAIRLEAD = (sys.executable, "-m", "fairlead.cli.main")
 
 AGENT = agents.settings(heartbeat=1)
 

@@ -17,7 +17,7 @@ from harness.lab.servers import LBS, Server, serving
 from harness.rules import TESTS
 from harness.waiting import DEADLINE, wait_until
 
-OLDER, NEWER = "fairlead.cli", "harness.newer_release"
+OLDER, NEWER = "fairlead.cli.main", "harness.newer_release"
 
 MEMBERS = {"m0": "chassis1", "m1": "chassis2"}
 

@@ -77,7 +77,7 @@ class Northbound(Protocol):
 
 @contextmanager
 def serving(
-    lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli", **environment: str
+    lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli.main", **environment: str
 ) -> Iterator[Server]:
     """Run a server with its store in the folder, and kill it at the end.
 

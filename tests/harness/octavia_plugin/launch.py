@@ -117,7 +117,7 @@ def agent() -> None:
 
 
 def fairlead() -> None:
-    from fairlead.cli import main
+    from fairlead.cli.main import main
 
     sys.exit(main())
 

@@ -56,7 +56,7 @@ while True:
 """
 FAIRLEAD = f"""#!/bin/sh
 export PYTHONPATH={SOURCE}:{PACKAGES} LD_LIBRARY_PATH={PYTHON}/lib
-exec {{python}} -m fairlead.cli "$@"
+exec {{python}} -m fairlead.cli.main "$@"
 """
 SYSTEMCTL = "/usr/local/lib/systemctl.py"
 

@@ -16,18 +16,18 @@ from time import perf_counter
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.process import Program
-from fairlead.model.agent import Agent
-from fairlead.model.loadbalancer import Listener, LoadBalancer
-from fairlead.model.network import Network, Port
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import proxy_port_id
-from fairlead.model.proxy_backends import MAX_PROXY_SERVERS
-from fairlead.model.sizes import MEMBERS
+from fairlead.model.documents.agent import Agent
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer
+from fairlead.model.documents.network import Network, Port
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.sizes import MEMBERS
+from fairlead.model.queries.proxies import proxy_port_id
+from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
+from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
-from fairlead.node.counting import Tally
-from fairlead.node.proxying import Looks, Proxying
-from fairlead.node.reporting import Reports
+from fairlead.node.listener_counters import Tally
+from fairlead.node.proxies import Looks, Proxying
+from fairlead.node.reports import Reports
 from harness.given import Given
 from harness.haproxy_site import Here
 from harness.ports import free_port

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from fairlead.api.auth import Authenticate, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
-from fairlead.api.keystone.asking import AWAY_SECONDS, TOKEN, Keystone, OddAnswer
-from fairlead.api.keystone.figures import Asked, Known, TokenFigures
-from fairlead.api.keystone.remembered import Memory, Remembered
-from fairlead.api.pace import Pace, retry_after
+from fairlead.api.http.authentication import Authenticate, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
+from fairlead.api.http.rate_limit import Pace, retry_after
+from fairlead.api.keystone.cache import Memory, Remembered
+from fairlead.api.keystone.client import AWAY_SECONDS, TOKEN, Keystone, OddAnswer
+from fairlead.api.keystone.counters import Asked, Known, TokenFigures
 from fairlead.changes.identity import Identity
-from fairlead.store.fair_semaphore import FairSemaphore, TooMany, unless_gone
+from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany, unless_gone
 
 AT_ONCE, OF_ONE = 6, 3
 """Maximum concurrent requests to Keystone: in total and per address for unknown tokens, in total and per user for

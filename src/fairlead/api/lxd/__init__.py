@@ -8,16 +8,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from fairlead.api.building import Door
-from fairlead.api.door import ApiError, NotApplied, Services
-from fairlead.api.fields import BadField, MissingField, UnknownField
+from fairlead.api.http.front_end import ApiError, NotApplied, Services
+from fairlead.api.http.front_end_builder import Door
 from fairlead.api.lxd import balancers, certificates, events, forwards, networks, operations, projects, server_info
+from fairlead.api.lxd.authentication import known_by
 from fairlead.api.lxd.caller import check_trusted
 from fairlead.api.lxd.envelope import FAULT, PREFIX, fault, sync
 from fairlead.api.lxd.errors import bad_field, missing_field, not_applied, say, say_unsupported, unknown_field
-from fairlead.api.lxd.known import known_by
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.schema import BadField, MissingField, UnknownField
 
 __all__ = ["DOOR", "known_by", "make_door", "refusal", "standing_alone"]
 PARTS = (server_info, projects, certificates, operations, events, networks, balancers, forwards)

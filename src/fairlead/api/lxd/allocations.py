@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services
+from fairlead.api.http.front_end import JsonObject, Services
+from fairlead.api.http.openapi import FLAG, TEXT, Operation
 from fairlead.api.lxd.caller import ALL_PROJECTS, caller_of, in_project, projects_asked
 from fairlead.api.lxd.envelope import gives, sync
 from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.api.lxd.lookup import name_of, networks_of, project_of
 from fairlead.api.lxd.network_encode import PLURALS, path_of, url_of
-from fairlead.api.openapi import FLAG, TEXT, Operation
-from fairlead.changes.described import described_on
-from fairlead.changes.network_descriptions import describe, router_of
-from fairlead.changes.uplinks import describe_uplink
-from fairlead.model.addresses import IPAddress
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.loadbalancer import Use
-from fairlead.model.network import Network
+from fairlead.changes.balancer_specs import described_on
+from fairlead.changes.declarative_uplinks import describe_uplink
+from fairlead.changes.network_specs import describe, router_of
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.loadbalancer import Use
+from fairlead.model.documents.network import Network
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, in_order
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps, in_order
 
 TYPES = {Use.FORWARD: "network-forward", Use.LOAD_BALANCER: "network-load-balancer"}
 UPLINK = "network-uplink"

@@ -8,11 +8,11 @@ newer clients know more attributes.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from fairlead.api.fields import Field, Parser, Values, list_of, mapping, text
 from fairlead.api.lxd.bodies import config, merged, struct
 from fairlead.api.lxd.listen_address import canonical
 from fairlead.api.lxd.port_texts import tidy
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
+from fairlead.schema import Field, Parser, Values, list_of, mapping, text
 
 Document: TypeAlias = Mapping[str, Any]
 """Body with all attributes present."""

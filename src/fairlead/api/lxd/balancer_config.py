@@ -25,12 +25,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.go_texts import parse_uint32, quote
-from fairlead.changes.described_checks import AskedDescription, Probing
-from fairlead.model import loadbalancer as lb
-from fairlead.model.abilities import Abilities
-from fairlead.model.sizes import LARGEST_RAW_LOCATION, LARGEST_WEIGHT, MOST_RETRIES, RAW_BYTES
+from fairlead.changes.balancer_spec_checks import AskedDescription, Probing
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.abilities import Abilities
+from fairlead.model.documents.sizes import LARGEST_RAW_LOCATION, LARGEST_WEIGHT, MOST_RETRIES, RAW_BYTES
 
 HEALTHCHECK = "healthcheck"
 OURS = "fairlead."

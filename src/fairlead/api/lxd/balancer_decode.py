@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.balancer_body import Document
 from fairlead.api.lxd.balancer_config import read_options
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import read_address
 from fairlead.api.lxd.port_texts import BadRange, parse_ports
-from fairlead.changes.described_checks import AskedDescription, AskedPort
-from fairlead.model import loadbalancer as lb
-from fairlead.model.abilities import Abilities
-from fairlead.model.port_ranges import Ports, TargetPort
+from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.abilities import Abilities
+from fairlead.model.documents.port_ranges import Ports, TargetPort
 
 PROTOCOLS: Mapping[str, lb.ListenerProtocol] = {"tcp": lb.ListenerProtocol.TCP, "udp": lb.ListenerProtocol.UDP}
 _T = TypeVar("_T")

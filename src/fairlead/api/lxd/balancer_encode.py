@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from fairlead.api.door import JsonObject
+from fairlead.api.http.front_end import JsonObject
 from fairlead.api.lxd.balancer_body import Document
 from fairlead.api.lxd.balancer_config import imply_options
-from fairlead.changes.described_checks import AskedDescription, AskedPort
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress
-from fairlead.model.port_ranges import TargetPort, render
+from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.port_ranges import TargetPort, render
 
 
 def encode_balancer(asked: AskedDescription) -> Document:

@@ -7,19 +7,19 @@ own for rules that neither has. Indexes in lists start at 0, as in LXD.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.balancer_config import AFFINITY, ALGORITHM, HEALTHCHECK, METHOD, WEIGHT
 from fairlead.api.lxd.go_texts import quote
 from fairlead.changes import (
     balancer_checks,
-    described,
-    described_checks,
-    finding,
+    balancer_spec_checks,
+    balancer_specs,
+    catalog_selection,
     listen_addresses,
-    managers,
-    members_behind,
+    lookup,
+    managed_networks,
+    member_placement,
     monitor_checks,
-    offers,
     pool_checks,
     probe_limits,
     probe_ports,
@@ -28,10 +28,10 @@ from fairlead.changes import (
     vip_gateways,
 )
 from fairlead.changes.refusal import Refusal
-from fairlead.model import loadbalancer as lb
-from fairlead.model.network import PortUse
-from fairlead.model.port_ranges import FIRST, LAST, PortRange
-from fairlead.model.quota import Counted
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.network import PortUse
+from fairlead.model.documents.port_ranges import FIRST, LAST, PortRange
+from fairlead.model.documents.quota import Counted
 
 Says = Callable[[Any], ApiError]
 _MANY = {
@@ -45,7 +45,7 @@ def _bad(text: str) -> ApiError:
     return ApiError(400, text)
 
 
-def _bad_name(why: described_checks.BadBackendName) -> ApiError:
+def _bad_name(why: balancer_spec_checks.BadBackendName) -> ApiError:
     where = f"in backend specification {why.index}"
     if not why.name:
         return _bad(f"Missing name {where}")
@@ -58,12 +58,12 @@ def _number(ports: PortRange) -> str:
     return f"Invalid port number {quote(str(ports))}, must be between {FIRST} and {LAST}"
 
 
-def _bad_target(why: described_checks.BadTargetPort) -> ApiError:
+def _bad_target(why: balancer_spec_checks.BadTargetPort) -> ApiError:
     where = f"backend port specification {why.place} in backend specification {why.index}"
     return _bad(f"Invalid {where}: {_number(why.ports)}")
 
 
-def _of_nobody(why: described_checks.TargetOfNobody) -> str:
+def _of_nobody(why: balancer_spec_checks.TargetOfNobody) -> str:
     return f"cannot be a {'broadcast' if why.is_broadcast else 'network'} address"
 
 
@@ -79,51 +79,53 @@ def _too_many_ports(why: balancer_checks.TooManyPorts) -> ApiError:
     return _bad(f"Too many {what}: a load balancer can have at most {why.most}")
 
 
-def _port_twice(why: described_checks.ListenPortTwice) -> ApiError:
+def _port_twice(why: balancer_spec_checks.ListenPortTwice) -> ApiError:
     protocol = quote(lb.transport(why.protocol).value)
     return _bad(f"Duplicate listen port {why.port} for protocol {protocol} in port specification {why.index}")
 
 
 _DESCRIPTION: Mapping[type[Refusal], Says] = {
-    described_checks.BadBackendName: _bad_name,
-    described_checks.BackendTwice: lambda why: _bad(
+    balancer_spec_checks.BadBackendName: _bad_name,
+    balancer_spec_checks.BackendTwice: lambda why: _bad(
         f"Duplicate name {quote(why.name)} in backend specification {why.index}"
     ),
-    described_checks.TargetOfOtherVersion: lambda why: _bad(
+    balancer_spec_checks.TargetOfOtherVersion: lambda why: _bad(
         f"Cannot mix IP versions in listen address and backend {quote(why.name)} target address"
     ),
-    described_checks.TargetOutside: lambda why: _bad(
+    balancer_spec_checks.TargetOutside: lambda why: _bad(
         f"Target address is not within the network subnet for backend {quote(why.name)}"
     ),
-    described_checks.TargetOfNobody: lambda why: _bad(
+    balancer_spec_checks.TargetOfNobody: lambda why: _bad(
         f"Target address {_of_nobody(why)} for backend {quote(why.name)}"
     ),
-    described_checks.SameAsDefault: lambda why: _bad(
+    balancer_spec_checks.SameAsDefault: lambda why: _bad(
         f"Target address is same as default target address for backend {quote(why.name)}"
     ),
-    described_checks.BadTargetPort: _bad_target,
-    described_checks.NoBackends: lambda why: _bad(
+    balancer_spec_checks.BadTargetPort: _bad_target,
+    balancer_spec_checks.NoBackends: lambda why: _bad(
         f"Missing target_backend or target_pool in port specification {why.index}"
     ),
-    described_checks.NoListenPort: lambda why: _bad(f"Missing listen port in port specification {why.index}"),
-    described_checks.BadListenPort: lambda why: _bad(
+    balancer_spec_checks.NoListenPort: lambda why: _bad(f"Missing listen port in port specification {why.index}"),
+    balancer_spec_checks.BadListenPort: lambda why: _bad(
         f"Invalid listen port in port specification {why.index}: {_number(why.ports)}"
     ),
-    described_checks.ListenPortTwice: _port_twice,
-    described_checks.UnknownBackend: lambda why: _bad(
+    balancer_spec_checks.ListenPortTwice: _port_twice,
+    balancer_spec_checks.UnknownBackend: lambda why: _bad(
         f"Invalid target backend name {quote(why.name)} in port specification {why.index}"
     ),
-    described_checks.NamedTwice: lambda why: _bad(
+    balancer_spec_checks.NamedTwice: lambda why: _bad(
         f"Duplicate target backend name {quote(why.name)} in port specification {why.index}"
     ),
-    described_checks.CountMismatch: lambda why: _bad(
+    balancer_spec_checks.CountMismatch: lambda why: _bad(
         f"Mismatch of listen port(s) and target port(s) count for backend {quote(why.name)} in port specification"
         f" {why.index}"
     ),
-    described_checks.TooManyBackends: lambda why: _bad(
+    balancer_spec_checks.TooManyBackends: lambda why: _bad(
         f"Too many backends: a load balancer can have at most {why.most}"
     ),
-    described_checks.WeightOfNobody: lambda why: _bad(f"Invalid option {quote(WEIGHT + why.name)}: no such backend"),
+    balancer_spec_checks.WeightOfNobody: lambda why: _bad(
+        f"Invalid option {quote(WEIGHT + why.name)}: no such backend"
+    ),
 }
 _ANY: Mapping[type[Refusal], Says] = {
     balancer_checks.TooMany: lambda why: _bad(
@@ -134,18 +136,18 @@ _ANY: Mapping[type[Refusal], Says] = {
         f"Too many listen ports: with a selection by source (options {quote(ALGORITHM)} and {quote(AFFINITY)}) a load"
         f" balancer can have at most {why.most // why.each}"
     ),
-    offers.VipNotAnnounced: lambda why: _bad(
+    catalog_selection.VipNotAnnounced: lambda why: _bad(
         f"Hosts announce the listen addresses of provider {quote(why.provider)}, and those of an OVN network are not"
     ),
-    finding.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
-    finding.NotTheirs: lambda _: ApiError(403, "not authorized"),
-    members_behind.BehindNoHost: lambda why: _bad(
+    lookup.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
+    lookup.NotTheirs: lambda _: ApiError(403, "not authorized"),
+    member_placement.BehindNoHost: lambda why: _bad(
         f"Target address {quote(str(why.address))} is behind no host where the project may have backends"
     ),
-    members_behind.IsAHost: lambda why: _bad(
+    member_placement.IsAHost: lambda why: _bad(
         f"Target address {quote(str(why.address))} is an address of the host itself"
     ),
-    members_behind.OnASubnet: lambda why: _bad(
+    member_placement.OnASubnet: lambda why: _bad(
         f"Hosts announce the listen addresses of provider {quote(why.provider)}, and backends are on no network"
     ),
     pool_checks.NoDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
@@ -197,8 +199,8 @@ def _missing_family(why: listen_addresses.FamilyMissing) -> ApiError:
 
 
 _LISTEN: Mapping[type[Refusal], Says] = {
-    described.NothingListens: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
-    described.NotDescribed: lambda _: _conflict("It was made by another API, and can be changed only there"),
+    balancer_specs.NothingListens: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
+    balancer_specs.NotDescribed: lambda _: _conflict("It was made by another API, and can be changed only there"),
     listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
     vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
     listen_addresses.FamilyMissing: _missing_family,
@@ -220,7 +222,7 @@ _LISTEN: Mapping[type[Refusal], Says] = {
     listen_addresses.ListenInUse: _in_use,
 }
 _MANAGED: Mapping[type[Refusal], Says] = {
-    managers.ManagedElsewhere: lambda why: _bad(managers.say_managed(why)),
+    managed_networks.ManagedElsewhere: lambda why: _bad(managed_networks.say_managed(why)),
 }
 WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN, **_MANAGED}
 """Texts for load balancers, and for forwards without a text in `OF_FORWARDS`."""
@@ -233,7 +235,7 @@ def _of_forward(why: Any, words: str) -> ApiError:
     return _bad(f"Target address {words} in port specification {why.index}")
 
 
-def _mixed(why: described_checks.TargetOfOtherVersion) -> ApiError:
+def _mixed(why: balancer_spec_checks.TargetOfOtherVersion) -> ApiError:
     which = "default" if why.name is None else f"port specification {why.index}"
     return _bad(f"Cannot mix IP versions in listen address and {which} target address")
 
@@ -244,14 +246,14 @@ OF_FORWARDS: Mapping[type[Refusal], Says] = {
     listen_addresses.ListenOverlaps: lambda why: _conflict(
         f"Forward listen address {quote(str(why.address))} overlaps with another network or NIC"
     ),
-    described_checks.TargetOfOtherVersion: _mixed,
-    described_checks.TargetOutside: lambda why: _of_forward(why, "is not within the network subnet"),
-    described_checks.TargetOfNobody: lambda why: _of_forward(why, _of_nobody(why)),
-    described_checks.SameAsDefault: lambda why: _bad(
+    balancer_spec_checks.TargetOfOtherVersion: _mixed,
+    balancer_spec_checks.TargetOutside: lambda why: _of_forward(why, "is not within the network subnet"),
+    balancer_spec_checks.TargetOfNobody: lambda why: _of_forward(why, _of_nobody(why)),
+    balancer_spec_checks.SameAsDefault: lambda why: _bad(
         f"Target address is same as default target address in port specification {why.index}"
     ),
-    described_checks.BadTargetPort: lambda why: _bad(f"Invalid target port in port specification {why.index}"),
-    described_checks.CountMismatch: lambda why: _bad(
+    balancer_spec_checks.BadTargetPort: lambda why: _bad(f"Invalid target port in port specification {why.index}"),
+    balancer_spec_checks.CountMismatch: lambda why: _bad(
         f"Mismatch of listen port(s) and target port(s) count in port specification {why.index}"
     ),
 }

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import NULL, Schema, object_schema
-from fairlead.api.lxd.progress import PROGRESS
-from fairlead.changes.described import backend_names
-from fairlead.model import loadbalancer as lb
-from fairlead.model.health import Health, HealthKey
-from fairlead.model.probes import members_health, working_monitor
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.lxd.apply_status import PROGRESS
+from fairlead.changes.balancer_specs import backend_names
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.health import Health, HealthKey
+from fairlead.model.queries.probes import members_health, working_monitor
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import NULL, Schema, object_schema
 
 STATUSES: Mapping[Health, str] = {
     Health.ONLINE: "online",

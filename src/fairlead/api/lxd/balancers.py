@@ -5,19 +5,19 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import Services
-from fairlead.api.fields import Schema, object_schema
+from fairlead.api.http.front_end import Services
+from fairlead.api.http.openapi import TEXT, TEXTS, Operation
 from fairlead.api.lxd.balancer_body import BALANCER, LISTEN, NO_BALANCER
 from fairlead.api.lxd.balancer_decode import decode_balancer
 from fairlead.api.lxd.balancer_encode import encode_balancer
 from fairlead.api.lxd.balancer_state import STATE, encode_state
 from fairlead.api.lxd.bodies import struct
-from fairlead.api.lxd.described_views import SHOWN, Sort, Views
 from fairlead.api.lxd.envelope import gives, sync
 from fairlead.api.lxd.filters import PROJECT_QUERY
-from fairlead.api.openapi import TEXT, TEXTS, Operation
-from fairlead.model import loadbalancer as lb
-from fairlead.resting import in_steps
+from fairlead.api.lxd.spec_handlers import SHOWN, Sort, Views
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.runtime.cooperative import in_steps
+from fairlead.schema import Schema, object_schema
 
 _BACKEND = dict.fromkeys(("name", "description", "target_port", "target_address"), TEXT)
 _PORT = {**dict.fromkeys(("description", "protocol", "listen_port"), TEXT), "target_backend": TEXTS}

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairlead.api.fields import BadField, Field, Parser, Schema, Values, mapping, or_null, read_fields, reads
-from fairlead.api.fields import text as any_text
+from fairlead.schema import BadField, Field, Parser, Schema, Values, mapping, or_null, read_fields, reads
+from fairlead.schema import text as any_text
 
 LONGEST_KEY = 255
 LONGEST_VALUE = 1024

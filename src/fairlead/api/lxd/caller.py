@@ -5,7 +5,7 @@ from urllib.parse import quote, quote_plus
 
 from starlette.requests import HTTPConnection
 
-from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
 from fairlead.api.lxd.config_texts import TRUE
 from fairlead.api.lxd.errors import forbidden, not_found
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.acceptor import counted_as
-from fairlead.api.auth import Failures
-from fairlead.api.door import ApiError, JsonObject, Services, identity, too_often
-from fairlead.api.fields import Field, Schema, Values, list_of, object_schema, text
+from fairlead.api.http.acceptor import counted_as
+from fairlead.api.http.authentication import Failures
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity, too_often
+from fairlead.api.http.openapi import FLAG, TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import flag, struct
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, begun, check_match, created, etag, gives, sync
 from fairlead.api.lxd.errors import forbidden
@@ -21,7 +21,6 @@ from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.operations import OPERATION
 from fairlead.api.lxd.tokens import LONGEST_TOKEN, digest, new_secret, operation, read_secret, url
 from fairlead.api.lxd.x509 import LONGEST_CERTIFICATE, LONGEST_NAME, decode_certificate, read_certificate
-from fairlead.api.openapi import FLAG, TEXT, TEXTS, Operation, read_body
 from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.changes.refusal import Refused
 from fairlead.changes.trust import (
@@ -35,9 +34,10 @@ from fairlead.changes.trust import (
     token_of,
     visible_certificates,
 )
+from fairlead.model.documents.trust import Certificate, TrustToken
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.trust import Certificate, TrustToken
-from fairlead.model.writing import Changes
+from fairlead.schema import Field, Schema, Values, list_of, object_schema, text
 
 LARGEST_BODY = 2**16
 """Maximum bytes of a body, which unauthenticated clients can send."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_interface
 from typing import Any, TypeVar
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.go_texts import quote
-from fairlead.changes.network_descriptions import RouterAddress
-from fairlead.model.addresses import IPAddress, IPNetwork, parse_address
-from fairlead.model.network import AllocationPool
+from fairlead.changes.network_specs import RouterAddress
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_address
+from fairlead.model.documents.network import AllocationPool
 
 TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6

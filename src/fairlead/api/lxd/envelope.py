@@ -10,9 +10,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.fields import NULL, Schema, object_schema
-from fairlead.api.openapi import TEXT, TEXTS
+from fairlead.api.http.front_end import ApiError, JsonObject, json_response
+from fairlead.api.http.openapi import TEXT, TEXTS
+from fairlead.schema import NULL, Schema, object_schema
 
 PREFIX = "/1.0"
 """Path prefix of the API in URLs for clients."""

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.api.door import ApiError, NotApplied
-from fairlead.api.fields import BadField, MissingField, UnknownField
+from fairlead.api.http.front_end import ApiError, NotApplied
 from fairlead.api.lxd import balancer_refusals, network_refusals, trust_refusals
 from fairlead.changes import balancers, identity, ids, quotas
 from fairlead.changes.refusal import Refusal
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.quota import Counted
+from fairlead.model.documents.quota import Counted
+from fairlead.schema import BadField, MissingField, UnknownField
 
 Says = Callable[[Any], ApiError]
 

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from fairlead.api.acceptor import UNIX
-from fairlead.api.auth import ROLES
-from fairlead.api.door import ApiError, JsonObject, Services, too_often
+from fairlead.api.http.acceptor import UNIX
+from fairlead.api.http.authentication import ROLES
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, too_often
+from fairlead.api.http.openapi import TEXT, Operation
 from fairlead.api.lxd.caller import caller_of, check_trusted, in_project, named_project, requestor, sees, services_of
 from fairlead.api.lxd.envelope import fault
 from fairlead.api.lxd.filters import PROJECT_QUERY
-from fairlead.api.openapi import TEXT, Operation
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.changes.trust import identity_of
 

@@ -14,14 +14,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject
-from fairlead.api.fields import Schema
+from fairlead.api.http.front_end import ApiError, JsonObject
+from fairlead.api.http.openapi import TEXT
 from fairlead.api.lxd.envelope import sync
 from fairlead.api.lxd.expressions import SPECIAL, BadExpression, Expression
 from fairlead.api.lxd.go_texts import parse_int, quote
-from fairlead.api.openapi import TEXT
-from fairlead.model.steps import Steps
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Schema
 
 MOST_CLAUSES = 16
 LONGEST_FILTER = 1000

@@ -6,16 +6,16 @@ other ports goes to the default target, which is an option.
 
 from collections.abc import Iterable, Iterator
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.balancer_body import Document
 from fairlead.api.lxd.balancer_config import USER, unknown_option
 from fairlead.api.lxd.balancer_decode import Decoded, read_listen_ports, read_protocol, target_port, until_wrong
 from fairlead.api.lxd.balancer_encode import encode_port, encode_target
 from fairlead.api.lxd.listen_address import read_address
 from fairlead.api.lxd.port_texts import BadRange, parse_ports
-from fairlead.changes.described_checks import AskedDescription, AskedPort
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress
+from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress
 
 DEFAULT_TARGET = "target_address"
 """Option with the default target."""

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from fairlead.api.door import Services
-from fairlead.api.fields import Schema, object_schema
+from fairlead.api.http.front_end import Services
+from fairlead.api.http.openapi import TEXT, Operation
 from fairlead.api.lxd.balancer_body import FORWARD, LISTEN, NO_FORWARD
 from fairlead.api.lxd.balancer_refusals import OF_FORWARDS
 from fairlead.api.lxd.bodies import struct
-from fairlead.api.lxd.described_views import SHOWN, Sort, Views
 from fairlead.api.lxd.forward_form import decode_forward, encode_forward
 from fairlead.api.lxd.go_texts import quote
-from fairlead.api.openapi import TEXT, Operation
-from fairlead.model import loadbalancer as lb
+from fairlead.api.lxd.spec_handlers import SHOWN, Sort, Views
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.schema import Schema, object_schema
 
 _PORT = dict.fromkeys(("description", "protocol", "listen_port", "target_port", "target_address"), TEXT)
 _SHOWN: Mapping[str, Schema] = {**SHOWN, "ports": {"type": "array", "items": object_schema(_PORT, _PORT)}}

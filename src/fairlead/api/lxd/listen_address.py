@@ -1,6 +1,6 @@
 """Parser of addresses with the semantics of Go's net.ParseIP, which accepts IPv4-mapped IPv6 addresses as IPv4."""
 
-from fairlead.model.addresses import IPAddress, parse_address
+from fairlead.model.documents.addresses import IPAddress, parse_address
 
 
 def read_address(text: str) -> IPAddress:

@@ -7,13 +7,13 @@ both. External networks are uplinks, which every project may use; they are liste
 import re
 from collections.abc import Iterator
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.changes.access import uses_network
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.changes.restrictions import allows_network
-from fairlead.model.foreign import is_managed_elsewhere
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.unmanaged import is_managed_elsewhere
 from fairlead.model.snapshot import EVERYBODY, MANAGED, Snapshot
 
 LONGEST_NAME = 64

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.config_texts import (
     USER,
     Rule,
@@ -24,9 +24,9 @@ from fairlead.api.lxd.config_texts import (
 )
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.lookup import find_uplink, name_of
-from fairlead.changes.network_descriptions import VERSIONS, AskedNetwork, Family, RouterAddress, describe, router_of
-from fairlead.changes.whole_networks import only_uplink
-from fairlead.model.network import Network
+from fairlead.changes.declarative_networks import only_uplink
+from fairlead.changes.network_specs import VERSIONS, AskedNetwork, Family, RouterAddress, describe, router_of
+from fairlead.model.documents.network import Network
 from fairlead.model.snapshot import Snapshot
 
 NONE, AUTO = "none", "auto"

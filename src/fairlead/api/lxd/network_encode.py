@@ -2,23 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 
-from fairlead.api.door import JsonObject, Services
+from fairlead.api.http.front_end import JsonObject, Services
+from fairlead.api.http.openapi import FLAG, TEXT, TEXTS
+from fairlead.api.lxd.apply_status import PROGRESS, status_of
 from fairlead.api.lxd.caller import in_path, in_project, sees
 from fairlead.api.lxd.envelope import PREFIX, etag
 from fairlead.api.lxd.lookup import name_of, project_of
 from fairlead.api.lxd.network_config import encode_config
-from fairlead.api.lxd.progress import PROGRESS, status_of
 from fairlead.api.lxd.uplink_config import UPLINKS, encode_uplink_config, uplink_type
-from fairlead.api.openapi import FLAG, TEXT, TEXTS
-from fairlead.changes.described import described_on
+from fairlead.changes.balancer_specs import described_on
 from fairlead.changes.identity import Identity
-from fairlead.changes.network_descriptions import router_of
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.loadbalancer import Use
-from fairlead.model.network import Network
-from fairlead.model.owner import Kind, Owner
+from fairlead.changes.network_specs import router_of
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.loadbalancer import Use
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 OVN = "ovn"
 TYPES = (OVN, *UPLINKS)

@@ -5,24 +5,24 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.go_texts import quote
 from fairlead.changes import (
     access,
     addresses,
+    declarative_uplinks,
     gateways,
     networks,
-    outside,
     ports,
     restrictions,
     routers,
     subnets,
-    uplinks,
+    untranslated_prefixes,
 )
-from fairlead.changes import whole_networks as whole
+from fairlead.changes import declarative_networks as whole
 from fairlead.changes.refusal import Refusal
-from fairlead.model import loadbalancer as lb
-from fairlead.model.network import AllocationPool
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.network import AllocationPool
 
 Says = Callable[[Any], ApiError]
 
@@ -63,7 +63,7 @@ def _target_outside(why: whole.TargetOutside) -> ApiError:
     return ApiError(400, f"{text} that is not within the network subnet")
 
 
-def _route_needed(why: outside.RouteNeeded) -> ApiError:
+def _route_needed(why: untranslated_prefixes.RouteNeeded) -> ApiError:
     network, project = quote(why.network.name or why.network.id), quote(why.network.project_id)
     what = "subnet" if isinstance(why.needed, IPv4Network | IPv6Network) else "listener"
     key = quote(f"ipv{why.needed.version}.routes")
@@ -177,28 +177,30 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.VipsOnNetwork: IN_USE,
     networks.LocalIPsOnNetwork: IN_USE,
     networks.ExternalNetworkInUse: IN_USE,
-    outside.NotInRoutes: lambda why: ApiError(400, f"Uplink network does not contain {shown(why.cidr)} in its routes"),
+    untranslated_prefixes.NotInRoutes: lambda why: ApiError(
+        400, f"Uplink network does not contain {shown(why.cidr)} in its routes"
+    ),
     restrictions.UplinkNotAllowed: lambda why: ApiError(400, _NO_SUCH_UPLINK.format(quote(why.uplink))),
     restrictions.TooManyUplinkAddresses: lambda why: ApiError(
         403,
         f"Reached maximum number of IPv{why.version} addresses ({why.most}) of uplink network {quote(why.uplink)}"
         f" in project {quote(why.project_id)}",
     ),
-    outside.NotGranted: lambda why: ApiError(
+    untranslated_prefixes.NotGranted: lambda why: ApiError(
         400, f"Project does not contain {shown(why.cidr)} in its restricted uplink subnets"
     ),
-    outside.UsedOutside: lambda why: ApiError(
+    untranslated_prefixes.UsedOutside: lambda why: ApiError(
         400, f"External subnet {shown(why.cidr)} overlaps with another network or NIC"
     ),
-    outside.RouteNeeded: _route_needed,
-    uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
+    untranslated_prefixes.RouteNeeded: _route_needed,
+    declarative_uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
     gateways.TooManyAttached: lambda why: ApiError(
         400, f"At most {why.most} networks get an address of another IP version of their uplink at once"
     ),
-    uplinks.RouteAroundSubnet: lambda why: ApiError(
+    declarative_uplinks.RouteAroundSubnet: lambda why: ApiError(
         400, f"Route {shown(why.route)} contains the uplink's own subnet {shown(why.cidr)}"
     ),
-    uplinks.UplinkInParts: _bad("The uplink has several subnets of one IP version: change them one by one"),
+    declarative_uplinks.UplinkInParts: _bad("The uplink has several subnets of one IP version: change them one by one"),
     whole.NoUplink: _bad("No allowed uplink networks in project"),
     whole.WhichUplink: _bad('Option "network" is required'),
     whole.NoFreePrefix: lambda why: ApiError(

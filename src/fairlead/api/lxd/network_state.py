@@ -1,12 +1,12 @@
 """State of a network in Incus's form (api.NetworkState)."""
 
-from fairlead.api.door import JsonObject
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.openapi import NUMBER, TEXT
 from fairlead.api.lxd.network_config import uplink_addresses, volatile
-from fairlead.api.openapi import NUMBER, TEXT
-from fairlead.changes.network_descriptions import router_of, shown_subnets
-from fairlead.changes.uplinks import wire_subnets
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Router
+from fairlead.changes.declarative_uplinks import wire_subnets
+from fairlead.changes.network_specs import router_of, shown_subnets
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import Network, Router
 from fairlead.model.snapshot import Snapshot
 
 FAMILIES = {4: "inet", 6: "inet6"}

@@ -6,8 +6,8 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services
-from fairlead.api.fields import Field, Values, text
+from fairlead.api.http.front_end import ApiError, JsonObject, Services
+from fairlead.api.http.openapi import TEXT, Operation, read_body
 from fairlead.api.lxd import bodies
 from fairlead.api.lxd.allocations import allocation_routes
 from fairlead.api.lxd.caller import ALL_PROJECTS, caller_of, in_project, projects_asked
@@ -30,17 +30,17 @@ from fairlead.api.lxd.network_encode import (
 )
 from fairlead.api.lxd.network_state import STATE, encode_state
 from fairlead.api.lxd.uplink_config import BRIDGE, UPLINKS, SaidUplink, decode_uplink, uplink_type
-from fairlead.api.openapi import TEXT, Operation, read_body
-from fairlead.changes.asker import Asker
+from fairlead.changes.caller import Asker
+from fairlead.changes.declarative_networks import create_whole, delete_whole, update_whole
+from fairlead.changes.declarative_uplinks import create_uplink, delete_uplink, update_uplink
 from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.changes.restrictions import allows_network
-from fairlead.changes.uplinks import create_uplink, delete_uplink, update_uplink
-from fairlead.changes.whole_networks import create_whole, delete_whole, update_whole
-from fairlead.model.network import Network
+from fairlead.model.documents.network import Network
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, in_order
-from fairlead.model.writing import Changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps, in_order
+from fairlead.schema import Field, Values, text
 
 LONGEST_NAME = 255
 """Maximum characters that are checked; valid names are shorter."""

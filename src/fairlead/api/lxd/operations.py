@@ -5,12 +5,12 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import Services, identity
+from fairlead.api.http.front_end import Services, identity
+from fairlead.api.http.openapi import Operation
 from fairlead.api.lxd.envelope import EMPTY, gives, sync
 from fairlead.api.lxd.events import lifecycle_of_server
 from fairlead.api.lxd.filters import LIST_QUERY, found_by
 from fairlead.api.lxd.tokens import operation, url
-from fairlead.api.openapi import Operation
 from fairlead.changes.trust import find_token, revoke_token, valid_tokens
 
 OPERATION = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fairlead.api.lxd.go_texts import parse_int, quote
-from fairlead.model.port_ranges import PortRange
+from fairlead.model.documents.port_ranges import PortRange
 
 
 class BadRange(Exception):

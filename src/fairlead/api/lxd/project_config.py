@@ -8,10 +8,10 @@ apply.
 import re
 from collections.abc import Mapping
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.config_texts import TRUE, read_flag
 from fairlead.api.lxd.go_texts import parse_uint32, quote
-from fairlead.model.trust import MOST_NAMES, Restrictions, UplinkLimit
+from fairlead.model.documents.trust import MOST_NAMES, Restrictions, UplinkLimit
 
 OWN_NETWORKS = "features.networks"
 RESTRICTED = "restricted"

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services, identity
-from fairlead.api.fields import Field, Schema, Values, object_schema, text
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
+from fairlead.api.http.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import config, merged, struct
 from fairlead.api.lxd.caller import in_path, in_project
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
@@ -17,13 +17,13 @@ from fairlead.api.lxd.events import lifecycle_of_project
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.lookup import name_of, networks_of
 from fairlead.api.lxd.project_config import OWN_NETWORKS, SUBNETS, read_restrictions
-from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
 from fairlead.changes.quotas import limit_in
-from fairlead.model.quota import Counted
+from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.trust import MOST_PREFIXES, GrantedPrefix, Project
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.trust import MOST_PREFIXES, GrantedPrefix, Project
-from fairlead.model.writing import Changes
+from fairlead.schema import Field, Schema, Values, object_schema, text
 
 LONGEST_DESCRIPTION = 1000
 _PUT = {"description": Field(text(LONGEST_DESCRIPTION)), "config": Field(config)}

@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead import __version__
-from fairlead.api.door import ApiError, JsonObject, Services, identity
-from fairlead.api.fields import Field
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
+from fairlead.api.http.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import config, struct
 from fairlead.api.lxd.caller import requestor
 from fairlead.api.lxd.envelope import EMPTY, check_match, etag, gives, sync
 from fairlead.api.lxd.errors import forbidden
 from fairlead.api.lxd.filters import PROJECT_QUERY
-from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
+from fairlead.schema import Field
 
 EXTENSIONS = (
     "etag",

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.door import JsonObject, Reachable
+from fairlead.api.http.front_end import JsonObject, Reachable
 from fairlead.api.lxd.envelope import PREFIX
-from fairlead.model.trust import TrustToken
+from fairlead.model.documents.trust import TrustToken
 
 LONGEST_TOKEN = 8192
 """Maximum characters of a token, which may list many server addresses."""

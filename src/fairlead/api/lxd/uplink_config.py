@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.config_texts import (
     USER,
     Rule,
@@ -36,10 +36,10 @@ from fairlead.api.lxd.config_texts import (
     wrong,
 )
 from fairlead.api.lxd.network_config import AUTO, NONE, render, shown
-from fairlead.changes.network_descriptions import VERSIONS, RouterAddress
-from fairlead.changes.uplinks import AskedUplink, WireFamily, describe_uplink
-from fairlead.changes.whole_networks import any_address_of
-from fairlead.model.network import AllocationPool, Network
+from fairlead.changes.declarative_networks import any_address_of
+from fairlead.changes.declarative_uplinks import AskedUplink, WireFamily, describe_uplink
+from fairlead.changes.network_specs import VERSIONS, RouterAddress
+from fairlead.model.documents.network import AllocationPool, Network
 
 PHYSICAL, BRIDGE = "physical", "bridge"
 TYPE = "type"

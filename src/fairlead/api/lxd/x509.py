@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.door import ApiError
-from fairlead.model.trust import Certificate
+from fairlead.api.http.front_end import ApiError
+from fairlead.model.documents.trust import Certificate
 
 LONGEST_CERTIFICATE = 16_384
 """Maximum characters of a certificate in a body: base64 of DER, or PEM."""

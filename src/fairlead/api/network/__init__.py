@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from fairlead.api.building import Door
-from fairlead.api.door import ApiError, Services, base_url, json_response
-from fairlead.api.fields import Schema
+from fairlead.api.http.front_end import ApiError, Services, base_url, json_response
+from fairlead.api.http.front_end_builder import Door
+from fairlead.api.http.openapi import Operation
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
 from fairlead.api.network.errors import FAULT, fault
@@ -24,10 +24,10 @@ from fairlead.api.network.refusals import say
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
-from fairlead.api.openapi import Operation
 from fairlead.changes.access import NotAllowed
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.schema import Schema
 
 VERSION = "/v2.0"
 

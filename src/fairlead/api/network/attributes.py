@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairlead.api.fields import (
+from fairlead.api.http.openapi import IDENTITY, NUMBER
+from fairlead.api.network import parsers
+from fairlead.api.network.errors import bad_attribute, bad_request, invalid_input
+from fairlead.api.network.limits import BULK
+from fairlead.changes.identity import Identity
+from fairlead.schema import (
     BadField,
     Field,
     MissingField,
@@ -19,11 +24,6 @@ from fairlead.api.fields import (
     read_fields,
     reads,
 )
-from fairlead.api.network import parsers
-from fairlead.api.network.errors import bad_attribute, bad_request, invalid_input
-from fairlead.api.network.limits import BULK
-from fairlead.api.openapi import IDENTITY, NUMBER
-from fairlead.changes.identity import Identity
 
 POST, PUT = "POST", "PUT"
 

@@ -6,19 +6,19 @@ from collections.abc import Container
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response
-from fairlead.api.fields import array_schema, object_schema
+from fairlead.api.http.front_end import JsonObject, Services, identity, json_response
+from fairlead.api.http.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.network import errors
-from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
 from fairlead.changes.subnets import MOST_SUBNETS
-from fairlead.model.foreign import is_foreign
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Subnet
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import Network, Subnet
+from fairlead.model.documents.unmanaged import is_foreign
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import array_schema, object_schema
 
 _FIGURES = {"total_ips": NUMBER, "used_ips": NUMBER}
 _SUBNET = {**_FIGURES, "subnet_id": IDENTITY, "subnet_name": TEXT, "cidr": TEXT, "ip_version": NUMBER}

@@ -7,19 +7,19 @@ from typing import Any, Generic, TypeVar
 
 from immutables import Map
 
-from fairlead.api.fields import Values
-from fairlead.api.listing import Item
+from fairlead.api.http.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.changes.identity import Identity
 from fairlead.changes.resources import rewrite
-from fairlead.model.indexes import NO_IDS, Ids
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Resource
-from fairlead.model.owner import Owner
+from fairlead.model.documents.indexes import NO_IDS, Ids
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.status import Applied, ProvisioningStatus, derive_provisioning_status
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Values
 
 R = TypeVar("R", bound=Resource)
 Filters = Mapping[str, frozenset[str]]

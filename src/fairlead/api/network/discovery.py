@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.fields import Schema, array_schema, object_schema
-from fairlead.api.openapi import TEXT, Operation
+from fairlead.api.http.front_end import ApiError, JsonObject, json_response
+from fairlead.api.http.openapi import TEXT, Operation
+from fairlead.schema import Schema, array_schema, object_schema
 
 EXTENSIONS: Mapping[str, str] = {
     "binding": "Port Binding",

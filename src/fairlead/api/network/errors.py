@@ -7,8 +7,8 @@ the errors of the rules.
 
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, json_response
-from fairlead.api.fields import Schema, object_schema
+from fairlead.api.http.front_end import ApiError, json_response
+from fairlead.schema import Schema, object_schema
 
 _NAMES = {"floatingip": "Floating IP", "local_ip": "Local IP"}
 """Names of resources in texts, where they differ from the singular."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID, uuid5
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Values
-from fairlead.api.listing import Item
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.listing import Item
+from fairlead.api.http.openapi import IDENTITY, TEXT
 from fairlead.api.network import parsers
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
@@ -21,14 +21,14 @@ from fairlead.api.network.collection import (
     standard_values,
 )
 from fairlead.api.network.ports import STATUS, port_status
-from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import floatingips
 from fairlead.changes.floatingips import Destination, NewFloatingIP
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import FloatingIP, Port
+from fairlead.model.documents.network import FloatingIP, Port
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot, leads_out
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import Values
 
 _NO_DNS = "DNS names are not supported"
 ATTRIBUTES = {

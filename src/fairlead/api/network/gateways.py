@@ -1,11 +1,11 @@
 """Parser and encoder of `external_gateway_info`, the external gateway of a router."""
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import object_schema, reads
+from fairlead.api.http.front_end import JsonObject
 from fairlead.api.network import parsers
 from fairlead.changes.gateways import GatewayRequest
-from fairlead.model.network import Router
+from fairlead.model.documents.network import Router
 from fairlead.model.snapshot import Snapshot
+from fairlead.schema import object_schema, reads
 
 _KEYS = ("network_id", "enable_snat", "external_fixed_ips")
 

@@ -5,7 +5,7 @@ The texts are Fairlead's own where Neutron accepts the value or fails with an in
 
 from collections.abc import Mapping
 
-from fairlead.api.network.words import Words, bad
+from fairlead.api.network.error_texts import Words, bad
 from fairlead.changes import associations, local_ips
 from fairlead.changes.refusal import Refusal
 

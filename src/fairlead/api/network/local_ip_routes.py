@@ -3,14 +3,14 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import Services, identity
+from fairlead.api.http.front_end import Services, identity
+from fairlead.api.http.openapi import FLAG, Operation
 from fairlead.api.network import errors, parsers
 from fairlead.api.network.local_ips import LOCAL_IPS
 from fairlead.api.network.port_associations import association_routes
 from fairlead.api.network.views import NO_CONTENT, Views, routes_of
-from fairlead.api.openapi import FLAG, Operation
 from fairlead.changes.local_ips import delete_local_ip
-from fairlead.model.local_ip import LocalIP
+from fairlead.model.documents.local_ip import LocalIP
 
 SPELLINGS = ("/local_ips", "/local-ips")
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID, uuid5
 
-from fairlead.api import fields
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import BadField, Field, MissingField, Spec, UnknownField, Values, fields_schema, reads
-from fairlead.api.listing import Item
+from fairlead import schema
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.listing import Item
 from fairlead.api.network import parsers
 from fairlead.api.network.attributes import STANDARD, Attribute
 from fairlead.api.network.collection import (
@@ -24,16 +23,17 @@ from fairlead.api.network.collection import (
 from fairlead.api.network.limits import LONGEST_DELAY, LONGEST_DESCRIPTION_OF_LOCAL_IP
 from fairlead.changes import local_ips
 from fairlead.changes.local_ips import NewLocalIP
-from fairlead.model.kinds import owner_of
-from fairlead.model.loadbalancer import MonitorType
-from fairlead.model.local_ip import Fallback, LocalIP, Mode, ReplicaMonitor
-from fairlead.model.sizes import MOST_RETRIES
+from fairlead.model.documents.loadbalancer import MonitorType
+from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode, ReplicaMonitor
+from fairlead.model.documents.sizes import MOST_RETRIES
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import BadField, Field, MissingField, Spec, UnknownField, Values, fields_schema, reads
 
 
-@reads(fields.words_schema(Mode))
+@reads(schema.words_schema(Mode))
 def _mode(value: object) -> Mode:
     if not isinstance(value, str) or value not in set(Mode):
         raise ValueError(f"{value} is not in valid_values")
@@ -42,12 +42,12 @@ def _mode(value: object) -> Mode:
 
 _WITHOUT = frozenset(MonitorType) - {MonitorType.TCP, MonitorType.UDP_CONNECT}
 _MONITOR: Spec = {
-    "type": Field(parse=fields.word_of(MonitorType, but=_WITHOUT), nullable=False),
-    "port": Field(parse=fields.integer(1, 65535), required=True),
-    "delay": Field(parse=fields.integer(1, LONGEST_DELAY), nullable=False),
-    "timeout": Field(parse=fields.integer(1, LONGEST_DELAY), nullable=False),
-    "max_retries": Field(parse=fields.integer(1, MOST_RETRIES), nullable=False),
-    "max_retries_down": Field(parse=fields.integer(1, MOST_RETRIES), nullable=False),
+    "type": Field(parse=schema.word_of(MonitorType, but=_WITHOUT), nullable=False),
+    "port": Field(parse=schema.integer(1, 65535), required=True),
+    "delay": Field(parse=schema.integer(1, LONGEST_DELAY), nullable=False),
+    "timeout": Field(parse=schema.integer(1, LONGEST_DELAY), nullable=False),
+    "max_retries": Field(parse=schema.integer(1, MOST_RETRIES), nullable=False),
+    "max_retries_down": Field(parse=schema.integer(1, MOST_RETRIES), nullable=False),
 }
 
 
@@ -56,7 +56,7 @@ def _monitor(value: object) -> ReplicaMonitor:
     if not isinstance(value, dict):
         raise ValueError(f"'{value}' is not a dictionary")
     try:
-        return ReplicaMonitor(**fields.read_fields(_MONITOR, value))
+        return ReplicaMonitor(**schema.read_fields(_MONITOR, value))
     except UnknownField as error:
         raise ValueError(f"Unexpected keys supplied: {error}") from None
     except MissingField as error:

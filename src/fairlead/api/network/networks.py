@@ -10,8 +10,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from fairlead.api.fields import NULL, Parser, Values, array_schema, object_schema, or_null, reads
-from fairlead.api.listing import Item
+from fairlead.api.http.listing import Item
+from fairlead.api.http.openapi import IDENTITY, TEXT
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
@@ -26,15 +26,15 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU
 from fairlead.api.network.policy import PROVIDER
-from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access, networks
 from fairlead.changes.networks import AskedSegment
 from fairlead.changes.subnets import MOST_SUBNETS
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Network, SegmentType
+from fairlead.model.documents.network import Network, SegmentType
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import NULL, Parser, Values, array_schema, object_schema, or_null, reads
 
 
 class NetworkType(StrEnum):

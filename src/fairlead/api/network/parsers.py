@@ -9,8 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from fairlead.api import fields
-from fairlead.api.fields import NULL, Parser, array_schema, object_schema, reads, words_schema
+from fairlead import schema
 from fairlead.api.network.errors import invalid_input
 from fairlead.api.network.limits import (
     ALLOCATION_POOLS,
@@ -23,15 +22,16 @@ from fairlead.api.network.limits import (
     TAGS,
 )
 from fairlead.changes.addresses import AskedAddress
-from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
-from fairlead.model.network import AllocationPool, Route, in_order
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_address, parse_network
+from fairlead.model.documents.network import AllocationPool, Route, in_order
+from fairlead.schema import NULL, Parser, array_schema, object_schema, reads, words_schema
 
 MAC = re.compile(r"[0-9a-fA-F]{2}([:-])([0-9a-fA-F]{2}\1){4}[0-9a-fA-F]{2}")
 _E = TypeVar("_E", bound=StrEnum)
 
 
 def string(longest: int = LONGEST_NAME) -> Parser[str]:
-    @reads(fields.text(longest).schema)
+    @reads(schema.text(longest).schema)
     def parse(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
             raise ValueError(f"'{_shown(value)}' is not a valid string")
@@ -46,18 +46,18 @@ name = string(LONGEST_NAME)
 description = string(LONGEST_DESCRIPTION)
 
 
-@reads(fields.boolean.schema)
+@reads(schema.boolean.schema)
 def boolean(value: object) -> bool:
     try:
-        return fields.boolean(value)
+        return schema.boolean(value)
     except ValueError:
         raise ValueError(f"'{_shown(value)}' is not a valid boolean value") from None
 
 
 def integer(least: int, most: int) -> Parser[int]:
-    @reads(fields.integer(least, most).schema)
+    @reads(schema.integer(least, most).schema)
     def parse(value: object) -> int:
-        number = fields.whole(value)
+        number = schema.whole(value)
         if number is None:
             raise ValueError(f"'{_shown(value)}' is not an integer")
         if number < least:
@@ -71,13 +71,13 @@ def integer(least: int, most: int) -> Parser[int]:
 
 @reads({"type": "integer", "enum": [4, 6]})
 def ip_version(value: object) -> int:
-    version = fields.whole(value)
+    version = schema.whole(value)
     if version not in (4, 6):
         raise ValueError(f"{_shown(value)} is not in [4, 6]")
     return version
 
 
-@reads(fields.address.schema)
+@reads(schema.address.schema)
 def address(value: object) -> IPAddress:
     """Parse an IP address. IPv4-mapped IPv6 addresses (RFC 4291, 2.5.5.2) are rejected, because no packet carries
     them."""
@@ -87,7 +87,7 @@ def address(value: object) -> IPAddress:
     return found
 
 
-@reads(fields.cidr.schema)
+@reads(schema.cidr.schema)
 def cidr(value: object) -> IPNetwork:
     if not isinstance(value, str):
         raise ValueError(f"'{_shown(value)}' is not a valid IP subnet")
@@ -105,10 +105,10 @@ def mac(value: object) -> str:
     return text
 
 
-@reads(fields.uuid.schema)
+@reads(schema.uuid.schema)
 def uuid(value: object) -> str:
     try:
-        return fields.uuid(value)
+        return schema.uuid(value)
     except ValueError:
         raise ValueError(f"'{_shown(value)}' is not a valid UUID") from None
 

@@ -5,7 +5,7 @@ A resource that the caller may not see returns 404; one that it sees and may not
 
 from collections.abc import Iterable, Mapping
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.network.attributes import Asked
 from fairlead.api.network.errors import bad_request, forbidden
 from fairlead.api.network.refusals import RESOURCES

@@ -11,26 +11,26 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, base_url, identity, json_response
-from fairlead.api.fields import Schema, Values, array_schema, object_schema
-from fairlead.api.listing import BadQuery, Item, select
+from fairlead.api.http.front_end import JsonObject, Services, base_url, identity, json_response
+from fairlead.api.http.listing import BadQuery, Item, select
+from fairlead.api.http.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, read_body
 from fairlead.api.network import errors, parsers, policy, queries
 from fairlead.api.network.attributes import PUT, Asked, Attribute, one, one_or_several, project_of, read_only, shown
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.views import CREATED, NO_CONTENT, cut, in_turn
-from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, read_body
 from fairlead.changes import access, associations
 from fairlead.changes.access import Verb
 from fairlead.changes.associations import AskedReplica, NotAssociated
 from fairlead.changes.local_ips import find_local_ip
 from fairlead.changes.refusal import Refused
-from fairlead.model.local_ip import LocalIP, find_association
-from fairlead.model.replicas import replica_states
-from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.documents.local_ip import LocalIP, find_association
+from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.queries.replicas import replica_states
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import Schema, Values, array_schema, object_schema
 
 SINGULAR, PLURAL = "port_association", "port_associations"
 CREATE = "create_local_ip_port_association"

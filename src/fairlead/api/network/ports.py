@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.fields import Values
-from fairlead.api.listing import Item
+from fairlead.api.http.listing import Item
+from fairlead.api.http.openapi import TEXT
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
@@ -22,16 +22,16 @@ from fairlead.api.network.collection import (
     indexed,
     standard_values,
 )
-from fairlead.api.openapi import TEXT
 from fairlead.changes import access, ports
 from fairlead.changes.ports import NewPort, PortChange
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import FixedIP, Port, PortUse
-from fairlead.model.plugged import is_plugged
+from fairlead.model.documents.network import FixedIP, Port, PortUse
+from fairlead.model.documents.status import ProvisioningStatus
+from fairlead.model.queries.port_bindings import is_plugged
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import ProvisioningStatus
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import Values
 
 STATUS = {
     ProvisioningStatus.ACTIVE: "ACTIVE",

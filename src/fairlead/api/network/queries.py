@@ -5,12 +5,12 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Schema, array_schema
-from fairlead.api.listing import MOST_SORT_KEYS, Page, Query, TagFilter, filter_text
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.listing import MOST_SORT_KEYS, Page, Query, TagFilter, filter_text
+from fairlead.api.http.openapi import IDENTITY, TEXT, TEXTS
 from fairlead.api.network.attributes import Attribute, Attributes
 from fairlead.api.network.errors import bad_request, bad_resource
-from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
+from fairlead.schema import Schema, array_schema
 
 TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 OTHER: Mapping[str, Schema] = {

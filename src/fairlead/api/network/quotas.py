@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response
-from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.http.front_end import JsonObject, Services, identity, json_response
+from fairlead.api.http.openapi import NUMBER, TEXT, Operation, read_body
 from fairlead.api.network import parsers, policy
 from fairlead.api.network.attributes import PUT, Attribute, one
-from fairlead.api.openapi import NUMBER, TEXT, Operation, read_body
 from fairlead.changes.quotas import check_project, check_used, has_quota, set_limits, take_limits_away
-from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, limit_of, limits_of
+from fairlead.model.documents.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, limit_of, limits_of
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
+from fairlead.schema import Schema, array_schema, object_schema
 
 _LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
 _FORCE = ("force", "check_limit")

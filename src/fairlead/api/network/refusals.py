@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.network import local_ip_refusals
+from fairlead.api.network.error_texts import Words, bad, invalid, serves
 from fairlead.api.network.errors import bad_attribute, bad_resource, forbidden, invalid_input, not_found
 from fairlead.api.network.parsers import encode_route
-from fairlead.api.network.words import Words, bad, invalid, serves
 from fairlead.changes import (
     access,
     addresses,
@@ -17,7 +17,6 @@ from fairlead.changes import (
     ids,
     monitor_checks,
     networks,
-    outside,
     ports,
     probe_limits,
     probe_ports,
@@ -25,10 +24,11 @@ from fairlead.changes import (
     restrictions,
     routers,
     subnets,
+    untranslated_prefixes,
 )
 from fairlead.changes.refusal import Refusal
-from fairlead.model.local_ip import LocalIP
-from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
+from fairlead.model.documents.local_ip import LocalIP
+from fairlead.model.documents.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
 
 RESOURCES: Mapping[type[Resource], str] = {
     Network: "network",
@@ -288,16 +288,18 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "router",
         "Cidr {why.cidr} of subnet {why.subnet_id} overlaps with cidr {why.other_cidr} of subnet {why.other_id}",
     ),
-    outside.NotInRoutes: bad(
+    untranslated_prefixes.NotInRoutes: bad(
         "router",
         "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router does not translate",
     ),
-    outside.NotGranted: bad(
+    untranslated_prefixes.NotGranted: bad(
         "router",
         "Cidr {why.cidr} would be seen on network {why.uplink} as it is, and no administrator has granted it to project"
         " {why.project_id}",
     ),
-    outside.UsedOutside: bad("router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"),
+    untranslated_prefixes.UsedOutside: bad(
+        "router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"
+    ),
     routers.RouterInUse: Words(409, "RouterInUse", "Router {why.router_id} still has ports"),
     routers.NoSuchInterface: _no_interface,
     routers.InterfaceOnOtherSubnet: Words(

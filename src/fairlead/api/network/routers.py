@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID, uuid5
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Parser, Schema, Values, array_schema, object_schema, reads
-from fairlead.api.listing import Item
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.listing import Item
+from fairlead.api.http.openapi import IDENTITY, TEXT
 from fairlead.api.network import errors, parsers
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
@@ -25,16 +25,16 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.gateways import encode_gateway, read_gateway
 from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS
-from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access, routers
 from fairlead.changes.access import Verb
 from fairlead.changes.gateways import GatewayRequest
 from fairlead.changes.routers import Attachment, InterfaceTarget, RouterChange
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Route, Router
+from fairlead.model.documents.network import Route, Router
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import in_one_step
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import in_one_step
+from fairlead.schema import Parser, Schema, Values, array_schema, object_schema, reads
 
 ATTRIBUTES = {
     **STANDARD,

@@ -7,8 +7,7 @@ segments, service types, prefix delegation.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fairlead.api.fields import Values
-from fairlead.api.listing import Item
+from fairlead.api.http.listing import Item
 from fairlead.api.network import errors, parsers
 from fairlead.api.network.attributes import STANDARD, Attribute, refused
 from fairlead.api.network.collection import (
@@ -20,16 +19,17 @@ from fairlead.api.network.collection import (
     given,
     standard_values,
 )
-from fairlead.changes import access, subnets, uplinks
+from fairlead.changes import access, declarative_uplinks, subnets
 from fairlead.changes.access import network_of, subnet_of
 from fairlead.changes.addresses import default_gateway, default_pools
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import IPNetwork
-from fairlead.model.network import Ipv6Mode, Subnet
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.addresses import IPNetwork
+from fairlead.model.documents.network import Ipv6Mode, Subnet
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Values
 
 _NO_POOLS = "subnet pools are not supported; give a cidr"
 ATTRIBUTES = {
@@ -89,7 +89,7 @@ def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -
         ipv6_address_mode=values.get("ipv6_address_mode"),
         ipv6_ra_mode=values.get("ipv6_ra_mode"),
     )
-    return (yield from uplinks.create_subnet(snapshot, context.caller, values["network_id"], subnet))
+    return (yield from declarative_uplinks.create_subnet(snapshot, context.caller, values["network_id"], subnet))
 
 
 def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, values: Values) -> Changes:

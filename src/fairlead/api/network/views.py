@@ -9,28 +9,28 @@ from typing import Any, Generic
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, base_url, identity, json_response
-from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, object_schema, reads
-from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
+from fairlead.api.http.front_end import JsonObject, Services, base_url, identity, json_response
+from fairlead.api.http.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
+from fairlead.api.http.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.api.network import errors, networks, policy, ports, queries, routers
 from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
 from fairlead.api.network.collection import Collection, R, RequestContext, Viewpoint
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS
-from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.changes import routers as rules
 from fairlead.changes.identity import Identity
 from fairlead.changes.resources import revised
 from fairlead.changes.routers import Attachment
-from fairlead.model.foreign import is_foreign
-from fairlead.model.kinds import owner_of
-from fairlead.model.network import Resource, Router
-from fairlead.model.owner import Owner
+from fairlead.model.documents.network import Resource, Router
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.registry.changeset import Changes, apply_changes
+from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.steps import Steps, in_order
-from fairlead.model.writing import Changes, apply_changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps, in_order
+from fairlead.schema import NULL, Parser, Schema, Values, array_schema, object_schema, reads
 
 CREATED, NO_CONTENT = 201, 204
 HIDDEN = networks.HIDDEN | ports.HIDDEN

@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from fairlead.api.building import Door
-from fairlead.api.door import ApiError, Services, base_url, json_response
+from fairlead.api.http.front_end import ApiError, Services, base_url, json_response
+from fairlead.api.http.front_end_builder import Door
+from fairlead.api.http.openapi import Operation
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
 from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.refusals import say
 from fairlead.api.octavia.routes import machine_routes, resource_routes
-from fairlead.api.openapi import Operation
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 

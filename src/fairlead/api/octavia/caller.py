@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from fairlead.api.fields import Values
 from fairlead.api.octavia import specs
-from fairlead.changes.asker import Asker
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.changes.caller import Asker
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.schema import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

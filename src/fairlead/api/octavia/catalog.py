@@ -13,12 +13,11 @@ from immutables import Map
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response
-from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
+from fairlead.api.http.front_end import JsonObject, Services, identity, json_response
+from fairlead.api.http.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import invalid_option, not_found
 from fairlead.api.octavia.lists import Plain, show_one
-from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
 from fairlead.changes.catalog import (
     OfferedProfile,
     create_offer,
@@ -29,10 +28,11 @@ from fairlead.changes.catalog import (
     update_profile,
 )
 from fairlead.compilers.providers import Provider
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
+from fairlead.schema import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 
 NIL = "00000000-0000-0000-0000-000000000000"
 """Reserved id of Octavia's internal rows: it returns 404 with different text for them."""

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.door import ApiError
-from fairlead.api.fields import Values, Written
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.octavia.caller import Origin, common, given
 from fairlead.api.octavia.errors import COOKIES_OF_DATAGRAMS, bad_request
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
 from fairlead.changes.persistence import TimeoutOfStreams
 from fairlead.changes.refusal import Refused
 from fairlead.changes.vips import AlsoAsked, AskedVip
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     DATAGRAMS,
     HTTP_MONITORS,
     Algorithm,
@@ -34,7 +33,8 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
-from fairlead.model.port_ranges import one_port
+from fairlead.model.documents.port_ranges import one_port
+from fairlead.schema import Values, Written
 
 _TIMEOUTS = {
     "timeout_client_data": "client_data",

@@ -4,7 +4,7 @@ The API is one tree. Minor versions are only advertised, and clients enable feat
 version's attributes are parsed; an unsupported option is rejected by name.
 """
 
-from fairlead.api.door import JsonObject
+from fairlead.api.http.front_end import JsonObject
 
 _UPDATED = {
     "v2.0": "2016-12-11T00:00:00Z",

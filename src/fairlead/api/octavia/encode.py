@@ -7,17 +7,23 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from fairlead.api.door import JsonObject, Services
-from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
+from fairlead.api.http.front_end import JsonObject, Services
+from fairlead.api.http.openapi import IDENTITY, NUMBER, TEXT
 from fairlead.api.octavia import specs
 from fairlead.api.octavia.raw import encode_raw
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
-from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
-from fairlead.model import sizes
-from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.figures import Figures
-from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents import sizes
+from fairlead.model.documents.balancer_status import BalancerStatus
+from fairlead.model.documents.l7 import (
+    L7Action,
+    L7Policy,
+    L7Rule,
+    RedirectPrefix,
+    RedirectToPool,
+    RedirectToUrl,
+    Reject,
+)
+from fairlead.model.documents.loadbalancer import (
     AppCookiePersistence,
     DownMember,
     HealthMonitor,
@@ -34,12 +40,14 @@ from fairlead.model.loadbalancer import (
     pools_of,
     target_ports,
 )
-from fairlead.model.network import Resource
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.balancer_state import balancer_status
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import balancer_status
-from fairlead.model.status import OperatingStatus, ProvisioningStatus
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Schema, Spec, array_schema, object_schema, or_null, words_schema
 
 STATISTICS: Mapping[str, Schema] = dict.fromkeys(
     ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER

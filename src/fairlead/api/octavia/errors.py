@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, json_response
-from fairlead.api.fields import NULL, BadField, MissingField, Schema, UnknownField, object_schema
-from fairlead.model.quota import Counted
+from fairlead.api.http.front_end import ApiError, json_response
+from fairlead.model.documents.quota import Counted
+from fairlead.schema import NULL, BadField, MissingField, Schema, UnknownField, object_schema
 
 FAULT: Schema = object_schema(
     {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": {"type": "string"}, "debuginfo": NULL},

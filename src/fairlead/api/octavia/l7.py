@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.door import ApiError
-from fairlead.api.fields import Values
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.octavia.caller import Origin, common, given
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7ActionType,
     L7Policy,
@@ -17,6 +16,7 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
+from fairlead.schema import Values
 
 FOUND = 302
 """Default status code of a redirect (RFC 9110, section 15.4.3)."""

@@ -1,9 +1,9 @@
-"""Limits of the Octavia API front end with their sources. Limits of load balancers are in `model/sizes.py`.
+"""Limits of the Octavia API front end with their sources. Limits of load balancers are in `model/documents/sizes.py`.
 
 Everything else is limited by the size of a body or document.
 """
 
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
 
 TAGS = 100
 """Maximum tags of a resource; Fairlead's own, because tags are read with every document."""

@@ -10,9 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.fields import Schema, array_schema, object_schema
-from fairlead.api.listing import (
+from fairlead.api.http.front_end import ApiError, JsonObject, json_response
+from fairlead.api.http.listing import (
     LARGEST_PAGE,
     MOST_SORT_KEYS,
     BadQuery,
@@ -23,8 +22,9 @@ from fairlead.api.listing import (
     select,
     selecting,
 )
-from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Handler, Operation
-from fairlead.resting import in_steps
+from fairlead.api.http.openapi import IDENTITY, LINKS, TEXT, TEXTS, Handler, Operation
+from fairlead.runtime.cooperative import in_steps
+from fairlead.schema import Schema, array_schema, object_schema
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS: Mapping[str, Schema] = {

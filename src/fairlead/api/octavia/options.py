@@ -4,11 +4,11 @@ Also Octavia's names of model attributes in "unsupported" errors."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.api.fields import Field, Spec, boolean, integer, list_of, text, word_of
 from fairlead.api.octavia import limits, texts
 from fairlead.changes.tls_checks import TLS_VERSIONS
-from fairlead.model.abilities import Feature
-from fairlead.model.loadbalancer import ClientAuthentication
+from fairlead.model.documents.abilities import Feature
+from fairlead.model.documents.loadbalancer import ClientAuthentication
+from fairlead.schema import Field, Spec, boolean, integer, list_of, text, word_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Spec, Values
+from fairlead.api.http.front_end import JsonObject
 from fairlead.api.octavia import encode, requests, specs
 from fairlead.api.octavia.caller import Caller
-from fairlead.changes import finding, l7, listeners, members, monitors, pools
+from fairlead.changes import l7, listeners, lookup, members, monitors, pools
 from fairlead.changes.identity import Identity
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Spec, Values
 
 Names: TypeAlias = Mapping[str, str]
 """Path parameters: `id`, and the parent's id in nested paths."""
@@ -56,7 +56,7 @@ LISTENER = Part(
     shown=encode.LISTENER,
     index=lambda snapshot: snapshot.listener_owner,
     within=lambda balancer: ((listener,) for listener in balancer.listeners),
-    find=lambda snapshot, names, who: finding.find_listener(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: lookup.find_listener(snapshot, names["id"], who),
     encode=encode.encode_listener,
     create=lambda snapshot, values, caller, _: requests.create_listener(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_listener(snapshot, values, caller, names["id"]),
@@ -72,7 +72,7 @@ POOL = Part(
     shown=encode.POOL,
     index=lambda snapshot: snapshot.pool_owner,
     within=lambda balancer: ((pool,) for pool in balancer.pools),
-    find=lambda snapshot, names, who: finding.find_pool(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: lookup.find_pool(snapshot, names["id"], who),
     encode=encode.encode_pool,
     create=lambda snapshot, values, caller, _: requests.create_pool(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_pool(snapshot, values, caller, names["id"]),
@@ -81,8 +81,8 @@ POOL = Part(
 
 
 def _find_member(snapshot: Snapshot, names: Names, who: Identity) -> Chain:
-    balancer, pool = finding.find_pool(snapshot, names["pool_id"], who)
-    return balancer, pool, finding.find_member(pool, names["id"])
+    balancer, pool = lookup.find_pool(snapshot, names["pool_id"], who)
+    return balancer, pool, lookup.find_member(pool, names["id"])
 
 
 MEMBER = Part(
@@ -94,7 +94,7 @@ MEMBER = Part(
     put=specs.MEMBER_PUT,
     shown=encode.MEMBER,
     index=None,
-    parent=lambda snapshot, names, who: finding.find_pool(snapshot, names["pool_id"], who),
+    parent=lambda snapshot, names, who: lookup.find_pool(snapshot, names["pool_id"], who),
     below=lambda found: ((found[-1], member) for member in found[-1].members),
     find=_find_member,
     encode=encode.encode_member,
@@ -114,7 +114,7 @@ HEALTH_MONITOR = Part(
     shown=encode.HEALTH_MONITOR,
     index=lambda snapshot: snapshot.monitor_owner,
     within=lambda balancer: ((pool, pool.health_monitor) for pool in balancer.pools if pool.health_monitor),
-    find=lambda snapshot, names, who: finding.find_monitor(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: lookup.find_monitor(snapshot, names["id"], who),
     encode=encode.encode_monitor,
     create=lambda snapshot, values, caller, _: requests.create_monitor(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_monitor(snapshot, values, caller, names["id"]),
@@ -130,7 +130,7 @@ L7_POLICY = Part(
     shown=encode.L7_POLICY,
     index=lambda snapshot: snapshot.l7policy_owner,
     within=lambda balancer: ((listener, policy) for listener in balancer.listeners for policy in listener.l7policies),
-    find=lambda snapshot, names, who: finding.find_policy(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: lookup.find_policy(snapshot, names["id"], who),
     encode=encode.encode_policy,
     create=lambda snapshot, values, caller, _: requests.create_policy(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_policy(snapshot, values, caller, names["id"]),
@@ -139,8 +139,8 @@ L7_POLICY = Part(
 
 
 def _find_rule(snapshot: Snapshot, names: Names, who: Identity) -> Chain:
-    found = finding.find_policy(snapshot, names["l7policy_id"], who)
-    return *found, finding.find_rule(found[-1], names["id"])
+    found = lookup.find_policy(snapshot, names["l7policy_id"], who)
+    return *found, lookup.find_rule(found[-1], names["id"])
 
 
 L7_RULE = Part(
@@ -152,7 +152,7 @@ L7_RULE = Part(
     put=specs.L7_RULE_PUT,
     shown=encode.L7_RULE,
     index=None,
-    parent=lambda snapshot, names, who: finding.find_policy(snapshot, names["l7policy_id"], who),
+    parent=lambda snapshot, names, who: lookup.find_policy(snapshot, names["l7policy_id"], who),
     below=lambda found: ((*found[1:], rule) for rule in found[-1].rules),
     find=_find_rule,
     encode=encode.encode_rule,

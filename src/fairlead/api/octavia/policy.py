@@ -18,9 +18,9 @@ from functools import wraps
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import identity
+from fairlead.api.http.front_end import identity
+from fairlead.api.http.openapi import Operation
 from fairlead.api.octavia.errors import forbidden
-from fairlead.api.openapi import Operation
 from fairlead.changes.identity import Identity
 
 OBSERVER = frozenset({"reader", "load-balancer_observer"})

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, Services, json_response
-from fairlead.api.fields import Schema, array_schema, object_schema, or_null
-from fairlead.api.listing import LARGEST_PAGE
+from fairlead.api.http.front_end import ApiError, Services, json_response
+from fairlead.api.http.listing import LARGEST_PAGE
+from fairlead.api.http.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
 from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import Plain, unpaged
 from fairlead.api.octavia.options import say_feature
-from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
-from fairlead.changes.offers import find_provider
+from fairlead.changes.catalog_selection import find_provider
 from fairlead.compilers.providers import Names
-from fairlead.model.abilities import Abilities, Feature
-from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.model.documents.abilities import Abilities, Feature
+from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.schema import Schema, array_schema, object_schema, or_null
 
 _DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}
 _QUERY: Mapping[str, Schema] = {"fields": TEXTS, **dict.fromkeys(_DESCRIBED, TEXTS)}

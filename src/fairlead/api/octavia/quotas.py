@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response
-from fairlead.api.fields import Field, Spec, Values, integer, object_schema
+from fairlead.api.http.front_end import JsonObject, Services, identity, json_response
+from fairlead.api.http.openapi import TEXT, Operation, read_body
 from fairlead.api.octavia import specs
 from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import Plain, show_one
-from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.changes.quotas import check_project, has_quota, set_limits, take_limits_away
-from fairlead.model.quota import (
+from fairlead.model.documents.quota import (
     BALANCING,
     LARGEST_QUOTA,
     UNLIMITED,
@@ -22,6 +21,7 @@ from fairlead.model.quota import (
     limits_of,
 )
 from fairlead.model.snapshot import Snapshot
+from fairlead.schema import Field, Spec, Values, integer, object_schema
 
 _ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
 """Older names, accepted and returned in addition."""

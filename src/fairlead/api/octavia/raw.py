@@ -5,8 +5,10 @@ The bytes are hexadecimal, because they may not be text in any encoding.
 
 import re
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import (
+from fairlead.api.http.front_end import JsonObject
+from fairlead.model.documents import sizes
+from fairlead.model.documents.loadbalancer import RawMatch
+from fairlead.schema import (
     BadField,
     Field,
     MissingField,
@@ -18,8 +20,6 @@ from fairlead.api.fields import (
     reads,
     text,
 )
-from fairlead.model import sizes
-from fairlead.model.loadbalancer import RawMatch
 
 _BYTES = re.compile("(?:[0-9A-Fa-f]{2})+")
 

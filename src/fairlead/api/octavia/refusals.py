@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.http.front_end import ApiError
 from fairlead.api.octavia.errors import (
     COOKIES_OF_DATAGRAMS,
     NAMES,
@@ -20,28 +20,28 @@ from fairlead.changes import (
     balancer_checks,
     balancers,
     catalog,
-    finding,
+    catalog_selection,
+    idempotent_update,
     identity,
     ids,
     l7_checks,
     listener_checks,
-    managers,
-    members_behind,
+    lookup,
+    managed_networks,
+    member_placement,
     monitor_checks,
     monitors,
-    offers,
     persistence,
     pool_checks,
     pools,
     probe_limits,
     probe_ports,
+    provider_migration,
     proxy_limits,
     proxy_ports,
     quotas,
     restrictions,
-    said_again,
     secrets,
-    takeovers,
     tls_checks,
     vip_gateways,
     vips,
@@ -49,11 +49,11 @@ from fairlead.changes import (
 from fairlead.changes.l7_checks import RuleProblem
 from fairlead.changes.refusal import Refusal
 from fairlead.compilers.providers import VIP_NETWORKS
-from fairlead.model.catalog import FlavorProfile, Profile
-from fairlead.model.l7 import L7RuleType
-from fairlead.model.loadbalancer import DATAGRAMS, PersistenceType
-from fairlead.model.owner import Kind
-from fairlead.model.quota import Counted
+from fairlead.model.documents.catalog import FlavorProfile, Profile
+from fairlead.model.documents.l7 import L7RuleType
+from fairlead.model.documents.loadbalancer import DATAGRAMS, PersistenceType
+from fairlead.model.documents.owner import Kind
+from fairlead.model.documents.quota import Counted
 
 _ROOTS = {Kind.FLAVOR: "flavor", Kind.AVAILABILITY_ZONE: "availability_zone"}
 _OPTIONS = {Kind.FLAVOR: "flavor_id", Kind.AVAILABILITY_ZONE: "availability zone"}
@@ -135,7 +135,7 @@ def _no_client_ca(why: tls_checks.NoClientCa) -> ApiError:
     return bad_request(f"Client authentication setting {setting} requires a client CA container reference.")
 
 
-def _other_provider(why: offers.OfferOfOtherProvider) -> ApiError:
+def _other_provider(why: catalog_selection.OfferOfOtherProvider) -> ApiError:
     what = "Flavor" if why.kind is Kind.FLAVOR else "Availability zone"
     return ApiError(400, f"{what} '{why.key}' is not compatible with provider '{why.provider}'")
 
@@ -175,8 +175,8 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
     quotas.NoQuota: lambda why: not_found("Quotas", why.project_id),
     quotas.NotAProject: lambda why: bad_request(f"A project's id has at most {why.most} characters."),
-    finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
-    finding.NotTheirs: lambda _: forbidden(),
+    lookup.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
+    lookup.NotTheirs: lambda _: forbidden(),
     identity.NotAnAdministrator: lambda _: forbidden(),
     balancers.OnItsWay: _immutable,
     balancers.WholeOnItsWay: lambda why: ApiError(
@@ -200,24 +200,24 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     balancers.OfferStays: lambda why: bad_request(
         f"The {why.field} of Load Balancer {why.balancer_id} cannot be changed."
     ),
-    said_again.ChangedSince: lambda why: ApiError(
+    idempotent_update.ChangedSince: lambda why: ApiError(
         409, f"Load Balancer {why.balancer_id} has changed since its revision {why.generation}."
     ),
     ids.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
-    offers.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
-    offers.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
-    offers.OfferDisabled: lambda why: ApiError(
+    catalog_selection.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
+    catalog_selection.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
+    catalog_selection.OfferDisabled: lambda why: ApiError(
         400, f"The selected {_ROOTS[why.kind]} is not allowed in this deployment: {why.key}"
     ),
-    offers.OfferOfOtherProvider: _other_provider,
-    offers.NetworkNotOffered: lambda _: bad_request(
+    catalog_selection.OfferOfOtherProvider: _other_provider,
+    catalog_selection.NetworkNotOffered: lambda _: bad_request(
         "Supplied VIP network_id is not allowed by the configuration of this deployment."
     ),
-    offers.BadProfile: lambda why: invalid_option(why.profile.metadata, _data(why.profile)),
-    offers.BadVipNetworks: lambda why: invalid_option(
+    catalog_selection.BadProfile: lambda why: invalid_option(why.profile.metadata, _data(why.profile)),
+    catalog_selection.BadVipNetworks: lambda why: invalid_option(
         why.value, f"{_data(why.profile)} {VIP_NETWORKS}; it is a list of ids"
     ),
-    offers.UnknownCapability: lambda why: ApiError(
+    catalog_selection.UnknownCapability: lambda why: ApiError(
         501,
         f"Provider '{why.profile.provider}' does not support a requested option: {_data(why.profile)} {why.name}",
     ),
@@ -258,16 +258,16 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         400,
         f"{why.address} is not a valid option for {'member monitor_address' if why.is_probed else 'member address'}",
     ),
-    members_behind.BehindNoHost: lambda why: bad_request(
+    member_placement.BehindNoHost: lambda why: bad_request(
         f"Hosts announce the VIPs of provider {why.provider}, and member"
         f" {'monitor_address' if why.is_probed else 'address'} {why.address} is behind none of them"
         " where the project may have members: it has to be in a prefix that an operator has declared for a host."
     ),
-    members_behind.IsAHost: lambda why: bad_request(
+    member_placement.IsAHost: lambda why: bad_request(
         f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is an address of the host itself, to"
         f" which provider {why.provider} leads nobody but where an operator has said that members run on the host."
     ),
-    members_behind.OnASubnet: lambda why: bad_request(
+    member_placement.OnASubnet: lambda why: bad_request(
         f"Hosts announce the VIPs of provider {why.provider}, and lead to members behind them by address alone: leave"
         f" out subnet_id {why.subnet_id}, which is on another network."
     ),
@@ -350,7 +350,7 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     addresses.NoSubnetOnNetwork: lambda why: bad_request(
         f"Supplied network does not contain a subnet{'' if why.address is None else ' for VIP address specified'}."
     ),
-    takeovers.ClientsLeft: lambda why: ApiError(
+    provider_migration.ClientsLeft: lambda why: ApiError(
         409,
         f"clients would be left where the other provider serves them: {_places(why.networks, 'network')}"
         f"{' and ' if why.networks and why.routers else ''}{_places(why.routers, 'router')}; to leave them, name each.",
@@ -358,7 +358,7 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
-    managers.ManagedElsewhere: lambda why: bad_request(managers.say_managed(why)),
+    managed_networks.ManagedElsewhere: lambda why: bad_request(managed_networks.say_managed(why)),
     vips.VipNeedsPort: lambda why: bad_request(
         f"Network {why.network_id} is {why.writer.value}'s, which gives out its addresses: make a port there first, "
         "and give it as vip_port_id."
@@ -373,10 +373,10 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f"No router of project {why.project_id} has its gateway on external network {why.network_id}: nobody would"
         " answer for a VIP there."
     ),
-    offers.VipNotAnnounced: lambda why: bad_request(
+    catalog_selection.VipNotAnnounced: lambda why: bad_request(
         f"Hosts announce the VIPs of provider {why.provider}: network {why.network_id} is not an announced one."
     ),
-    offers.VipNeedsAnnouncing: lambda why: bad_request(
+    catalog_selection.VipNeedsAnnouncing: lambda why: bad_request(
         f"Network {why.network_id} is for VIPs that hosts announce, which those of provider {why.provider} are not."
     ),
     vips.AddressNotTheirs: lambda _: disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))"),

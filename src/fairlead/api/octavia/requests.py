@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, l7, specs
 from fairlead.api.octavia.caller import Caller, Origin, common
 from fairlead.api.octavia.errors import bad_request, not_found
-from fairlead.changes import balancers, listeners, members, monitors, offers, pools, vips
+from fairlead.changes import balancers, catalog_selection, listeners, members, monitors, pools, vips
 from fairlead.changes import l7 as policies
-from fairlead.changes.finding import check_may_change, find_member, find_monitor, find_rule
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
-from fairlead.model.port_ranges import TargetPort
+from fairlead.changes.lookup import check_may_change, find_member, find_monitor, find_rule
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.documents.port_ranges import TargetPort
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Values
 
 Made: TypeAlias = tuple[Changes, str]
 """Changes, and the id of the new part."""
@@ -28,10 +28,10 @@ Made: TypeAlias = tuple[Changes, str]
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
     asker, origin = caller.asker, caller.origin
     named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))
-    offer = offers.choose(asker.providers, snapshot, *named)
+    offer = catalog_selection.choose(asker.providers, snapshot, *named)
     specs.refuse_not_yet(values, offer.provider)
     vip = vips.choose_vip(snapshot, asker, decode.decode_vip(values, origin, balancer_id))
-    offers.check_network(offer, vip.port.network_id)
+    catalog_selection.check_network(offer, vip.port.network_id)
     balancer = LoadBalancer(
         id=balancer_id,
         project_id=origin.project_id,

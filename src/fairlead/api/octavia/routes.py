@@ -1,8 +1,8 @@
 """Routes of the Octavia API with the schemas of their requests and responses."""
 
-from fairlead.api.door import Services
-from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
-from fairlead.api.listing import LARGEST_PAGE
+from fairlead.api.http.front_end import Services
+from fairlead.api.http.listing import LARGEST_PAGE
+from fairlead.api.http.openapi import FLAG, LINKS, Handler, Operation
 from fairlead.api.octavia import encode, specs
 from fairlead.api.octavia.catalog import catalog_routes
 from fairlead.api.octavia.lists import list_query, show_one
@@ -11,8 +11,8 @@ from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
 from fairlead.api.octavia.views import Views
-from fairlead.api.openapi import FLAG, LINKS, Handler, Operation
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
+from fairlead.schema import Parser, Schema, Values, array_schema, list_of, object_schema
 
 _STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.STATISTICS)}, ["stats"])}
 

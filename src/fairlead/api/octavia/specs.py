@@ -8,8 +8,25 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fairlead.api.door import ApiError
-from fairlead.api.fields import (
+from fairlead.api.http.front_end import ApiError
+from fairlead.api.octavia import limits, texts
+from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
+from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, forms
+from fairlead.api.octavia.raw import raw_match
+from fairlead.changes.identity import LONGEST_PROJECT
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.documents import sizes
+from fairlead.model.documents.l7 import L7ActionType, L7Comparison, L7RuleType
+from fairlead.model.documents.loadbalancer import (
+    Algorithm,
+    DownMember,
+    ListenerProtocol,
+    Locality,
+    MonitorType,
+    PersistenceType,
+    PoolProtocol,
+)
+from fairlead.schema import (
     BadField,
     Field,
     MissingField,
@@ -28,23 +45,6 @@ from fairlead.api.fields import (
     text,
     uuid,
     word_of,
-)
-from fairlead.api.octavia import limits, texts
-from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
-from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, forms
-from fairlead.api.octavia.raw import raw_match
-from fairlead.changes.identity import LONGEST_PROJECT
-from fairlead.compilers.unsupported import Unsupported
-from fairlead.model import sizes
-from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
-from fairlead.model.loadbalancer import (
-    Algorithm,
-    DownMember,
-    ListenerProtocol,
-    Locality,
-    MonitorType,
-    PersistenceType,
-    PoolProtocol,
 )
 
 COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")

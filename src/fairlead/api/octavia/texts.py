@@ -6,11 +6,11 @@ Patterns are in ECMA-262 syntax (JSON Schema, "Regular Expressions"), and the pa
 import re
 from typing import TypeVar
 
-from fairlead.api import fields
-from fairlead.api.fields import Parser, array_schema, object_schema, reads, text
+from fairlead import schema
 from fairlead.api.octavia import limits
 from fairlead.changes.tls_checks import ALPN_PROTOCOLS, CLIENT_HEADERS, FORWARDED_HEADERS
-from fairlead.model.addresses import IPNetwork
+from fairlead.model.documents.addresses import IPNetwork
+from fairlead.schema import Parser, array_schema, object_schema, reads, text
 
 _T = TypeVar("_T")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -70,16 +70,16 @@ def _in_words(parser: Parser[_T], words: str) -> Parser[_T]:
     return parse
 
 
-address = _in_words(fields.address, "Value should be IPv4 or IPv6 format")
-written_address = _in_words(fields.written_address, "Value should be IPv4 or IPv6 format")
+address = _in_words(schema.address, "Value should be IPv4 or IPv6 format")
+written_address = _in_words(schema.written_address, "Value should be IPv4 or IPv6 format")
 
 
-@reads(fields.cidr.schema)
+@reads(schema.cidr.schema)
 def _network(value: object) -> IPNetwork:
     """Parse a CIDR; an address without a length means a host prefix, as in Octavia."""
     if isinstance(value, str) and "/" not in value:
-        return fields.cidr(f"{value}/{fields.address(value).max_prefixlen}")
-    return fields.cidr(value)
+        return schema.cidr(f"{value}/{schema.address(value).max_prefixlen}")
+    return schema.cidr(value)
 
 
 cidr = _in_words(_network, "Value should be IPv4 or IPv6 CIDR format")

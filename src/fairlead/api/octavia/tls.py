@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Values
+from fairlead.api.http.front_end import JsonObject
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, Option
 from fairlead.changes.tls_checks import TLS_VERSIONS
-from fairlead.model.loadbalancer import Http, Listener, ListenerTls, Pool, PoolTls
+from fairlead.model.documents.loadbalancer import Http, Listener, ListenerTls, Pool, PoolTls
+from fairlead.schema import Values
 
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 

@@ -8,27 +8,27 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response, pieces_response
-from fairlead.api.listing import Item, Lazy
+from fairlead.api.http.front_end import JsonObject, Services, identity, json_response, pieces_response
+from fairlead.api.http.listing import Item, Lazy
+from fairlead.api.http.openapi import Handler, read_body
 from fairlead.api.octavia import encode, requests
 from fairlead.api.octavia.caller import Caller, Origin
 from fairlead.api.octavia.errors import missing_project
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
-from fairlead.api.openapi import Handler, read_body
-from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import delete_load_balancer, fail_over
-from fairlead.changes.finding import NotTheirs, find_listener, find_load_balancer
+from fairlead.changes.caller import Asker
 from fairlead.changes.identity import Identity
+from fairlead.changes.lookup import NotTheirs, find_listener, find_load_balancer
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.loadbalancer import Listener, LoadBalancer, is_forward
-from fairlead.model.network import Resource
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.balancer_status import BalancerStatus
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, is_forward
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
 
 NO_CONTENT = 204
 ACCEPTED = 202

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from fairlead.api.building import SENTENCE, Door, sentence
-from fairlead.api.door import ApiError, Services
+from fairlead.api.http.front_end import ApiError, Services
+from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
 from fairlead.api.keys import ASKER
 from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.refusals import say
@@ -24,7 +24,7 @@ from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.drivers.interface import DriverError
 from fairlead.keystores.interface import Asker
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
 from fairlead.store.model import Published
 
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from fairlead.api.door import JsonObject
-from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.http.front_end import JsonObject
+from fairlead.api.http.openapi import FLAG, IDENTITY
 from fairlead.api.octavia import encode
-from fairlead.api.openapi import FLAG, IDENTITY
 from fairlead.api.plugin.statuses import BALANCERS, MOST
-from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Resource
-from fairlead.model.steps import Steps
+from fairlead.model.documents.balancer_status import BalancerStatus
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.network import Resource
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Schema, array_schema, object_schema
 
 _NOT_SAID = frozenset(
     {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member", "raw"}

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 
 MOST_KNOWN = 20_000
 """Maximum load balancers with a remembered last change."""

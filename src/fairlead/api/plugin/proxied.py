@@ -3,16 +3,16 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, json_response
-from fairlead.api.fields import Field, Schema, Spec, array_schema, object_schema, text
+from fairlead.api.http.front_end import JsonObject, Services, json_response
+from fairlead.api.http.openapi import IDENTITY, TEXT, Operation, read_body
 from fairlead.api.octavia import specs, views
-from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body
-from fairlead.model.facts import REFUSED_PROXIES
-from fairlead.model.foreign_proxies import led_from, wanted_there
-from fairlead.model.proxy_place import ProxyPlace, device_mac, proxy_device
+from fairlead.model.documents.proxy_place import ProxyPlace, device_mac, proxy_device
+from fairlead.model.queries.unmanaged_proxy_ports import led_from, wanted_there
+from fairlead.model.registry.facts import REFUSED_PROXIES
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Field, Schema, Spec, array_schema, object_schema, text
 
 MOST_PLACES, MOST_PORTS = 10_000, 10_000
 """Maximum projects of a network, and proxy ports of a project on it."""

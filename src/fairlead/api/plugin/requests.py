@@ -4,20 +4,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, specs
 from fairlead.api.octavia.caller import Caller, Origin, common
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.requests import listener_with
-from fairlead.changes import balancers, offers, takeovers, vips
-from fairlead.changes.said_again import find_kept
+from fairlead.changes import balancers, catalog_selection, provider_migration, vips
+from fairlead.changes.idempotent_update import find_kept
 from fairlead.compilers.providers import Names
-from fairlead.model.catalog import AvailabilityZoneProfile, FlavorProfile
-from fairlead.model.domain import Places
-from fairlead.model.loadbalancer import Kept, Listener, LoadBalancer, Pool, Takeover
+from fairlead.model.documents.catalog import AvailabilityZoneProfile, FlavorProfile
+from fairlead.model.documents.loadbalancer import Kept, Listener, LoadBalancer, Pool, Takeover
+from fairlead.model.queries.domain import Places
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
-from fairlead.model.writing import Changes
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Values
 
 LONGEST_REVISION = 19
 """Maximum digits of a revision; stores use 64 bits."""
@@ -34,7 +34,7 @@ def create_load_balancer(
     specs.refuse_not_yet(values, provider)
     networks = check_profiles(asker.providers, values)
     vip = vips.choose_vip(snapshot, asker, decode.decode_vip(values, caller.origin, balancer_id))
-    offers.check_network(offers.Offer(provider, None, None, networks, ()), vip.port.network_id)
+    catalog_selection.check_network(catalog_selection.Offer(provider, None, None, networks, ()), vip.port.network_id)
     before = snapshot.ports.get(vip.port.id)
     balancer = LoadBalancer(
         **caller.origin.resource(values),
@@ -49,7 +49,7 @@ def create_load_balancer(
     balancer = yield from _with_tree(balancer, values, caller.origin)
     changes = yield from balancers.create_load_balancer(snapshot, asker, balancer, vip)
     if served is not None:
-        takeovers.check_clients(snapshot, _made(changes), served, frozenset(values["leaves"]))
+        provider_migration.check_clients(snapshot, _made(changes), served, frozenset(values["leaves"]))
     return changes
 
 
@@ -81,11 +81,11 @@ def check_profiles(providers: Names, values: Values) -> frozenset[str] | None:
     any. Raises Refused for metadata unknown to the default provider."""
     common: Mapping[str, str] = {"id": "", "name": "", "provider": providers.default}
     if values.get("flavor"):
-        offers.check_profile(providers, FlavorProfile(**common, metadata=json.dumps(values["flavor"])))
+        catalog_selection.check_profile(providers, FlavorProfile(**common, metadata=json.dumps(values["flavor"])))
     if not values.get("availability_zone"):
         return None
     zone = AvailabilityZoneProfile(**common, metadata=json.dumps(values["availability_zone"]))
-    return offers.check_profile(providers, zone)
+    return catalog_selection.check_profile(providers, zone)
 
 
 def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[LoadBalancer]:

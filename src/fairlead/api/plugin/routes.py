@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import Services, json_response
-from fairlead.api.fields import Values, array_schema, object_schema, or_null
+from fairlead.api.http.front_end import Services, json_response
+from fairlead.api.http.openapi import FLAG, IDENTITY, NUMBER, TEXT, Operation, read_body
 from fairlead.api.octavia import encode, views
 from fairlead.api.octavia import specs as octavia
 from fairlead.api.octavia.parts import MEMBER, Part
 from fairlead.api.octavia.views import Views
-from fairlead.api.openapi import FLAG, IDENTITY, NUMBER, TEXT, Operation, read_body
 from fairlead.api.plugin import requests, specs
 from fairlead.api.plugin.comparison import DIFFERENCES, differences_of
 from fairlead.api.plugin.feed import LONGEST_WAIT, MOST_TOLD, StatusFeed
@@ -25,14 +24,15 @@ from fairlead.api.plugin.statuses import (
     probed_on,
     statistics_of,
 )
-from fairlead.changes.finding import NoSuch
+from fairlead.changes.idempotent_update import put_said_again, said_again
+from fairlead.changes.lookup import NoSuch
+from fairlead.changes.provider_migration import take_over
 from fairlead.changes.refusal import Refused
-from fairlead.changes.said_again import put_said_again, said_again
-from fairlead.changes.takeovers import take_over
-from fairlead.model.quota import Counted
+from fairlead.model.documents.quota import Counted
+from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
-from fairlead.resting import in_steps
+from fairlead.runtime.cooperative import in_steps
+from fairlead.schema import Values, array_schema, object_schema, or_null
 from fairlead.store.model import Change
 
 _BALANCERS = "/loadbalancers"

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from fairlead.api.fields import Field, Parser, Spec, Values, boolean, list_of, mapping, text, uuid
 from fairlead.api.octavia import parts, specs
 from fairlead.api.octavia.parts import Part
 from fairlead.changes.identity import LONGEST_PROJECT
-from fairlead.model import sizes
+from fairlead.model.documents import sizes
+from fairlead.schema import Field, Parser, Spec, Values, boolean, list_of, mapping, text, uuid
 
 MOST_LEFT = 1_000
 """Maximum networks and routers in `leaves`; Fairlead's own."""

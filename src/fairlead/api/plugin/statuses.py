@@ -1,26 +1,26 @@
 """Statuses of a service's load balancers: each part by kind and id, in the form of octavia-lib.
 
-The statuses are those of the Octavia front end; both use `model/balancer_status.py`.
+The statuses are those of the Octavia front end; both use `model/documents/balancer_status.py`.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fairlead.api.door import JsonObject, Services
-from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
+from fairlead.api.http.front_end import JsonObject, Services
+from fairlead.api.http.openapi import FLAG, IDENTITY, NUMBER, TEXT
 from fairlead.api.octavia import encode
-from fairlead.api.openapi import FLAG, IDENTITY, NUMBER, TEXT
-from fairlead.model import sizes
-from fairlead.model.addresses import IPNetwork
-from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.foreign_probing import is_ready, wanted_of, wanted_on
-from fairlead.model.foreign_proxies import proxied_network
-from fairlead.model.loadbalancer import LoadBalancer, Takeover
-from fairlead.model.network import Resource
-from fairlead.model.proxy_place import place_of
+from fairlead.model.documents import sizes
+from fairlead.model.documents.addresses import IPNetwork
+from fairlead.model.documents.balancer_status import BalancerStatus
+from fairlead.model.documents.loadbalancer import LoadBalancer, Takeover
+from fairlead.model.documents.network import Resource
+from fairlead.model.documents.proxy_place import place_of
+from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus
+from fairlead.model.queries.unmanaged_probe_ports import is_ready, wanted_of, wanted_on
+from fairlead.model.queries.unmanaged_proxy_ports import proxied_network
 from fairlead.model.snapshot import KEPT_SHELF, Snapshot
-from fairlead.model.status import OperatingStatus, ProvisioningStatus
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Schema, array_schema, object_schema, or_null, words_schema
 
 MOST_SHOWN = 50
 """Maximum load balancers in one response."""

@@ -3,7 +3,7 @@
 from fairlead.compilers.haproxy.compiler import rows_of
 from fairlead.dataplane.haproxy import references
 from fairlead.dataplane.interface import Dataplane, Place, row_by_row
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
 
 HAPROXY = Dataplane(
     name="haproxy",

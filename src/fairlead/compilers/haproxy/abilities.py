@@ -1,8 +1,8 @@
 """Features of listeners and pools that HAProxy supports."""
 
-from fairlead.model.abilities import EVERY_OPTION, Abilities
-from fairlead.model.health import ASKED_OVER
-from fairlead.model.loadbalancer import ListenerProtocol, Locality, PoolProtocol
+from fairlead.model.documents.abilities import EVERY_OPTION, Abilities
+from fairlead.model.documents.health import ASKED_OVER
+from fairlead.model.documents.loadbalancer import ListenerProtocol, Locality, PoolProtocol
 
 ABILITIES = Abilities(
     listener_protocols=frozenset(ListenerProtocol)

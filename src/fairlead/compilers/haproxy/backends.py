@@ -17,8 +17,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, HAProxyRow, Server
 from fairlead.dataplane.haproxy_text import PEERS
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name
-from fairlead.model.behind import nowhere
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
     HttpCookiePersistence,
@@ -31,12 +30,13 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     SourceIpPersistence,
 )
-from fairlead.model.nearby import members_on
-from fairlead.model.port_ranges import targets
-from fairlead.model.proxies import proxy_name
-from fairlead.model.proxy_backends import is_http
-from fairlead.model.proxy_place import place_of
-from fairlead.model.secrets import member_secrets
+from fairlead.model.documents.port_ranges import targets
+from fairlead.model.documents.proxy_place import place_of
+from fairlead.model.queries.locality_tiers import members_on
+from fairlead.model.queries.placement import nowhere
+from fairlead.model.queries.proxies import proxy_name
+from fairlead.model.queries.proxy_backends import is_http
+from fairlead.model.queries.secrets import member_secrets
 from fairlead.model.snapshot import Snapshot
 
 TABLE = "10k"

@@ -14,16 +14,16 @@ from fairlead.compilers.haproxy.frontends import frontend_rows, pools_with_backe
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
-from fairlead.model.addresses import IPAddress, render_interface
-from fairlead.model.host_proxies import has_own_host_proxy, own_host_places
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, is_prepared, pools_of
-from fairlead.model.network import Network, Port, Router, find_subnet
-from fairlead.model.owner import Owner
-from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
-from fairlead.model.proxy_backends import BackendNames
-from fairlead.model.proxy_homes import ways_of
-from fairlead.model.proxy_place import place_of, proxy_chassis, proxy_mac
+from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.addresses import IPAddress, render_interface
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Pool, is_prepared, pools_of
+from fairlead.model.documents.network import Network, Port, Router, find_subnet
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.proxy_place import place_of, proxy_chassis, proxy_mac
+from fairlead.model.queries.host_proxies import has_own_host_proxy, own_host_places
+from fairlead.model.queries.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
+from fairlead.model.queries.proxy_backends import BackendNames
+from fairlead.model.queries.proxy_homes import ways_of
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 10_000

@@ -10,9 +10,9 @@ A proxy on a plain host listens on the VIPs. For IPv4, HAProxy reads the origina
 from collections.abc import Iterable, Iterator, Sequence
 
 from fairlead.dataplane.haproxy_words import Line
-from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, PoolProtocol
-from fairlead.model.port_ranges import count
+from fairlead.model.documents.addresses import IPAddress
+from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Pool, PoolProtocol
+from fairlead.model.documents.port_ranges import count
 
 GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
 

@@ -12,14 +12,14 @@ from fairlead.compilers.haproxy.policies import PREPARED, compile_policies, led_
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
-from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch
-from fairlead.model.paths import INSIDE
-from fairlead.model.port_ranges import count
-from fairlead.model.proxies import proxy_name
-from fairlead.model.proxy_backends import BackendNames
-from fairlead.model.proxy_place import place_of
-from fairlead.model.secrets import client_secrets
+from fairlead.model.documents.addresses import IPAddress, render_endpoint
+from fairlead.model.documents.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch
+from fairlead.model.documents.paths import INSIDE
+from fairlead.model.documents.port_ranges import count
+from fairlead.model.documents.proxy_place import place_of
+from fairlead.model.queries.proxies import proxy_name
+from fairlead.model.queries.proxy_backends import BackendNames
+from fairlead.model.queries.secrets import client_secrets
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 5_000

@@ -15,7 +15,7 @@ from fairlead.compilers.haproxy.backends import argument
 from fairlead.compilers.haproxy.expressions import bounded
 from fairlead.dataplane.haproxy_policies import Condition, Policy
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name
-from fairlead.model.l7 import (
+from fairlead.model.documents.l7 import (
     L7Action,
     L7Comparison,
     L7Policy,
@@ -26,8 +26,8 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
-from fairlead.model.loadbalancer import Listener, Pool
-from fairlead.model.proxy_backends import BackendNames
+from fairlead.model.documents.loadbalancer import Listener, Pool
+from fairlead.model.queries.proxy_backends import BackendNames
 
 FOUND = 302
 """Status code of a redirect without one (RFC 9110, section 15.4.3)."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Certificate, list_path
 from fairlead.dataplane.haproxy_words import Line
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
     Listener,
     ListenerProtocol,
@@ -20,7 +20,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolTls,
 )
-from fairlead.model.secrets import Role, Secret, shown_references
+from fairlead.model.queries.secrets import Role, Secret, shown_references
 
 VERSIONS = {"TLSv1": "TLSv1.0", "TLSv1.1": "TLSv1.1", "TLSv1.2": "TLSv1.2", "TLSv1.3": "TLSv1.3"}
 """Maps Octavia's version names to HAProxy's, oldest first. HAProxy's TLS libraries no longer have older versions."""

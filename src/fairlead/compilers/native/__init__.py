@@ -1,11 +1,11 @@
 """Compiler for plain Linux hosts."""
 
 from fairlead.compilers.native.compiler import rows_of
-from fairlead.compilers.native.explaining import explain
+from fairlead.compilers.native.flow_lookup import explain
 from fairlead.compilers.native.views import views
 from fairlead.dataplane.interface import Dataplane, Place, row_by_row
 from fairlead.dataplane.native import references
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
 
 NATIVE = Dataplane(
     name="native",

@@ -7,9 +7,9 @@ be counted over many hosts.
 
 from dataclasses import replace
 
-from fairlead.model.abilities import Abilities
-from fairlead.model.health import ASKED_OVER
-from fairlead.model.loadbalancer import (
+from fairlead.model.documents.abilities import Abilities
+from fairlead.model.documents.health import ASKED_OVER
+from fairlead.model.documents.loadbalancer import (
     Algorithm,
     DownMember,
     ListenerProtocol,

@@ -15,18 +15,18 @@ from fairlead.compilers.native.abilities import OF_ANY_PATH, abilities_here
 from fairlead.compilers.native.once import Once
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.native import TUNNEL_PORTS, Here, NativeRow, Own, Service, Target, There, Vip, Way
-from fairlead.model import loadbalancer as lb
-from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
-from fairlead.model.addresses import IPAddress, IPNetwork, outermost
-from fairlead.model.behind import may_be_behind, members_on
-from fairlead.model.host_proxies import goes_by_source, host_slots, is_serving, own_host
-from fairlead.model.hosts import Host, way_to
-from fairlead.model.moved_slots import Endpoint, services_of
-from fairlead.model.moved_slots import Service as Slots
-from fairlead.model.owner import Owner
-from fairlead.model.port_ranges import expand, holds
-from fairlead.model.proxies import proxied_listeners, without_proxied
-from fairlead.model.proxy_place import place_of
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, outermost
+from fairlead.model.documents.hosts import Host, way_to
+from fairlead.model.documents.owner import Owner
+from fairlead.model.documents.port_ranges import expand, holds
+from fairlead.model.documents.previous_slot_owners import Endpoint, services_of
+from fairlead.model.documents.previous_slot_owners import Service as Slots
+from fairlead.model.documents.proxy_place import place_of
+from fairlead.model.queries.host_proxies import goes_by_source, host_slots, is_serving, own_host
+from fairlead.model.queries.placement import may_be_behind, members_on
+from fairlead.model.queries.proxies import proxied_listeners, without_proxied
 from fairlead.model.snapshot import Snapshot
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from immutables import Map
 
-from fairlead.model.chassis import Chassis
+from fairlead.model.documents.chassis import Chassis
 from fairlead.model.snapshot import Snapshot
 
 

@@ -3,8 +3,8 @@
 from fairlead.compilers.ovn.compiler import compile_in_steps, compile_owner
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.dataplane.ovn_tables import references
-from fairlead.model.kinds import has_rows
-from fairlead.model.owner import Kind
+from fairlead.model.documents.owner import Kind
+from fairlead.model.registry.kinds import has_rows
 
 OVN = Dataplane(
     name="ovn",

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from fairlead.model.abilities import Abilities
-from fairlead.model.health import ASKED_OVER, TRANSPORTS
-from fairlead.model.loadbalancer import Algorithm, DownMember, ListenerProtocol, PersistenceType, PoolProtocol
+from fairlead.model.documents.abilities import Abilities
+from fairlead.model.documents.health import ASKED_OVER, TRANSPORTS
+from fairlead.model.documents.loadbalancer import Algorithm, DownMember, ListenerProtocol, PersistenceType, PoolProtocol
 from fairlead.model.snapshot import Snapshot
 
 ABILITIES = Abilities(

@@ -17,9 +17,9 @@ from fairlead.compilers.ovn.groups import Groups
 from fairlead.compilers.ovn.router import PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_rules import Acl
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, IPNetwork, all_but
-from fairlead.model.port_ranges import Ports
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, all_but
+from fairlead.model.documents.port_ranges import Ports
 
 DROP_PRIORITY = 32_000
 """Near the maximum of ovn-nb(5), so that rules of other users cannot override a listener's `allowed_cidrs`."""

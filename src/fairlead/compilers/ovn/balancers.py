@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fairlead.compilers.ovn.abilities import ABILITIES, abilities_here
 from fairlead.compilers.ovn.admission import admission
-from fairlead.compilers.ovn.answers import counting_rows, counting_switches, outside_rows, outside_switches
+from fairlead.compilers.ovn.draining import Endpoints, parting_rows
 from fairlead.compilers.ovn.groups import Groups, domain_groups, find_vip_network, gateway_groups, guest_groups
 from fairlead.compilers.ovn.locality import (
     NearGroups,
@@ -23,8 +23,8 @@ from fairlead.compilers.ovn.locality import (
     refuse_locality,
 )
 from fairlead.compilers.ovn.monitors import monitor_rows
-from fairlead.compilers.ovn.parting import Endpoints, parting_rows
 from fairlead.compilers.ovn.proxies import refuse_proxies
+from fairlead.compilers.ovn.reply_counters import counting_rows, counting_switches, outside_rows, outside_switches
 from fairlead.compilers.ovn.router import router_port_name
 from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
@@ -41,17 +41,17 @@ from fairlead.dataplane.ovn import (
     VirtualService,
     pairs,
 )
-from fairlead.model import loadbalancer as lb
-from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
-from fairlead.model.addresses import IPAddress, render_endpoint, render_interface
-from fairlead.model.domain import AddressRanges
-from fairlead.model.foreign import is_foreign
-from fairlead.model.health import HealthKey
-from fairlead.model.network import Network, subnet_with
-from fairlead.model.port_ranges import expand
-from fairlead.model.proxies import absent_proxies, led_by_proxies
-from fairlead.model.resetting import RESET_PORT, reset_address
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.addresses import IPAddress, render_endpoint, render_interface
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.health import HealthKey
+from fairlead.model.documents.network import Network, subnet_with
+from fairlead.model.documents.port_ranges import expand
+from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.queries.connection_resets import RESET_PORT, reset_address
+from fairlead.model.queries.domain import AddressRanges
+from fairlead.model.queries.proxies import absent_proxies, led_by_proxies
 from fairlead.model.snapshot import Snapshot, floating_ips_of, held_vips, is_at_gateway, vip_gateway, vip_network
 
 PROVIDER = "ovn"
@@ -241,7 +241,8 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
 def _reset_at(
     snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, pool: lb.Pool | None, version: int
 ) -> tuple[str, ...]:
-    """Return the backend used while no member is available: agents reset connections to it (`model/resetting.py`).
+    """Return the backend used while no member is available: agents reset connections to it
+    (`model/queries/connection_resets.py`).
 
     Empty means that OVN rejects. Clients of guests are not sent off the network.
     """

@@ -13,19 +13,19 @@ from fairlead.compilers.ovn.vip_networks import vip_network_rows
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import LogicalSwitch, OvnRow, by_key_in_steps
 from fairlead.dataplane.rows import Rows
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.enrolment import Node, NodeToken
-from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter
-from fairlead.model.hosts import Host
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.local_ip import LocalIP
-from fairlead.model.network import FloatingIP, Network, Port, Router
-from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.quota import Quota
-from fairlead.model.silence import SilentNode
+from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.documents.enrolment import Node, NodeToken
+from fairlead.model.documents.hosts import Host
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.local_ip import LocalIP
+from fairlead.model.documents.network import FloatingIP, Network, Port, Router
+from fairlead.model.documents.owner import Kind, Owner, VipNetwork
+from fairlead.model.documents.quota import Quota
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
+from fairlead.model.documents.unmanaged import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter
+from fairlead.model.documents.unresponsive_nodes import SilentNode
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, at_once
-from fairlead.model.trust import Certificate, Project, TrustToken
+from fairlead.runtime.steps import Steps, at_once
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:

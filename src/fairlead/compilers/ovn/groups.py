@@ -8,10 +8,10 @@ from fairlead.compilers.ovn.router import PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import LoadBalancerGroup, OvnRow, RouterGroup, SwitchGroup
 from fairlead.dataplane.ovn_rules import PortGroup, PortGroupPort
-from fairlead.model.domain import Domain
-from fairlead.model.foreign import row_of
-from fairlead.model.network import Network
-from fairlead.model.owner import VipNetwork
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.owner import VipNetwork
+from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.queries.domain import Domain
 from fairlead.model.snapshot import Snapshot
 
 

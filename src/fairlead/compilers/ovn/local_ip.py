@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2s
 from typing import assert_never
 
-from fairlead.compilers.ovn.detours import detour_rows
 from fairlead.compilers.ovn.groups import domain_groups, guest_groups, port_group_word
+from fairlead.compilers.ovn.local_ip_policies import detour_rows
 from fairlead.compilers.ovn.locality import domain_near_groups
 from fairlead.compilers.ovn.monitors import replica_monitor_rows
 from fairlead.compilers.ovn.vip_networks import has_number, vip_router_name
@@ -29,11 +29,11 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, Pairs, SwitchPortAddress, VirtualService, pairs
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_rules import Acl, PortGroup, PortGroupPort
-from fairlead.model.addresses import derive_mac
-from fairlead.model.local_ip import Fallback, LocalIP, Mode
-from fairlead.model.network import Network, Port, subnet_with
-from fairlead.model.owner import VipNetwork
-from fairlead.model.replicas import find_owner, find_replica, replicas, serving
+from fairlead.model.documents.addresses import derive_mac
+from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode
+from fairlead.model.documents.network import Network, Port, subnet_with
+from fairlead.model.documents.owner import VipNetwork
+from fairlead.model.queries.replicas import find_owner, find_replica, replicas, serving
 from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"

@@ -28,15 +28,15 @@ from fairlead.dataplane.ovn import (
     pairs,
 )
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.domain import Domain, Topology
-from fairlead.model.foreign import row_of
-from fairlead.model.nearby import Near, members_near
-from fairlead.model.owner import VipNetwork
-from fairlead.model.port_ranges import count, expand
-from fairlead.model.proxies import proxies_near
-from fairlead.model.shares import LARGEST
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, render_endpoint
+from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.owner import VipNetwork
+from fairlead.model.documents.port_ranges import count, expand
+from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.queries.domain import Domain, Topology
+from fairlead.model.queries.locality_tiers import Near, members_near
+from fairlead.model.queries.proxies import proxies_near
 from fairlead.model.snapshot import Snapshot, shares_near
 
 PROVIDER = "ovn"

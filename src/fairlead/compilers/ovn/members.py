@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from fairlead.compilers.ovn.monitors import check_probed
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.addresses import is_destination
-from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.members import find_obstacles
+from fairlead.model.documents.addresses import is_destination
+from fairlead.model.documents.loadbalancer import LoadBalancer, Member
+from fairlead.model.queries.members import find_obstacles
 from fairlead.model.snapshot import Snapshot
 
 

@@ -2,7 +2,8 @@
 
 northd removes dead backends from a load balancer with a health check, which would break its slot table. So a monitor
 has a load balancer row of its own, on no switch and in no group, that only defines the probes. Dead members are removed
-from slot tables by the load balancer's compiler, and replicas of Local IPs from their chassis (`model/replicas.py`).
+from slot tables by the load balancer's compiler, and replicas of Local IPs from their chassis
+(`model/queries/replicas.py`).
 
 Where agents probe, there are no such rows: each network has a port for the agents' probes.
 """
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 from fairlead.compilers.ovn.abilities import abilities_here
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, Pairs, VirtualService, pairs
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, render_address, render_endpoint
-from fairlead.model.health import TRANSPORTS, Endpoint
-from fairlead.model.local_ip import LocalIP, ReplicaMonitor
-from fairlead.model.probes import (
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import IPAddress, render_address, render_endpoint
+from fairlead.model.documents.health import TRANSPORTS, Endpoint
+from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.queries.probes import (
     find_port,
     find_source,
     is_hostless,
@@ -25,7 +26,7 @@ from fairlead.model.probes import (
     pool_endpoints,
     working_monitor,
 )
-from fairlead.model.replica_probes import replica_endpoints
+from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot, member_network
 
 PROVIDER = "ovn"

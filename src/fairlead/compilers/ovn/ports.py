@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from fairlead.compilers.ovn.router import gateway_attachment, router_attachment, router_port_name
 from fairlead.dataplane.ovn import LogicalSwitchPort, pairs
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.local_ip import Mode
-from fairlead.model.network import Network, Port, PortUse
-from fairlead.model.probe_devices import ProbeDevice, cover_device, probe_device
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.local_ip import Mode
+from fairlead.model.documents.network import Network, Port, PortUse
+from fairlead.model.queries.probe_devices import ProbeDevice, cover_device, probe_device
 from fairlead.model.snapshot import Snapshot
 
 WITHOUT_ROWS = frozenset({PortUse.VIP, PortUse.PROBE, PortUse.FLOATING_IP, PortUse.LOCAL_IP})

@@ -1,11 +1,11 @@
 """Checks for proxy ports in OVN networks."""
 
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model import loadbalancer as lb
-from fairlead.model.foreign import ForeignNetwork
-from fairlead.model.foreign_proxies import makes_ports
-from fairlead.model.network import Network
-from fairlead.model.proxies import proxied_listeners
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.network import Network
+from fairlead.model.documents.unmanaged import ForeignNetwork
+from fairlead.model.queries.proxies import proxied_listeners
+from fairlead.model.queries.unmanaged_proxy_ports import makes_ports
 
 PROVIDER = "ovn"
 

@@ -22,9 +22,18 @@ from fairlead.dataplane.ovn import (
     StaticRoute,
     pairs,
 )
-from fairlead.model.addresses import render_interface
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet, is_reached
+from fairlead.model.documents.addresses import render_interface
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import (
+    ExternalGateway,
+    FixedIP,
+    FloatingIP,
+    Network,
+    Port,
+    Router,
+    find_subnet,
+    is_reached,
+)
 from fairlead.model.snapshot import Snapshot, leads_out
 
 PROVIDER = "ovn"

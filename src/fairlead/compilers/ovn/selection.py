@@ -8,7 +8,7 @@ flow of the datapath for each connection.
 """
 
 from fairlead.dataplane.ovn import SOURCE_IPV6
-from fairlead.model import loadbalancer as lb
+from fairlead.model.documents import loadbalancer as lb
 
 SOURCE_PORT = "tp_src"
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import render_endpoint
-from fairlead.model.health import HealthKey
-from fairlead.model.nearby import Tiers
-from fairlead.model.pool_slots import slots_near, slots_of
-from fairlead.model.port_ranges import count, expand, targets
-from fairlead.model.shares import LARGEST, shortest_table
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.addresses import render_endpoint
+from fairlead.model.documents.apportionment import LARGEST, shortest_table
+from fairlead.model.documents.health import HealthKey
+from fairlead.model.documents.pool_slot_tables import slots_near, slots_of
+from fairlead.model.documents.port_ranges import count, expand, targets
+from fairlead.model.queries.locality_tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from fairlead.dataplane.ovn import (
     VirtualService,
     pairs,
 )
-from fairlead.model import loadbalancer as lb
-from fairlead.model.domain import Topology
-from fairlead.model.network import ExternalGateway
+from fairlead.model.documents import loadbalancer as lb
+from fairlead.model.documents.network import ExternalGateway
+from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot
 
 ANSWERING = pairs({"reject": "true", "neighbor_responder": "all"})

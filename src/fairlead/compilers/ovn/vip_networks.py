@@ -23,12 +23,12 @@ from fairlead.dataplane.ovn import (
     SwitchGroup,
 )
 from fairlead.dataplane.ovn_rules import PortGroup, PortGroupPort
-from fairlead.model.addresses import derive_mac, is_usable, link_local
-from fairlead.model.domain import Topology
-from fairlead.model.foreign import row_of
-from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Subnet
-from fairlead.model.owner import VipNetwork
+from fairlead.model.documents.addresses import derive_mac, is_usable, link_local
+from fairlead.model.documents.indexes import NO_IDS
+from fairlead.model.documents.network import Network, Subnet
+from fairlead.model.documents.owner import VipNetwork
+from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot
 
 

@@ -23,7 +23,7 @@ from fairlead.dataplane.haproxy import EXPORTER, METRICS
 from fairlead.drivers.haproxy.process import Running
 from fairlead.drivers.haproxy.runtime import PATIENCE
 from fairlead.drivers.interface import Unavailable
-from fairlead.model.figures import Figures
+from fairlead.model.documents.traffic_counters import Figures
 
 QUESTION = "show info;show stat -1 3 -1\n"
 """Statistics of frontends and backends, without servers."""

@@ -20,10 +20,11 @@ from fairlead.dataplane.haproxy_commands import renewal
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows
+from fairlead.drivers.haproxy.change_queue import AT_START
 from fairlead.drivers.haproxy.counters import Counters
-from fairlead.drivers.haproxy.keeping import Keeper, Serving
-from fairlead.drivers.haproxy.kept import Kept, read_kept
+from fairlead.drivers.haproxy.file_ownership import Rights
 from fairlead.drivers.haproxy.metrics import Metrics
+from fairlead.drivers.haproxy.namespaces import Places
 from fairlead.drivers.haproxy.network import (
     Network,
     Plan,
@@ -35,17 +36,16 @@ from fairlead.drivers.haproxy.network import (
     ours_of,
     with_change,
 )
-from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import CONTROL, Program, read_running
-from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed, tell
 from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, said
-from fairlead.drivers.haproxy.turn import AT_START
+from fairlead.drivers.haproxy.state import Kept, read_kept
+from fairlead.drivers.haproxy.supervisor import Keeper, Serving
 from fairlead.drivers.haproxy.upgrading import Upgrading
 from fairlead.drivers.interface import DriverError, Later, Unavailable
-from fairlead.model.agent_counters import MEMORY_LIMIT_REACHED, OWNERS_LEFT_OUT, Counts
-from fairlead.model.owner import Owner
-from fairlead.model.secrets import Secret
+from fairlead.model.documents.agent_counters import MEMORY_LIMIT_REACHED, OWNERS_LEFT_OUT, Counts
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.secrets import Secret
 
 LOG = logging.getLogger(__name__)
 _OURS = re.compile("[0-9a-f]{12}")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from fairlead.dataplane.haproxy import METRICS, Backend, Frontend
 from fairlead.dataplane.octavia_metrics import Meter, Reading, TooMany, rendered
-from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.file_ownership import Rights
 from fairlead.drivers.haproxy.network import Network
-from fairlead.drivers.haproxy.rights import Rights
+from fairlead.drivers.haproxy.state import Kept
 from fairlead.drivers.interface import Unavailable
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.documents.owner import Kind, Owner
 
 EXPORTER = "sockets/exporter"
 """Socket of the process's exporter, relative to the process's folder."""

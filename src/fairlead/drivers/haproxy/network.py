@@ -19,13 +19,13 @@ from fairlead.dataplane.haproxy_commands import Arranged, Commands, checked, com
 from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Slots, arrange
 from fairlead.dataplane.haproxy_text import Parts, served
 from fairlead.dataplane.rows import Diff, Key, Row, Rows, diff
-from fairlead.drivers.haproxy.kept import Kept
-from fairlead.drivers.haproxy.pace import CommandPace, Pace, Restarts
+from fairlead.drivers.haproxy.backoff import CommandPace, Pace, Restarts
+from fairlead.drivers.haproxy.change_queue import Turn
 from fairlead.drivers.haproxy.process import Running
-from fairlead.drivers.haproxy.turn import Turn
+from fairlead.drivers.haproxy.state import Kept
 from fairlead.drivers.interface import DriverError
-from fairlead.model.owner import Owner
-from fairlead.model.secrets import Secret
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.secrets import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,13 @@ from pathlib import Path
 from fairlead.dataplane.haproxy import LISTS
 from fairlead.dataplane.haproxy_policies import MAPS
 from fairlead.dataplane.haproxy_text import CONFIGURATION, OUTLIVES
-from fairlead.drivers.haproxy.kept import PID, write_whole
-from fairlead.drivers.haproxy.rights import Rights
+from fairlead.drivers.haproxy.file_ownership import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.haproxy.state import PID, write_whole
 from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
-from fairlead.model.secrets import FOLDER as SECRETS
-from fairlead.subprocesses import kill as kill_child
+from fairlead.model.queries.secrets import FOLDER as SECRETS
+from fairlead.runtime.subprocesses import kill as kill_child
 
 READY, POLL = 10.0, 0.02
 """Seconds until a started process must respond, and between two checks."""

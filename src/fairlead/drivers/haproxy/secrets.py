@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_commands import Command
-from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.file_ownership import Rights
 from fairlead.drivers.haproxy.network import ours
-from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed
+from fairlead.drivers.haproxy.state import Kept
 from fairlead.drivers.interface import DriverError
-from fairlead.model.owner import Owner
-from fairlead.model.secrets import FOLDER, Found, Secret, Wanted
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.secrets import FOLDER, Found, Secret, Wanted
 
 LOG = logging.getLogger(__name__)
 MOUNTS = Path("/proc/self/mountinfo")

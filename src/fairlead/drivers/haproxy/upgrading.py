@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.drivers.haproxy.keeping import Keeper
 from fairlead.drivers.haproxy.network import Network
+from fairlead.drivers.haproxy.supervisor import Keeper
 from fairlead.drivers.interface import DriverError
 
 LOG = logging.getLogger(__name__)

@@ -16,15 +16,15 @@ from typing import ParamSpec, TypeVar
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.encoding import connection_key
-from fairlead.drivers.native.found import Found, find_missing, follow_addresses, leads_to, mend, read
-from fairlead.drivers.native.ground import Ground
 from fairlead.drivers.native.netlink import ReadOnly, steadily
-from fairlead.drivers.native.ruleset import FAMILIES
+from fairlead.drivers.native.nftables.encoding import connection_key
+from fairlead.drivers.native.nftables.ruleset import FAMILIES
+from fairlead.drivers.native.observed import Found, find_missing, follow_addresses, leads_to, mend, read
+from fairlead.drivers.native.prerequisites import Ground
 from fairlead.drivers.native.watching import Watch
 from fairlead.drivers.native.writing import Writing
-from fairlead.model.cutting import Cut
-from fairlead.model.owner import Owner
+from fairlead.model.documents.owner import Owner
+from fairlead.model.queries.conntrack_flush import Cut
 
 LOG = logging.getLogger(__name__)
 TABLE = "fairlead"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.drivers.native.netlink import ROUTE, Message, Netlink, attributes, steadily
 from fairlead.drivers.native.routing import OURS
-from fairlead.model.addresses import IPAddress
+from fairlead.model.documents.addresses import IPAddress
 
 _GETADDR, _GETANYCAST = 22, 62
 _ADDRESS = struct.Struct("=BBBBI")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.elements import Changes, Elements, Shape, read_elements, read_shape
 from fairlead.drivers.native.netlink import Netlink, absent, attributes, be32, nftables, text
-from fairlead.drivers.native.nft import NftError, load
-from fairlead.drivers.native.ruleset import ABOUT, CLOSED, NOTED, SHAPES, about, closing, layout_of, ruleset
+from fairlead.drivers.native.nftables.elements import Changes, Elements, Shape, read_elements, read_shape
+from fairlead.drivers.native.nftables.nft import NftError, load
+from fairlead.drivers.native.nftables.ruleset import ABOUT, CLOSED, NOTED, SHAPES, about, closing, layout_of, ruleset
 
 _NEW_TABLE, _GET_TABLE, _DELETE_TABLE = 0, 1, 2
 _NAME, _FLAGS, _HANDLE = 1, 2, 4

@@ -34,8 +34,8 @@ from fairlead.drivers.native.netlink import (
     u16,
     u32,
 )
-from fairlead.drivers.native.ruleset import BACK, KINDS, MARK_BITS, SECOND, THERE, TUNNELS
-from fairlead.model.addresses import IPAddress
+from fairlead.drivers.native.nftables.ruleset import BACK, KINDS, MARK_BITS, SECOND, THERE, TUNNELS
+from fairlead.model.documents.addresses import IPAddress
 
 OURS = 250
 """Protocol number of managed routes and addresses (rtnetlink(7), rtm_protocol), which no other program uses."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from fairlead.dataplane.native import NativeRow, Own, Service, There, Vip, Way, led_to, vip_key
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.native.connections import Staying
-from fairlead.drivers.native.elements import Changes
-from fairlead.drivers.native.encoding import (
+from fairlead.drivers.native.nftables.connections import Staying
+from fairlead.drivers.native.nftables.elements import Changes
+from fairlead.drivers.native.nftables.encoding import (
     Numbers,
     Served,
     asked_key,
@@ -19,11 +19,11 @@ from fairlead.drivers.native.encoding import (
     service_key,
     target_value,
 )
-from fairlead.drivers.native.found import Found, OwnRows, row_elements
-from fairlead.drivers.native.ground import Ground
-from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS
-from fairlead.model.loadbalancer import Transport
-from fairlead.model.owner import Owner
+from fairlead.drivers.native.nftables.ruleset import FAMILIES, PATTERNS
+from fairlead.drivers.native.observed import Found, OwnRows, row_elements
+from fairlead.drivers.native.prerequisites import Ground
+from fairlead.model.documents.loadbalancer import Transport
+from fairlead.model.documents.owner import Owner
 
 _NONE = Numbers(0, 0, 0)
 _Change = tuple[Owner, NativeRow | None, NativeRow | None]

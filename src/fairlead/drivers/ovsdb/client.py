@@ -40,7 +40,7 @@ from fairlead.drivers.ovsdb.protocol import (
 )
 from fairlead.drivers.ovsdb.remotes import Remote, Rotation, SslRemote, TcpRemote, UnixRemote
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = "closed"  # reason of an intended disconnect

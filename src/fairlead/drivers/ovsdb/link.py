@@ -22,7 +22,7 @@ from fairlead.drivers.ovsdb.protocol import (
 )
 from fairlead.drivers.ovsdb.remotes import Liveness, Verdict
 from fairlead.drivers.ovsdb.values import Json
-from fairlead.model.steps import Steps
+from fairlead.runtime.steps import Steps
 
 _LOG = logging.getLogger(__name__)
 KEEPALIVE = {

@@ -1,0 +1,1 @@
+"""Protocol between servers and agents, imported by both: messages, reports, slice lines and enrolment."""

@@ -1,0 +1,34 @@
+"""File of probe results: an agent writes its own, a server those that it received."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.agent_protocol.reports import read_endpoint
+from fairlead.model.documents.health import Endpoint
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.runtime.atomic_file import write_whole
+from fairlead.store.codec import encode_value, read_value
+
+LOG = logging.getLogger(__name__)
+
+
+def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
+    """Read the results of an earlier process; empty if the file is missing or invalid."""
+    try:
+        return {
+            read_endpoint(endpoint): read_value(seen, Sighting)
+            for endpoint, seen in msgspec.json.decode(path.read_bytes(), type=list[tuple[list[object], object]])
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        LOG.warning("%s cannot be read (%s); nothing is known of members until they are probed", path, error)
+        return {}
+
+
+def write_sightings(path: Path, seen: Sequence[tuple[Endpoint, Sighting]]) -> None:
+    """Write the results. Raises OSError."""
+    write_whole(path, encode_value(seen))

@@ -1,0 +1,1 @@
+"""API of the node agents: push channel, slices, reports, counters and keys."""

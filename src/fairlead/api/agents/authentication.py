@@ -1,0 +1,189 @@
+"""Authentication of agents: by a client certificate of this deployment, or by the Unix socket of the machine.
+
+A node exchanges a token for a certificate once; its private key never leaves it. The certificate is looked up for each
+request, so a revocation takes effect immediately, and also closes the node's open stream.
+"""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.agent_protocol.enrolment import REMEDY, BadRequest, Enrolment, Signed, digest, write_token
+from fairlead.api.http.acceptor import UNIX, counted_as
+from fairlead.api.http.authentication import Authenticate, LoginAttempt, NotValidNow, common_name
+from fairlead.api.http.front_end import ApiError, Services, identity, json_response, too_often
+from fairlead.api.http.openapi import TEXT, Newest, Operation, read_body
+from fairlead.api.http.rate_limit import Pace
+from fairlead.changes.identity import Identity
+from fairlead.changes.nodes import (
+    BadChassisName,
+    NoSuchNode,
+    NoSuchNodeToken,
+    TooManyNodes,
+    chassis_of,
+    enrol_node,
+    find_node_token,
+    issue_node_token,
+    renew_node,
+)
+from fairlead.changes.refusal import Refused
+from fairlead.model.documents.enrolment import MOST_NODES, IssuedCertificate, NodeToken
+from fairlead.schema import object_schema
+
+LOG = logging.getLogger(__name__)
+TRIES, TRY_SECONDS = 5, 2.0
+"""Rate limit of wrong tokens per address: burst size, and seconds until one unit is available again."""
+PUBLIC = ("authority", "enrol")
+"""Paths on the agents' listening sockets that need no authentication."""
+LONGEST_SECRET = 128
+LONGEST_REQUEST = 8192
+"""Maximum characters of a certificate request."""
+
+
+def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
+    """Make the authentication of the agents' listening sockets. `of_socket` are the chassis represented by any process
+    that can open the Unix socket."""
+
+    expired = _ExpiredCertificates()
+
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        if attempt.address.startswith(UNIX):
+            return _agent_of(attempt.address, *of_socket)
+        chassis = None
+        if attempt.certificate is not None:
+            expired.check(attempt.certificate, services.now())
+            fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
+            chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
+            if chassis is None and await services.knows_newest():
+                chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
+        return None if chassis is None else _agent_of(f"chassis {chassis}", chassis)
+
+    return authenticate
+
+
+class _ExpiredCertificates:
+    """Rejection of expired agent certificates; each is logged once."""
+
+    def __init__(self) -> None:
+        self._logged = dict[str, datetime]()
+        """Chassis -> end of validity of the logged certificate."""
+
+    def check(self, certificate: bytes, now: datetime) -> None:
+        """Check the validity period of a certificate of this deployment. Raises NotValidNow."""
+        shown, chassis = x509.load_der_x509_certificate(certificate), common_name(certificate)
+        begin, end = shown.not_valid_before_utc, shown.not_valid_after_utc
+        if begin <= now < end:
+            self._logged.pop(chassis, None)
+            return
+        if now < begin:
+            raise NotValidNow(
+                f"the certificate of chassis {chassis} is not valid before {begin:%Y-%m-%d %H:%M} UTC: does the clock"
+                " of this server go right?"
+            )
+        words = f"the certificate of chassis {chassis} expired on {end:%Y-%m-%d %H:%M} UTC: {REMEDY.format(chassis)}"
+        if self._logged.get(chassis) != end:
+            if len(self._logged) >= MOST_NODES:
+                self._logged.clear()
+            self._logged[chassis] = end
+            LOG.warning("%s", words)
+        raise NotValidNow(words)
+
+
+def _agent_of(user: str, *chassis: str) -> Identity:
+    return Identity(user=user, project_id="", roles=frozenset({"service"}), chassis=frozenset(chassis))
+
+
+async def issue(services: Services, enrolment: Enrolment, chassis: str) -> tuple[str, datetime]:
+    """Issue a token for a chassis; return its text and its expiry. Raises ApiError."""
+    secret, now = secrets.token_urlsafe(32), services.now()
+    until = now + timedelta(seconds=enrolment.token_seconds)
+    token = NodeToken(chassis=chassis, digest=digest(secret), created_at=now, expires_at=until)
+    await services.write(lambda snapshot: issue_node_token(snapshot, token, now))
+    return write_token(chassis, secret, enrolment), until
+
+
+def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
+    """`takes` makes the parser of a body, given the name of its text attribute beside the certificate request."""
+    pace = Pace(TRIES, TRY_SECONDS)
+
+    async def authority(_: Request) -> Response:
+        """Show the CA certificate of the servers. Enrolment tokens contain its fingerprint."""
+        return json_response({"certificate": _enrolment(services).authority.pem})
+
+    async def enrol(request: Request) -> Response:
+        """Issue a certificate for the key of the request, in exchange for a token, which can be used once."""
+        address = counted_as(request.client.host if request.client else "")
+        if (wait := pace.wait(address)) > 0:
+            raise too_often(f"address {address} has brought too many wrong tokens", wait)
+        asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
+        secret = digest(asked["token"])
+        await services.model.refresh()  # another server may have issued it
+        try:
+            chassis = find_node_token(services.model.snapshot, secret, now).chassis
+            signed = _sign(enrolment, asked["request"], chassis, now)
+            certificate = IssuedCertificate(fingerprint=signed.fingerprint, not_after=signed.not_after)
+            await services.write(lambda snapshot: enrol_node(snapshot, secret, certificate, now))
+        except Refused:
+            pace.add(address)
+            raise
+        services.nodes.channel.end(chassis)
+        return json_response({"certificate": signed.pem, "chassis": chassis})
+
+    async def renew(request: Request) -> Response:
+        """Renew the certificate of an enrolled node, which authenticates with the present one."""
+        chassis, now = request.path_params["chassis"], services.now()
+        if identity(request).user != f"chassis {chassis}":
+            raise ApiError(403, "a certificate is renewed by who comes with one of that chassis")
+        signed = _sign(_enrolment(services), (await read_body(request))["request"], chassis, now)
+        certificate = IssuedCertificate(fingerprint=signed.fingerprint, not_after=signed.not_after)
+        await services.write(lambda snapshot: renew_node(snapshot, chassis, certificate, now))
+        return json_response({"certificate": signed.pem, "chassis": chassis})
+
+    signed = object_schema({"certificate": TEXT, "chassis": TEXT}, ["certificate", "chassis"])
+    shown = object_schema({"certificate": TEXT}, ["certificate"])
+    everybody: Callable[[Identity], None] = lambda _: None  # noqa: E731 - a value
+    return [
+        Operation("GET", "/authority", authority, gives={200: shown}, admits=everybody),
+        Operation("POST", "/enrol", enrol, takes=takes("token"), gives={200: signed}, admits=everybody),
+        Operation(
+            *("POST", "/chassis/{chassis}/certificate", renew),
+            takes=takes(""),
+            gives={200: signed},
+            newest=Newest.NEEDED,
+        ),
+    ]
+
+
+def _enrolment(services: Services) -> Enrolment:
+    found = services.enrolment()
+    if found is None:
+        raise ApiError(404, "agents are not let in by certificates here: nodes.listen is not set")
+    return found
+
+
+def _sign(enrolment: Enrolment, request: str, chassis: str, now: datetime) -> Signed:
+    try:
+        return enrolment.authority.sign(request, chassis, now)
+    except BadRequest as error:
+        raise ApiError(400, str(error)) from None
+
+
+def refusal_of(_: Request, refused: Refused) -> ApiError:
+    match refused.why:
+        case BadChassisName(name=name):
+            return ApiError(400, f"'{name[:100]}' cannot be enrolled: letters, digits, dots, - and _, 64 at most")
+        case NoSuchNode(name=name):
+            return ApiError(404, f"chassis {name[:100]} is not enrolled")
+        case NoSuchNodeToken():
+            return ApiError(403, "the token is not good: nobody issued it, it was spent, or its time is over")
+        case TooManyNodes(most=most):
+            return ApiError(409, f"there are {most} already")
+        case why:
+            return ApiError(409, str(why))

@@ -1,0 +1,290 @@
+"""API front end of agents: listener lookup for counted addresses, counters, reports, neighbours, keys and slices.
+
+Callers are administrators, and users with the role `service`, limited to the chassis that the password file lists for
+them. The chassis must exist in OVN. A caller can look up an address only where its chassis has flows itself. Errors:
+{"error": sentence}.
+"""
+
+import asyncio
+import logging
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.agent_protocol.messages import (
+    MOST_LISTENERS,
+    NEIGHBOURS,
+    NEIGHBOURS_QUESTION,
+    QUESTION,
+    REPORT,
+    object_of,
+    read_services,
+)
+from fairlead.agent_protocol.reports import LARGEST_REPORT, read_report
+from fairlead.agent_protocol.reports import REPORT as AGENT_REPORT
+from fairlead.api.agents import authentication
+from fairlead.api.agents.keys import KEYS, KEYS_QUESTION, Lending
+from fairlead.api.agents.neighbours import NeighbourNews
+from fairlead.api.agents.nodes import Nodes
+from fairlead.api.agents.slice_stream import Watching
+from fairlead.api.http.front_end import ApiError, Services, identity, json_response, too_often
+from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
+from fairlead.api.http.openapi import IDENTITY, TEXT, Newest, Operation, read_body
+from fairlead.api.http.rate_limit import Pace
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
+from fairlead.drivers.interface import DriverError
+from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.queries.local_datapaths import local_places
+from fairlead.model.queries.proxies import leads_to_proxies
+from fairlead.model.queries.statistics import MOST_SERVICES, CountedService, find_listeners
+from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.steps import Steps
+from fairlead.schema import Field, Parser, array_schema, object_schema, or_null, reads, text
+from fairlead.store.codec import encode_value
+
+LOG = logging.getLogger(__name__)
+MAY_TELL = frozenset({"admin", "service"})
+LARGEST_QUESTION = 2**20
+"""Maximum bytes of a neighbour request; all IPv6 addresses that a node may remember fit."""
+
+
+def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]:
+    """Wrap a parser of a body, so that it raises ApiError 400."""
+
+    @reads(parser.schema)
+    def parse(value: object) -> Mapping[str, object]:
+        try:
+            return parser(value)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
+
+    return parse
+
+
+def _request(secret: str) -> Parser[Mapping[str, object]]:
+    """Make a parser of a certificate request with one more text attribute, named by `secret`."""
+    fields = {"request": Field(text(authentication.LONGEST_REQUEST), required=True)}
+    if secret:
+        fields[secret] = Field(text(authentication.LONGEST_SECRET), required=True)
+    return _whole(object_of(fields))
+
+
+_ANSWER = object_schema(
+    {
+        "listeners": array_schema(or_null(IDENTITY), MOST_SERVICES),
+        "proxied": array_schema(IDENTITY, MOST_SERVICES),
+        "places": array_schema(or_null(TEXT), MOST_SERVICES),
+    },
+    ["listeners", "proxied", "places"],
+)
+_NAMES = array_schema(TEXT, MOST_LISTENERS)
+_HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
+
+_BELIEVED = object_schema(
+    {"epoch": TEXT, "refused": {"type": "array", "items": {"type": "array"}}}, ["epoch", "refused"]
+)
+REPORTS_AT_ONCE, REPORT_SECONDS = 40, 0.05
+"""Rate limit of reports per agent: burst size, and seconds until one unit is available again. An agent sends at most
+twenty reports a second."""
+
+
+class _Counting:
+    """Handlers for the counters of nodes. A node drops counters of unknown listeners, so the store is re-read before a
+    listener is reported as unknown."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def find(self, request: Request) -> Response:
+        """Return the listener of each service; null if it has none, or not on this chassis. An agent with a single
+        chassis may omit `chassis`; for an administrator, omitting it means all nodes. `proxied` lists the listeners
+        that proxies count; `places` has the network, router or port of each service, or null."""
+        services, asked = self._services, await read_body(request)
+        counted = read_services(asked)
+        chassis = asked.get("chassis") or _only_chassis(identity(request))
+        ports = None if chassis is None else _ports_of(services, request, chassis)
+        places, found = self._find(counted, ports)
+        if None in found and await services.knows_newest():
+            places, found = self._find(counted, ports)
+        snapshot = services.model.snapshot
+        proxied = [each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)]
+        called = [None if each is None else snapshot.called.get(each, each) for each in places]
+        return json_response({"listeners": found, "proxied": proxied, "places": called})
+
+    def _find(
+        self, counted: Sequence[CountedService], ports: frozenset[str] | None
+    ) -> tuple[list[str | None], list[str | None]]:
+        """Return place and listener of each service, restricted to the flows of a node with these ports; None for all
+        nodes."""
+        snapshot = self._services.model.snapshot
+        places = [self._services.locate(each.place) for each in counted]
+        if ports is not None:
+            local = local_places(snapshot, ports)
+            places = [place if place in local else None for place in places]
+        return places, find_listeners(snapshot, zip(places, counted, strict=True))
+
+    async def tell(self, request: Request) -> Response:
+        """Store the counters of a node. Counters of unknown listeners, and implausible ones, are dropped and
+        returned as `unknown` and `doubtful`. While the store is unavailable, no listener is reported as unknown."""
+        services, chassis = self._services, request.path_params["chassis"]
+        _check_known(services, request, chassis)
+        told = await read_body(request)
+        snapshot = services.model.snapshot
+        figures, unknown = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+        if unknown:
+            stored = await services.knows_newest()
+            snapshot = services.model.snapshot
+            figures, missing = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+            unknown = missing if stored else []
+        known = snapshot.listener_owner
+
+        def age(listener: str) -> float:
+            made = snapshot.load_balancers[known[listener]].created_at
+            return max(0.0, (services.now() - made).total_seconds())
+
+        doubtful = await in_steps(services.node_counts.reporting(chassis, figures, told["interval"], age))
+        if doubtful:
+            LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
+        return json_response({"unknown": unknown, "doubtful": doubtful})
+
+
+class _Hearing:
+    """Handlers for the reports of agents."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._pace = Pace(REPORTS_AT_ONCE, REPORT_SECONDS)
+
+    async def hear(self, request: Request) -> Response:
+        """Receive the report of an agent: heartbeat, apply failures and probe results. Results for endpoints that
+        the agent is not assigned are ignored, and returned with the reason."""
+        chassis = request.path_params["chassis"]
+        _check_speaks(request, chassis)
+        if (wait := self._pace.wait(chassis)) > 0:
+            raise too_often(f"chassis {chassis} reports too often", wait)
+        self._pace.add(chassis)
+        report = read_report(chassis, await read_body(request))
+        agents, seen = self._nodes.agents, request.scope["extensions"]
+        connection: asyncio.Event = seen["fairlead.gone"]["event"]
+        seen["fairlead.hung_up"]["follow"](partial(agents.hang_up, chassis, connection))
+        refused = await agents.hear(report, connection)
+        if connection.is_set():  # the connection ended before the callback was registered
+            agents.hang_up(chassis, connection)
+        named = [[msgspec.Raw(encode_value(endpoint)), why] for endpoint, why in refused]
+        epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.returns(chassis)}"
+        return json_response({"epoch": epoch, "refused": named})
+
+
+def make_door(services: Services) -> Starlette:
+    counting, hearing = _Counting(services), _Hearing(services.nodes)
+    watching = Watching(services.nodes.channel, _check_speaks, services.check_told)
+    lending = Lending(services, _check_speaks)
+    neighbours = NeighbourNews(services, partial(_ports_of, services))
+    return DOOR.build(
+        [
+            *authentication.routes(services, _request),
+            Operation("POST", "/sightings", counting.find, takes=_whole(QUESTION), gives={200: _ANSWER}),
+            Operation(
+                "GET",
+                "/chassis/{chassis}/slice",
+                watching.watch,
+                query={"after": TEXT},
+                gives={200: None},
+                waits=True,
+            ),
+            Operation(
+                "POST",
+                "/chassis/{chassis}/report",
+                hearing.hear,
+                takes=_whole(AGENT_REPORT),
+                gives={200: _BELIEVED},
+                largest=LARGEST_REPORT,
+            ),
+            Operation("POST", "/chassis/{chassis}/keys", lending.lend, takes=_whole(KEYS_QUESTION), gives={200: KEYS}),
+            Operation("PUT", "/chassis/{chassis}", counting.tell, takes=_whole(REPORT), gives={200: _HEARD}),
+            Operation(
+                "POST",
+                "/chassis/{chassis}/neighbours",
+                neighbours.tell,
+                takes=_whole(NEIGHBOURS_QUESTION),
+                gives={200: NEIGHBOURS.schema},
+                largest=LARGEST_QUESTION,
+                waits=True,
+            ),
+        ]
+    )
+
+
+def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Steps[tuple[dict[str, Figures], list[str]]]:
+    """Split counters into those of existing listeners and the names of the others."""
+    figures: dict[str, Figures] = {}
+    for listener, sums in told.items():
+        if listener in known:
+            figures[listener] = Figures(**sums)
+        yield
+    return figures, [listener for listener in told if listener not in figures]
+
+
+def _only_agents(who: Identity) -> None:
+    """Raise ApiError unless the caller is an agent or an administrator."""
+    if not who.roles & MAY_TELL:
+        raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
+    if not who.is_admin and not who.chassis:
+        raise ApiError(
+            403, f"user {who.user} speaks for no chassis: let its line in the password file end in :service:CHASSIS"
+        )
+
+
+def _only_chassis(who: Identity) -> str | None:
+    """Return the caller's only chassis; None for an administrator, meaning all. Raises ApiError if there are
+    several."""
+    if who.is_admin:
+        return None
+    if len(who.chassis) > 1:
+        raise ApiError(400, f"chassis is missing: which of {', '.join(sorted(who.chassis))} asks?")
+    return next(iter(who.chassis))
+
+
+def _check_speaks(request: Request, chassis: str) -> None:
+    """Raise ApiError unless the caller represents the chassis."""
+    who = identity(request)
+    if not who.is_admin and chassis not in who.chassis:
+        raise ApiError(
+            403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
+        )
+
+
+def _check_known(services: Services, request: Request, chassis: str) -> None:
+    """Check that the chassis or plain host exists and that the caller represents it. Raises ApiError, DriverError."""
+    if chassis in services.model.snapshot.hosts:
+        _check_speaks(request, chassis)
+    else:
+        _ports_of(services, request, chassis)
+
+
+def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
+    """Return the ports of a chassis that the caller represents. Raises ApiError, DriverError."""
+    _check_speaks(request, chassis)
+    ports = services.ports_on(chassis)
+    if ports is None:
+        raise ApiError(404, f"OVN has no chassis {chassis}")
+    return ports
+
+
+DOOR = Door(
+    path="/agent",
+    title="Fairlead: agents",
+    error=SENTENCE,
+    fault=sentence,
+    words={
+        DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
+        Refused: authentication.refusal_of,
+    },
+    admits=_only_agents,
+    newest=Newest.LEFT,
+)

@@ -1,0 +1,1 @@
+"""HTTP below every API front end: connections, access control, routes, documents, lists and errors."""

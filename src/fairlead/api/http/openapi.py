@@ -1,0 +1,312 @@
+"""OpenAPI 3.1 document of an API front end, generated from its routes and body parsers.
+
+A view reads the body that its route declares (`read_body`), so the documented body is the enforced one. The documented
+responses are compared with every response in the API tests.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
+from functools import cache
+from inspect import getdoc
+from typing import Any, TypeAlias
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from fairlead import __version__
+from fairlead.api.http.front_end import (
+    DEEPEST_BODY,
+    LARGEST_BODY,
+    LARGEST_DOCUMENT,
+    LONGEST_QUERY,
+    MOST_VALUES,
+    ApiError,
+    JsonObject,
+    base_url,
+    json_response,
+    read_json,
+    too_large,
+    too_often,
+)
+from fairlead.changes.identity import Identity
+from fairlead.runtime.fair_semaphore import Gone, TooMany
+from fairlead.schema import Parser, Schema, object_schema
+from fairlead.store.read_barrier import NotKnown
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+DOCUMENT = "/openapi.json"
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+IDENTITY: Schema = {"type": "string", "format": "uuid"}
+FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+LINKS: Schema = {
+    "type": "array",
+    "items": object_schema({"rel": TEXT, "href": {"type": "string", "format": "uri"}}, ("rel", "href")),
+}
+_UNAUTHORIZED = object_schema(
+    {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
+    ("error",),
+)
+LINE_RETRY_SECONDS = 1.0
+"""Retry-After in seconds for a request that found the queue of its project full. Eight requests of a project run
+concurrently."""
+LIMITS = (
+    f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"
+    f" {LONGEST_QUERY} bytes."
+    f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
+)
+_ELSEWHERE = object_schema({"error": TEXT}, ["error"])
+"""Error schema of requests rejected before any front end, for instance because of their Origin."""
+_WORDS = {
+    200: "What is true now.",
+    201: "It is made.",
+    202: "It is begun.",
+    204: "It is done.",
+    400: "The request is not right; the message names the attribute and says what would be right.",
+    401: "Say who you are (HTTP basic, or a token of Keystone's).",
+    403: "The caller may not do this.",
+    404: "There is no such thing, or the caller may not see it.",
+    409: "It does not fit to what is there, or what is there is still on its way to the dataplane.",
+    412: "It has another revision than the one that If-Match asks for.",
+    413: "The body is too large; or the project for which a service asks would have more than its quota.",
+    414: "The query string is too long.",
+    429: "Too much at once, of this project or of this address; Retry-After says when to come again.",
+    501: "Asked for is what cannot be had here; the message names it.",
+    503: "The store, OVN or Keystone cannot be reached; nothing was written.",
+}
+
+
+class Newest(Enum):
+    """Read consistency of an operation with respect to changes that other servers have stored."""
+
+    NEEDED = auto()
+    """Current, or 503 if the store is unavailable."""
+    WANTED = auto()
+    """Current if possible, otherwise this server's state with a warning; for operators who debug the server."""
+    LEFT = auto()
+    """This server's state, without a read of the store."""
+
+
+STALE = (b"warning", b'110 fairlead "Response is Stale"')
+"""Warning header of a response when the store is unavailable (RFC 7234, section 5.5.1)."""
+
+
+class Operation(Route):
+    """Route of one method that declares its request and response bodies."""
+
+    def __init__(  # noqa: PLR0913 - a declaration: all but the first three have names
+        self,
+        method: str,
+        path: str,
+        view: Handler,
+        *,
+        gives: Mapping[int, Schema | None],
+        takes: Parser[Any] | None = None,
+        query: Mapping[str, Schema] | None = None,
+        fails: Iterable[int] = (),
+        admits: Callable[[Identity], None] | None = None,
+        largest: int = LARGEST_BODY,
+        waits: bool = False,
+        newest: Newest | None = None,
+    ) -> None:
+        """`gives` maps status to response schema, None for an empty body. `fails` are error statuses that other
+        operations of the method lack. `admits` replaces the front end's check. `largest` is the maximum body in bytes.
+        An operation that `waits` is a long poll and takes its concurrency slots itself (`in_turn`), so that it holds
+        none while it waits. `newest` None means the front end's default."""
+        super().__init__(path, view, methods=[method])
+        self.method = method
+        self.gives = gives
+        self.takes = takes
+        self.query = query or {}
+        self.fails = tuple(fails)
+        self.largest = largest
+        self.waits = waits
+        self.newest = newest
+        self.allowed = frozenset(self.methods or ())
+        """Methods of all operations at this path."""
+        self.admits = admits
+        """Raise ApiError for a caller that may not use the operation, before anything is read. None means the front
+        end's check."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        return match, {**child, "operation": self}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in self.allowed:
+            raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
+        if self.admits is not None:
+            self.admits(scope["identity"])
+        if self.takes is not None:
+            _check_size(scope, self.largest)
+        async with contextlib.AsyncExitStack() as turns:
+            if self.takes is not None and not self.waits:
+                await _take_turn(turns, scope, "own_turn", "user")
+            if not self.waits:
+                scope["held"] = await turns.enter_async_context(in_turn(scope))
+            if await _knows_newest(scope, self.newest):
+                await super().handle(scope, receive, send)
+            else:
+                await super().handle(scope, receive, _warning(send))
+
+
+async def _knows_newest(scope: Scope, newest: Newest | None) -> bool:
+    """Read the store's revision and return whether the snapshot is current. Raises NotKnown."""
+    refresh: Callable[[], Awaitable[None]] | None = scope.get("refresh")
+    if refresh is None or newest is Newest.LEFT:
+        return True
+    try:
+        await refresh()
+    except NotKnown:
+        if newest is not Newest.WANTED:
+            raise
+        return False
+    return True
+
+
+def _warning(send: Send) -> Send:
+    async def warn(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), STALE]
+        await send(message)
+
+    return warn
+
+
+def _check_size(scope: Scope, largest: int) -> None:
+    """Check Content-Length before any of the body is read. Raises ApiError 413."""
+    declared = dict(scope["headers"]).get(b"content-length", b"")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > largest):
+        raise too_large(largest)
+
+
+@contextlib.asynccontextmanager
+async def in_turn(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
+    """Hold a concurrency slot of the caller's project, where requests are limited. Raises ApiError 429."""
+    async with contextlib.AsyncExitStack() as held:
+        await _take_turn(held, scope, "turn", "project")
+        yield held
+
+
+@contextlib.asynccontextmanager
+async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
+    """Release the project's slot while a body arrives, because the client determines how long that takes. Bodies in
+    transit are limited by user (`own_turn`). Raises ApiError 429."""
+    held: contextlib.AsyncExitStack | None = scope.get("held")
+    if held is None:
+        yield
+    else:
+        await held.aclose()
+        yield
+        await _take_turn(held, scope, "turn", "project")
+
+
+async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, whose: str) -> None:
+    """Enter a concurrency slot. Raises ApiError 429."""
+    try:
+        if turn in scope:
+            await held.enter_async_context(scope[turn]())
+    except (TooMany, TimeoutError):
+        text = f"Too many requests of this {whose} are waiting, so send fewer at once"
+        raise too_often(text, LINE_RETRY_SECONDS, "OverLimit") from None
+    except Gone:
+        raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
+
+
+async def read_body(request: Request) -> Any:
+    """Read the body as the route declares it. Raises ApiError."""
+    operation: Operation = request.scope["operation"]
+    assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
+    return await read_json(request, operation.takes, operation.largest, _out_of_turn(request.scope))
+
+
+def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
+    """Return the routes and the route of their OpenAPI document. `error` is the schema of errors."""
+
+    @cache
+    def described() -> JsonObject:
+        return describe(title, error, complete)
+
+    async def show(request: Request) -> Response:
+        """Show this OpenAPI document."""
+        return json_response({**described(), "servers": [{"url": base_url(request)}]})
+
+    complete = [*routes, Operation("GET", DOCUMENT, show, gives={200: {"type": "object"}})]
+    by_path: dict[str, list[Operation]] = {}
+    for path, operation in operations(complete):
+        by_path.setdefault(path, []).append(operation)
+    for siblings in by_path.values():
+        allowed = frozenset(method for operation in siblings for method in operation.methods or ())
+        for operation in siblings:
+            operation.allowed = allowed
+    return complete
+
+
+def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObject:
+    paths: dict[str, JsonObject] = {}
+    for path, operation in operations(routes):
+        paths.setdefault(path, {})[operation.method.lower()] = _describe(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": __version__, "description": LIMITS},
+        "paths": paths,
+        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED, "Elsewhere": _ELSEWHERE}},
+    }
+
+
+def operations(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, Operation]]:
+    """Yield each operation with its OpenAPI path."""
+    for route in routes:
+        match route:
+            case Mount():
+                yield from operations(route.routes, prefix + route.path)
+            case Operation():
+                yield prefix + route.path_format, route
+
+
+def _describe(operation: Operation) -> JsonObject:
+    words = getdoc(operation.endpoint)
+    described: JsonObject = {
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": TEXT} for name in operation.param_convertors),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()),
+        ],
+        "responses": {str(status): _answer(status, schema) for status, schema in sorted(_answers(operation).items())},
+    }
+    if operation.takes is not None:
+        described["requestBody"] = {"required": True, **_content(operation.takes.schema)}
+    return {"description": words, **described} if words else described
+
+
+def _answers(operation: Operation) -> Mapping[int, Schema | None]:
+    failures = [400, 404, 414, 503, *operation.fails]
+    if operation.method != "GET":
+        failures += [409, 501]
+    if operation.takes is not None:
+        failures += [413]
+    return {
+        401: _reference("Unauthorized"),
+        **{status: _reference("Error") for status in failures},
+        403: {"anyOf": [_reference("Error"), _reference("Elsewhere")]},
+        429: {"anyOf": [_reference("Error"), _reference("Unauthorized")]},
+        **operation.gives,
+    }
+
+
+def _answer(status: int, schema: Schema | None) -> JsonObject:
+    return {"description": _WORDS[status], **({} if schema is None else _content(schema))}
+
+
+def _content(schema: Schema) -> JsonObject:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}

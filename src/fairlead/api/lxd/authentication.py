@@ -1,0 +1,44 @@
+"""Authentication on LXD's own listening sockets: local users, and holders of trusted certificates.
+
+A process that can open the Unix socket is an administrator, as in LXD; owner, group and mode of the socket control
+that. Every client may connect by HTTPS, and is untrusted unless its certificate is in the trust store. The certificate
+is looked up for each request, so its removal takes effect immediately.
+"""
+
+import hashlib
+from dataclasses import replace
+from urllib.parse import parse_qs
+
+from fairlead.api.http.acceptor import UNIX
+from fairlead.api.http.authentication import ROLES, Authenticate, LoginAttempt
+from fairlead.api.http.front_end import Services
+from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
+from fairlead.changes.trust import identity_of
+
+
+def known_by(services: Services) -> Authenticate:
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        who = known(services, attempt)
+        if attempt.certificate is not None and not who.roles and await services.knows_newest():
+            who = known(services, attempt)
+        return who
+
+    return authenticate
+
+
+def known(services: Services, attempt: LoginAttempt) -> Identity:
+    """Return the caller's identity, in the project of the URL if the caller may use it."""
+    who = _who(services, attempt)
+    asked = parse_qs(attempt.query).get("project", [""])[-1]
+    may = who.is_admin or asked in who.projects
+    return replace(who, project_id=asked) if may and 0 < len(asked) <= LONGEST_PROJECT else who
+
+
+def _who(services: Services, attempt: LoginAttempt) -> Identity:
+    if attempt.address.startswith(UNIX):
+        return Identity(user=attempt.address, project_id=DEFAULT_PROJECT, roles=ROLES)
+    if attempt.certificate is None:
+        return Identity(user="nobody", project_id="", roles=frozenset())
+    fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
+    stranger = Identity(user=f"certificate {fingerprint}", project_id="", roles=frozenset())
+    return identity_of(services.model.snapshot, fingerprint, services.now(), ROLES) or stranger

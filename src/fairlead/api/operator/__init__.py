@@ -1,0 +1,1 @@
+"""Operator API and monitoring endpoints."""

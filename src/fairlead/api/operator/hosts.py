@@ -1,0 +1,213 @@
+"""Operator API that declares plain hosts: their addresses, and the prefixes routed by each."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.agents import authentication
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, json_response
+from fairlead.api.http.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, read_body
+from fairlead.changes import host_checks, hosts
+from fairlead.changes.hosts import AskedHost, drain_host, put_host, remove_host
+from fairlead.changes.refusal import Refused
+from fairlead.model.documents.enrolment import LONGEST_CHASSIS
+from fairlead.model.documents.hosts import LARGEST_NUMBER, MOST_HOSTS, MOST_PREFIXES, Host, HostPrefix
+from fairlead.runtime.cooperative import in_steps
+from fairlead.schema import (
+    BadField,
+    Field,
+    MissingField,
+    Parser,
+    Schema,
+    Spec,
+    UnknownField,
+    Values,
+    address,
+    array_schema,
+    cidr,
+    fields_schema,
+    integer,
+    list_of,
+    mapping,
+    object_schema,
+    or_null,
+    read_fields,
+    reads,
+)
+
+LONGEST_PROJECT = 255
+"""Maximum characters of a project id."""
+_PREFIX = object_schema({"cidr": TEXT, "project_id": or_null(TEXT)}, ["cidr", "project_id"])
+_ROW: Mapping[str, Schema] = {
+    "name": TEXT,
+    "number": NUMBER,
+    "addresses": TEXTS,
+    "prefixes": array_schema(_PREFIX, MOST_PREFIXES),
+    "draining": FLAG,
+}
+ROW = object_schema(_ROW, _ROW)
+
+
+def _object(spec: Spec) -> Parser[Values]:
+    """Make a parser of an object without other attributes. Raises ValueError that names the attribute."""
+
+    @reads(fields_schema(spec))
+    def parse(value: object) -> Values:
+        try:
+            return read_fields(spec, mapping(value))
+        except UnknownField as error:
+            raise ValueError(f"There is no {error}; there is {', '.join(spec)}.") from None
+        except MissingField as error:
+            raise ValueError(f"{error.name} is missing.") from None
+        except BadField as error:
+            raise ValueError(str(error)) from None
+
+    return parse
+
+
+@reads({"type": "string", "minLength": 1, "maxLength": LONGEST_PROJECT})
+def _project(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_PROJECT:
+        raise ValueError(f"Value should be the id of a project, of {LONGEST_PROJECT} characters at most.")
+    return value
+
+
+_READ_PREFIX = _object({"cidr": Field(cidr, required=True), "project_id": Field(_project)})
+
+
+@reads(_READ_PREFIX.schema)
+def _prefix(value: object) -> HostPrefix:
+    found = _READ_PREFIX(value)
+    return HostPrefix(cidr=found["cidr"], project_id=found.get("project_id"))
+
+
+_READ_HOST = _object(
+    {
+        "number": Field(integer(1, LARGEST_NUMBER)),
+        "addresses": Field(list_of(address, 2)),
+        "prefixes": Field(list_of(_prefix, MOST_PREFIXES)),
+    }
+)
+
+
+@reads(_READ_HOST.schema)
+def _host(value: object) -> Values:
+    """Read the body of a host. Raises ApiError."""
+    try:
+        return _READ_HOST(value)
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+
+
+def routes(services: Services) -> list[Operation]:
+    async def list_all(_: Request) -> Response:
+        """List the declared hosts, by name."""
+        found = services.model.snapshot.hosts
+        return json_response({"hosts": [_row(found[name]) for name in sorted(found)]})
+
+    async def show(request: Request) -> Response:
+        """Show a host."""
+        name = request.path_params["host"]
+        host = services.model.snapshot.hosts.get(name)
+        if host is None:
+            raise Refused(hosts.NoSuchHost(name=name))
+        return json_response(_row(host))
+
+    async def put(request: Request) -> Response:
+        """Declare or update a host. Omitted and null attributes are unchanged; a new host gets a free number and no
+        prefixes."""
+        name, told = request.path_params["host"], await read_body(request)
+        written = await services.write(lambda snapshot: in_steps(put_host(snapshot, AskedHost(name=name, **told))))
+        return json_response(_row(written.hosts[name]))
+
+    async def remove(request: Request) -> Response:
+        """Delete a host. Rejected while load balancers have members that it routes."""
+        name = request.path_params["host"]
+        await services.write(lambda snapshot: in_steps(remove_host(snapshot, name)))
+        return Response(status_code=204)
+
+    async def drain(request: Request) -> Response:
+        """Drain a host: its members get no new connections while other members serve."""
+        return await _draining(request, draining=True)
+
+    async def undrain(request: Request) -> Response:
+        """End the draining of a host: its members get new connections again."""
+        return await _draining(request, draining=False)
+
+    async def _draining(request: Request, *, draining: bool) -> Response:
+        name, now = request.path_params["host"], services.now()
+        written = await services.write(lambda snapshot: drain_host(snapshot, name, draining=draining, now=now))
+        return json_response(_row(written.hosts[name]))
+
+    listed = object_schema({"hosts": array_schema(ROW, MOST_HOSTS)}, ["hosts"])
+    return [
+        Operation("GET", "/hosts", list_all, gives={200: listed}),
+        Operation("GET", "/hosts/{host}", show, gives={200: ROW}),
+        Operation("PUT", "/hosts/{host}", put, takes=_host, gives={200: ROW}),
+        Operation("DELETE", "/hosts/{host}", remove, gives={204: None}),
+        Operation("PUT", "/hosts/{host}/draining", drain, gives={200: ROW}),
+        Operation("DELETE", "/hosts/{host}/draining", undrain, gives={200: ROW}),
+    ]
+
+
+def _row(host: Host) -> JsonObject:
+    return {
+        "name": host.name,
+        "number": host.number,
+        "addresses": [str(each) for each in host.addresses],
+        "prefixes": [{"cidr": str(each.cidr), "project_id": each.project_id} for each in host.prefixes],
+        "draining": host.draining,
+    }
+
+
+def refusal_of(request: Request, refused: Refused) -> ApiError:
+    """Format the rejections of all operations of the operator API."""
+    match refused.why:
+        case hosts.BadHostName(name=name):
+            return ApiError(
+                400,
+                f"'{name[:100]}' is no name of a host: that begins with a letter or digit and has letters, digits,"
+                f" dots, - and _, {LONGEST_CHASSIS} at most, as its agent calls itself (agent.host)",
+            )
+        case hosts.NoSuchHost(name=name):
+            return ApiError(404, f"{name[:100]} is not declared as a host: `fairlead chassis host set` does that")
+        case hosts.TooManyHosts(most=most):
+            return ApiError(409, f"there are {most} hosts already")
+        case hosts.TooManyPrefixes(most=most):
+            return ApiError(400, f"a host has at most {most} prefixes: give larger ones")
+        case hosts.HostNumberTaken(number=number, host=host):
+            return ApiError(409, f"{host} has number {number}: name no number, and a free one is taken")
+        case hosts.HostNumberStays(name=name, number=number):
+            return ApiError(409, f"{name} keeps its number {number}: remove it, and declare it anew")
+        case hosts.HasMembers(name=name, members=members):
+            found = ", ".join(f"{each.address} of load balancer {each.balancer_id}" for each in members)
+            return ApiError(409, f"members are behind {name} who may be nowhere else: {found}; remove these first")
+        case why:
+            return _of_addresses(why) or authentication.refusal_of(request, refused)
+
+
+def _of_addresses(why: object) -> ApiError | None:
+    match why:
+        case host_checks.NoHostAddress(name=name):
+            return ApiError(
+                400, f"{name} needs an address to which other hosts lead packets: one of IPv4, of IPv6, or one each"
+            )
+        case host_checks.SeveralHostAddresses(version=version):
+            return ApiError(400, f"a host has one IPv{version} address at most")
+        case host_checks.NoHostDestination(what=what):
+            return ApiError(400, f"{what} is nothing that packets of other hosts could go to")
+        case host_checks.PrefixTwice(cidr=cidr):
+            return ApiError(400, f"{cidr} has addresses of another prefix of the same host: name each once")
+        case host_checks.HostAddressTaken(address=address, host=host):
+            return ApiError(409, f"{host} has address {address}")
+        case host_checks.HostAddressBehind(address=address, behind=behind, cidr=cidr):
+            return ApiError(409, f"{address}, a host's own address, would be behind {behind} by its prefix {cidr}")
+        case host_checks.HostsApart(name=name, other=other):
+            return ApiError(409, f"{name} and {other} have no IP version in common: give one of them both addresses")
+        case host_checks.PrefixTaken(cidr=cidr, other=other, host=host):
+            return ApiError(409, f"{cidr} has addresses that are behind {host} by its prefix {other}")
+        case host_checks.HostInAnnounced(what=what, cidr=cidr, network_id=network_id):
+            return ApiError(409, f"{what} is, or has, an address of {cidr}, which hosts announce: network {network_id}")
+        case _:
+            return None

@@ -1,0 +1,1 @@
+"""The `fairlead` command: one module for each group of subcommands."""

@@ -1,0 +1,409 @@
+"""`fairlead`: the command line. Configuration is read here and passed on as values.
+
+Results go to standard output, errors to standard error. Exit codes: 0 success, 1 failure, 2 usage error; 3 from `plan`
+and `show` if the dataplane differs, and from `trace` if the packet is not delivered.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairlead import __version__
+from fairlead.cli.rows import DIFFERENT, print_plan
+from fairlead.http.server_client import Server, ServerError, is_url
+from fairlead.runtime.terminal import complain, say, say_json
+
+if TYPE_CHECKING:  # Octavia's environment lacks some of its dependencies
+    from fairlead.config.options import Configuration
+
+DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
+
+  fairlead server            serve the APIs and keep OVN as they say
+  fairlead agent             on a compute node: count for statistics, announce Local IPs
+  fairlead alive             whether this machine's server answers
+  fairlead plan              what would change in OVN now; writes nothing
+  fairlead show web          rows of one owner beside what OVN has
+  fairlead resync            believe nothing, look at every owner again
+  fairlead health            who is probed, by whom, and what is known of each member
+  fairlead trace             what OVN would do with a packet, and who decides
+  fairlead pool set web --locality chassis   what `openstack` has no option for; also `listener`, `local-ip`
+  fairlead octavia sync      compare what Octavia has with Fairlead, where Fairlead is its provider
+  fairlead chassis list      the nodes and their agents; enroll, revoke
+  fairlead octavia adopt web   take over a load balancer of Octavia's stock provider
+  fairlead lxd token laptop  let a client of LXD's or Incus' API in
+  fairlead store copy        the store into another one; also `backup`, `restore`
+  fairlead config template   every option, as a file; also show, check, migrate
+  fairlead lab up            several OVN compute nodes on this machine
+"""
+
+
+class Failure(Exception):
+    """The command failed; the message gives the reason."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in _LANGUAGES:
+        return _LANGUAGES[words[0]](words[1:])
+    from fairlead.config.load import BadConfiguration
+
+    parser = _make_parser()
+    arguments = parser.parse_args(words)
+    try:
+        code: int = arguments.run(arguments)
+    except BadConfiguration as error:
+        complain(f"fairlead: {error}")
+        return 2
+    except Failure as error:
+        complain(f"fairlead: {error}")
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    return code
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    from fairlead.cli.chassis import add_parser as add_chassis
+    from fairlead.cli.config import add_config
+    from fairlead.cli.live import add_parser as add_alive
+    from fairlead.cli.lxd import add_parser as add_lxd
+    from fairlead.cli.rows import add_parsers as add_rows
+    from fairlead.cli.store import add_parser as add_store
+    from fairlead.cli.tenant import add_parsers as add_tenants
+    from fairlead.lab.command import add_parser as add_lab
+
+    parser = argparse.ArgumentParser(
+        prog="fairlead", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_server(commands)
+    _add_agent(commands)
+    add_alive(commands, _add_configuration_file)
+    add_rows(commands, _add_server_address, _ask)
+    _add_operator_commands(commands)
+    _add_trace(commands)
+    add_chassis(commands, _add_server_address, _ask)
+    add_lxd(commands, _add_server_address, _ask)
+    add_store(commands)
+    add_tenants(commands)
+    commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
+    add_config(commands, _add_configuration_file)
+    add_lab(commands)
+    return parser
+
+
+def _add_server(commands: Any) -> None:
+    server = commands.add_parser("server", help="serve the APIs and keep OVN as they say")
+    _add_configuration(server)
+    server.set_defaults(run=_server)
+
+
+def _add_agent(commands: Any) -> None:
+    agent = commands.add_parser(
+        "agent",
+        help="on a compute node: count what its switch does for virtual addresses, and announce Local IPs",
+        epilog="Statistics need it, and Local IPs that take the place of a port; load balancing does not."
+        " Options: section [agent] of the configuration.",
+    )
+    _add_configuration(agent)
+    agent.add_argument(
+        "--enroll",
+        metavar="FILE",
+        help="the file with a token of `fairlead chassis enroll`, - for standard input: get this"
+        " node's certificate, and end",
+    )
+    agent.add_argument("--once", action="store_true", help="print what this node has counted, as JSON; tell nobody")
+    agent.add_argument(
+        "--plan",
+        action="store_true",
+        help="on a plain host: what would change in its kernel now, by what a server told last; writes nothing. Exit"
+        " code 3 when anything would",
+    )
+    agent.add_argument("--json", action="store_true", help="with --plan: for programs")
+    agent.add_argument(
+        "--remove",
+        action="store_true",
+        help="on a plain host whose agent has ended: take away all that it left, proxies where agent.host is set"
+        " as it was, and end; the host is as it was before",
+    )
+    agent.set_defaults(run=_agent)
+
+
+def _add_configuration(command: argparse.ArgumentParser) -> None:
+    _add_configuration_file(command)
+    command.add_argument(
+        "--check", action="store_true", help="only check the configuration, and open every file that it names"
+    )
+
+
+def _add_configuration_file(command: Any) -> None:
+    command.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("FAIRLEAD_CONFIG"),
+        metavar="FILE",
+        help="TOML; `fairlead config template` prints all options (environment FAIRLEAD_CONFIG; default"
+        " /etc/fairlead/fairlead.toml)",
+    )
+
+
+def _add_operator_commands(commands: Any) -> None:
+    resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
+    resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
+    resync.set_defaults(run=_resync)
+    health = commands.add_parser("health", help="who is probed, by whom, and what is known of each member")
+    health.set_defaults(run=_health)
+    for command in (resync, health):
+        _add_server_address(command)
+
+
+def _add_server_address(command: Any) -> None:
+    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument(
+        "--url",
+        default=os.environ.get("FAIRLEAD_URL", "http://127.0.0.1:9876"),
+        help="the server (environment FAIRLEAD_URL; %(default)s); FAIRLEAD_USER and FAIRLEAD_PASSWORD say who asks",
+    )
+
+
+def _add_trace(commands: Any) -> None:
+    trace = commands.add_parser(
+        "trace",
+        help="what OVN would do with a packet, and who decides",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="""What OVN would do with a packet that a port sends: ovn-trace's output,
+and a last line that says which load balancer, listener and members it leads to, or who refuses it.
+
+  fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10:80
+  fairlead trace --from web-client --to [fd00::10]:53 --protocol udp --json
+  fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10 --protocol icmp
+
+Or where a flow to a VIP goes that plain hosts announce: a server says whose slot it has, and no packet is looked at.
+
+  fairlead trace 10.0.0.9:40000 203.0.113.5:443
+  fairlead trace [2001:db8::9]:40000 [2001:db8:f::5]:53 --protocol udp
+""",
+        epilog="Of several members ovn-trace follows one, whichever; Open vSwitch chooses by a hash of the real packet."
+        "\nExit code 3 when the packet does not arrive. Needs ovn-trace (Debian's ovn-common) and OVN's databases.",
+    )
+    trace.add_argument(
+        "flow", nargs="*", metavar="ADDRESS:PORT", help="the client's, and the VIP's that hosts announce"
+    )
+    trace.add_argument("--from", dest="sender", metavar="PORT", help="the port that sends: its id in OVN, or its name")
+    trace.add_argument("--to", metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
+    trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="(tcp)")
+    trace.add_argument("--source", metavar="ADDRESS", help="the sender's address, if it has several or OVN knows none")
+    trace.add_argument("--via", metavar="ADDRESS", help="the sender's gateway, if its switch has several routers")
+    trace.add_argument("--northbound", metavar="DB", help="another one than the configuration's")
+    trace.add_argument("--southbound", "--db", metavar="DB", help="the same")
+    _add_configuration_file(trace)
+    _add_server_address(trace)
+    trace.set_defaults(run=_trace)
+
+
+def _server(arguments: argparse.Namespace) -> int:
+    from fairlead.cli.config import check_all
+    from fairlead.config.load import read_configuration
+    from fairlead.config.option_files import OF_SERVERS
+
+    configuration = read_configuration(arguments.config, os.environ)
+    if arguments.check:
+        check_all(configuration, OF_SERVERS)
+        return 0
+    return run_server(configuration)
+
+
+def run_server(configuration: "Configuration") -> int:
+    import uvloop
+
+    from fairlead.api.http.authentication import BadPasswordFile
+    from fairlead.runtime.logging import start_logging
+    from fairlead.server import serve
+    from fairlead.store.interface import StoreError
+
+    try:
+        start_logging(configuration.log.level, configuration.log.format, configuration.log.audit_file)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(configuration))
+    except (BadPasswordFile, StoreError, OSError) as error:
+        raise Failure(str(error)) from None
+    return 0
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    from fairlead.cli.config import check_all
+    from fairlead.config.load import check_secrets, read_configuration
+    from fairlead.config.option_files import OF_AGENTS
+    from fairlead.drivers.interface import DriverError
+    from fairlead.drivers.ovn.vswitch.database import SwitchError
+    from fairlead.node import process
+    from fairlead.node.identity import NoIdentity
+    from fairlead.node.plan import Untold, plan_host
+    from fairlead.runtime.logging import start_logging
+
+    configuration = read_configuration(arguments.config, os.environ)
+    if arguments.check:
+        check_all(configuration, OF_AGENTS)
+        return 0
+    check_secrets(configuration)
+    options = configuration.agent
+    if arguments.enroll:
+        return _enroll(arguments.enroll, Path(options.identity_file))
+    start_logging(configuration.log.level, configuration.log.format)
+    try:
+        if arguments.remove:
+            asyncio.run(process.remove(options))
+        elif arguments.once:
+            say_json(asyncio.run(process.read_once(options)), indent=2)
+        elif arguments.plan:
+            return print_plan(asyncio.run(plan_host(options)), as_json=arguments.json)
+        else:
+            asyncio.run(process.serve(options))
+    except (SwitchError, NoIdentity, Untold, DriverError, OSError) as error:
+        raise Failure(str(error)) from None
+    return 0
+
+
+def _enroll(file: str, path: Path) -> int:
+    """Get a certificate for this node with a token. Raises Failure."""
+    from fairlead.agent_protocol.enrolment import LONGEST_TOKEN, read_token
+    from fairlead.node.identity import NoIdentity, enrol
+
+    try:
+        text = sys.stdin.read(LONGEST_TOKEN + 1) if file == "-" else Path(file).read_text()
+        identity = asyncio.run(enrol(read_token(text), path))
+    except (NoIdentity, ValueError, OSError) as error:
+        raise Failure(str(error)) from None
+    say(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
+    return 0
+
+
+def _network(_: Sequence[str]) -> int:
+    """Reject the former command and name the stock client."""
+    complain("network: use the stock client, `incus network load-balancer ...` (package incus-client)")
+    return 2  # wrong usage
+
+
+def _octavia(words: Sequence[str]) -> int:
+    """Run `fairlead octavia` in Octavia's environment, which lacks dependencies of other commands."""
+    from fairlead.octavia_plugin import command
+
+    return command.main(words)
+
+
+_LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network, "octavia": _octavia}
+"""Commands that parse their own arguments."""
+
+
+def _resync(arguments: argparse.Namespace) -> int:
+    answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
+    where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
+    said = f"{answer['changed']} owners differed and are being mended ({where})"
+    if arguments.json:
+        say_json(answer)
+    else:
+        say(said)
+    return 0
+
+
+def _health(arguments: argparse.Namespace) -> int:
+    from fairlead.cli.members import render
+
+    rows = _ask(arguments, "GET", "/operator/health")["health"]
+    if arguments.json:
+        say_json(rows, indent=2)
+    else:
+        say(*render(rows, datetime.now(UTC)))
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    if arguments.flow:
+        return _trace_flow(arguments)
+    if arguments.sender is None or arguments.to is None:
+        raise Failure("say --from PORT --to ADDRESS:PORT, or two ADDRESS:PORT: the client's and the VIP's")
+    return _trace_packet(arguments)
+
+
+def _trace_flow(arguments: argparse.Namespace) -> int:
+    from fairlead.cli.trace import describe_led
+
+    if len(arguments.flow) != 2 or arguments.sender or arguments.to:
+        raise Failure("say two ADDRESS:PORT, the client's and the VIP's, without --from and --to")
+    client, to = arguments.flow
+    asked = urllib.parse.urlencode({"client": client, "to": to, "protocol": arguments.protocol})
+    led = _ask(arguments, "GET", f"/operator/flow?{asked}")
+    if arguments.json:
+        say_json(led, indent=2)
+    else:
+        say(describe_led(led))
+    return 0 if led["endpoint"] and led["admitted"] else DIFFERENT
+
+
+def _trace_packet(arguments: argparse.Namespace) -> int:
+    from fairlead.cli import trace
+    from fairlead.config.load import BadConfiguration, read_configuration
+    from fairlead.dataplane.ovn_trace import Echo, Untraceable
+    from fairlead.drivers.ovn.trace import tracer
+    from fairlead.drivers.ovsdb.client import Tls
+    from fairlead.drivers.ovsdb.errors import OvsdbError
+    from fairlead.drivers.ovsdb.remotes import parse_remotes
+    from fairlead.model.documents.addresses import parse_address
+
+    options, server = read_configuration(arguments.config, os.environ).ovn, _server_of(arguments)
+    try:
+        destination, packet = trace.parse_target(arguments.to, arguments.protocol)
+        source, via = (parse_address(text) if text else None for text in (arguments.source, arguments.via))
+        settings = tracer.TracerSettings(
+            northbound=parse_remotes(arguments.northbound or options.northbound),
+            southbound=parse_remotes(arguments.southbound or options.southbound),
+            tls=Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
+            if options.private_key
+            else None,
+        )
+    except ValueError as error:
+        raise BadConfiguration(f"trace: {error}") from None
+    question = tracer.Question(port=arguments.sender, destination=destination, packet=packet, source=source, via=via)
+    try:
+        answer = asyncio.run(tracer.trace(settings, question))
+    except (Untraceable, OvsdbError, OSError) as error:
+        raise Failure(str(error)) from None
+    number = 0 if isinstance(packet, Echo) else packet.port
+    names = trace.find_names(answer, number, arguments.protocol, server)
+    if arguments.json:
+        say_json(trace.encode(answer, names), indent=2)
+    else:
+        say(*answer.trace.split("\n"))
+        say(f"{arguments.to} {arguments.protocol}: {trace.summarize(answer, names)}")
+    return 0 if answer.verdict.outcome in trace.ARRIVES else DIFFERENT
+
+
+def _server_of(arguments: argparse.Namespace) -> Server:
+    """Create the API client. Raises Failure."""
+    if not is_url(arguments.url):
+        raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
+    user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
+    return Server(url=arguments.url, user=user, password=password)
+
+
+def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
+    """Send a request to the server. Raises Failure with the server's message."""
+    try:
+        return _server_of(arguments).ask(method, path, body)
+    except ServerError as error:
+        hint = " (FAIRLEAD_USER and FAIRLEAD_PASSWORD, of server.password_file)" if error.status == 401 else ""
+        raise Failure(f"{error}{hint}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

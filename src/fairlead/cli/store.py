@@ -1,0 +1,352 @@
+"""`fairlead store ...`: copy, compare, back up and restore a deployment's documents.
+
+Exit codes: 0 success, 1 failed or rejected, 2 usage error, 3 documents differ.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fairlead import __version__
+from fairlead.runtime.terminal import complain, say, say_json, say_progress
+
+if TYPE_CHECKING:
+    from fairlead.config.options import StoreOptions
+    from fairlead.store.copy import Compared, Move, Tell
+    from fairlead.store.etcd_access import Access
+    from fairlead.store.whole import State as Found
+    from fairlead.store.whole import Whole
+
+DONE, FAILED, DIFFERENT = 0, 1, 3
+AFTER_RESTORE = 1_000_000
+"""Number of skipped revisions: more than were written between the backup and the loss of the store."""
+EVERY = 0.2
+"""Seconds between two updates of the progress line."""
+Answer: TypeAlias = dict[str, Any]
+"""Output of --json; `said` is the text output."""
+ACCESS = """
+
+An etcd is entered as section [store] of the configuration says: ca, certificate, key, user, password_file. Run it as
+the user of the servers, who owns their file: sudo -u fairlead fairlead store ..."""
+COPY = """Copy a deployment into another store, in either direction:
+
+  fairlead store copy sqlite:///var/lib/fairlead/fairlead.db etcd://192.0.2.1:2379,192.0.2.2:2379/fairlead
+  fairlead store copy etcd://192.0.2.1:2379/fairlead sqlite:///var/lib/fairlead/new.db --dry-run
+
+Stop the servers, copy, set store.url of all to TO, start them. No row of OVN changes. Servers that still run on FROM
+go on reading; what they are asked to write they refuse (503) from the moment the copy begins, and what is
+there is balanced all the while. At the end every document is compared; only then TO opens, and FROM is closed:
+servers refuse to start on it and say where the deployment is. An interrupted copy: begin it again. Nobody
+starts on half of one. To stay with FROM after all: fairlead store reopen FROM.
+
+Not in a store, but in files beside it: the authority of nodes, LXD's certificate. Take them along to another host.
+"""
+RESTORE = """Fill a store with what a backup has:
+
+  fairlead store restore /backup/monday.fairlead --dry-run
+  fairlead store restore /backup/monday.fairlead --store etcd://192.0.2.1:2379/fairlead
+
+--dry-run says what a restore would do, and writes nothing.
+First all of the file is read: its checksum, whether it is whole, and whether this version can read each document.
+A store that has something is left alone, unless --replace says that it goes: stop its servers first. What was
+written after the backup is gone from the model, and servers take it out of OVN when they start; a deletion of many rows
+they hold back until `fairlead resync --force`. Revisions go on a million later, so that no number comes twice.
+"""
+BACKUP = """Write all documents of a store into one file, as of one moment; servers go on meanwhile:
+
+  fairlead store backup /backup/monday.fairlead
+
+The file may be read by its owner alone (0600): it has all that tenants made, and secrets that documents hold, such as
+tokens by which clients and nodes may come in. It is there whole or not at all, and never in the place of another.
+Not in it: the authority of nodes and LXD's certificate (files beside the store), and the configuration.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    store = commands.add_parser("store", help="copy the store into another, back it up, restore it")
+    mine = store.add_subparsers(metavar="COMMAND", required=True)
+    copy = _add(mine, "copy", "a deployment into another store", COPY, _copy)
+    verify = _add(
+        mine, "verify", "compare every document of two stores", "Compare every document of two stores.", _verify
+    )
+    for each in (copy, verify):
+        each.add_argument(
+            "source", metavar="FROM", help="sqlite:///PATH or etcd://HOST:PORT,.../PREFIX, as in store.url"
+        )
+        each.add_argument("target", metavar="TO", help="another one")
+        each.add_argument(
+            "--to-config", type=Path, metavar="FILE", help="how TO is entered, where FROM is another etcd"
+        )
+    backup = _add(mine, "backup", "all of it into a file, of servers that run too", BACKUP, _backup)
+    backup.add_argument("file", type=Path, metavar="FILE", help="a new one")
+    restore = _add(mine, "restore", "fill a store with what a backup has", RESTORE, _restore)
+    restore.add_argument("file", type=Path, metavar="FILE")
+    for each in (backup, restore):
+        each.add_argument("--store", metavar="URL", default="", help="another one than the configuration's")
+    for each in (copy, restore):
+        each.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
+        each.add_argument("--replace", action="store_true", help="what the store has goes; stop its servers first")
+    reopen = _add(mine, "reopen", "serve from a store that was being copied, after all", REOPEN, _reopen)
+    reopen.add_argument("store", metavar="URL")
+    reopen.add_argument(
+        "--force", action="store_true", help="from one that has moved, too: what was written since is lost"
+    )
+
+
+REOPEN = "Take the mark away by which a store says that it is being copied. Half a copy stays closed."
+
+
+def _add(mine: Any, name: str, short: str, text: str, act: "Act") -> Any:
+    parser = mine.add_parser(
+        name,
+        help=short,
+        description=text + ACCESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 documents differ.",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("FAIRLEAD_CONFIG"),
+        metavar="FILE",
+        help="the servers' (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
+    )
+    parser.set_defaults(run=lambda arguments: _run(arguments, act))
+    return parser
+
+
+Act: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, tuple[Answer, int]]]
+
+
+def _run(arguments: argparse.Namespace, act: Act) -> int:
+    from fairlead.config.load import BadConfiguration
+    from fairlead.store.copy import Differs
+    from fairlead.store.interface import StoreError
+
+    try:
+        answer, code = asyncio.run(act(arguments))
+    except ValueError as error:
+        raise BadConfiguration(f"store: {error}") from None
+    except Differs as error:
+        answer, code = _compared(error.compared) | {"said": f"{error}; the other store stays closed"}, DIFFERENT
+    except FileExistsError as error:
+        answer, code = {"error": f"{error.filename2 or error.filename} is there already; give another name"}, FAILED
+    except (StoreError, OSError) as error:
+        answer, code = {"error": str(error)}, FAILED
+    _show(arguments, answer)
+    return code
+
+
+def _show(arguments: argparse.Namespace, answer: Answer) -> None:
+    if arguments.json:
+        say_json({key: value for key, value in answer.items() if key != "said"}, indent=2)
+        return
+    if "error" in answer:
+        complain(f"fairlead: {answer['error']}")
+    for each in answer.get("first", []):
+        say(f"  {each['key']}: {each['what']}")
+    if "said" in answer:
+        say(answer["said"])
+
+
+async def _copy(arguments: argparse.Namespace) -> tuple[Answer, int]:
+    from fairlead.store.copy import NotEmpty, check_copy, copy
+    from fairlead.store.opening import find_whole, make_whole
+    from fairlead.store.whole import Refused
+
+    begun, move = monotonic(), _move(arguments, arguments.source, arguments.target)
+    access = _access(move.target, arguments.to_config or arguments.config)
+    async with _closing(await find_whole(move.source, _access(move.source, arguments.config))) as source:
+        if arguments.dry_run:
+            async with _there(move.target, access) as target:
+                try:
+                    found, _ = await check_copy(source, target, move)
+                except NotEmpty as error:  # a dry run must not advise --replace
+                    raise Refused(f"{error.reason}; a copy would be refused") from None
+            what = {"documents": found.documents, "revision": found.revision}
+            said = f"would copy {found.documents} documents, revision {found.revision}; nothing was written"
+            return {**what, "said": said}, DONE
+        await check_copy(source, None, move)
+        async with _closing(await make_whole(move.target, access)) as target:
+            compared = await copy(source, target, move, _progress())
+    done = _compared(compared) | {"seconds": round(monotonic() - begun, 1)}
+    said = f'copied and compared {compared.documents} documents in {done["seconds"]} s: set store.url = "{move.target}"'
+    return {**done, "said": f"{said}, and start the servers"}, DONE
+
+
+async def _verify(arguments: argparse.Namespace) -> tuple[Answer, int]:
+    from fairlead.store.copy import compare
+    from fairlead.store.opening import find_whole
+
+    accesses = (
+        _access(arguments.source, arguments.config),
+        _access(arguments.target, arguments.to_config or arguments.config),
+    )
+    async with (
+        _closing(await find_whole(arguments.source, accesses[0])) as one,
+        _closing(await find_whole(arguments.target, accesses[1])) as other,
+    ):
+        compared = await compare(one.picture, other.picture, _progress())
+    said = f"{compared.differing} of {compared.documents} documents differ"
+    return {**_compared(compared), "said": said}, DIFFERENT if compared.differing else DONE
+
+
+async def _backup(arguments: argparse.Namespace) -> tuple[Answer, int]:
+    from fairlead.store.backup import VERSION, Header, write_backup
+    from fairlead.store.opening import find_whole
+    from fairlead.store.whole import Refused
+
+    url, access = _own(arguments)
+    tell = _progress()
+    async with _closing(await find_whole(url, access)) as store:
+        seal = (await store.state()).seal
+        if seal and seal.state is seal.state.FILLING:
+            raise Refused(f"{url}: {seal.words}")
+        async with store.picture() as picture:
+            header = Header(
+                backup=VERSION,
+                made=_now(),
+                fairlead=__version__,
+                store=url,
+                revision=picture.revision,
+                documents=picture.documents,
+            )
+            size = await write_backup(
+                arguments.file, header, picture, lambda done: tell("written", done, header.documents)
+            )
+    what = {"documents": header.documents, "revision": header.revision, "bytes": size}
+    said = f"{arguments.file}: {header.documents} documents, revision {header.revision}, {size} bytes"
+    return {**what, "said": f"{said}. It may hold secrets: only its owner may read it"}, DONE
+
+
+async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
+    from fairlead.store.backup import check_backup, picture_of
+    from fairlead.store.copy import NOTHING, effect, restore
+    from fairlead.store.opening import make_whole
+
+    begun, (url, access) = monotonic(), _own(arguments)
+    checked = check_backup(arguments.file)
+    header, move = checked.header, _move(arguments, str(arguments.file.absolute()), url)
+    about = f"{header.documents} documents, revision {header.revision}, made {header.made} of {header.store}"
+    if arguments.dry_run:
+        async with _there(url, access) as store:
+            there = await store.state() if store else NOTHING
+        would = {"would": effect(there, move).value}
+        what = {"documents": header.documents, "revision": header.revision, "made": header.made, **would}
+        return {**what, "said": f"the file is whole: {about}; {_would(there, move)}; nothing was written"}, DONE
+    async with _closing(await make_whole(url, access)) as store:
+        compared = await restore(store, lambda: picture_of(arguments.file, checked), move, AFTER_RESTORE, _progress())
+    done = _compared(compared) | {"seconds": round(monotonic() - begun, 1)}
+    return {**done, "said": f"restored and compared {about}, in {done['seconds']} s. Start the servers"}, DONE
+
+
+def _would(there: "Found", move: "Move") -> str:
+    """Describe the effect of a restore."""
+    from fairlead.store.copy import Effect, contents, effect
+
+    match effect(there, move):
+        case Effect.FILL:
+            return f"a restore would write it into {move.target}, which is empty"
+        case Effect.RESUME:
+            return f"a restore would begin again what was interrupted in {move.target}"
+        case Effect.REPLACE:
+            return f"a restore would replace all of {move.target}: {contents(there)}"
+        case Effect.REFUSE:
+            return f"a restore would be refused, because {move.target} is not empty: {contents(there)}"
+
+
+async def _reopen(arguments: argparse.Namespace) -> tuple[Answer, int]:
+    from fairlead.store.migration_fence import State
+    from fairlead.store.opening import find_whole
+    from fairlead.store.whole import Refused
+
+    url = arguments.store
+    async with _closing(await find_whole(url, _access(url, arguments.config))) as store:
+        seal = (await store.state()).seal
+        if seal is None:
+            return {"reopened": False, "said": f"{url} is open"}, DONE
+        if seal.state is State.FILLING or (seal.state is State.MOVED and not arguments.force):
+            raise Refused(f"{url}: {seal.words}")
+        await store.seal(None, seal)
+    return {"reopened": True, "said": f"{url} is open: servers may start on it"}, DONE
+
+
+@asynccontextmanager
+async def _closing(store: "Whole") -> AsyncIterator["Whole"]:
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _there(url: str, access: "Access") -> AsyncIterator["Whole | None"]:
+    """Open a store; None for a missing file, which a dry run must not create."""
+    from fairlead.store.opening import find_whole
+    from fairlead.store.whole import Absent
+
+    try:
+        store = await find_whole(url, access)
+    except Absent:
+        yield None
+        return
+    async with _closing(store):
+        yield store
+
+
+def _configuration(file: Path | None) -> "StoreOptions":
+    from fairlead.config.load import read_configuration
+
+    return read_configuration(file, os.environ).store
+
+
+def _access(url: str, file: Path | None) -> "Access":
+    """Return the credentials for a store; a file needs none."""
+    from fairlead.store.etcd_access import Access
+
+    return _configuration(file).access if url.startswith("etcd://") else Access()
+
+
+def _own(arguments: argparse.Namespace) -> tuple[str, "Access"]:
+    url = arguments.store or _configuration(arguments.config).where
+    return url, _access(url, arguments.config)
+
+
+def _move(arguments: argparse.Namespace, source: str, target: str) -> "Move":
+    from fairlead.store.copy import Move
+
+    return Move(source=source, target=target, since=_now(), id=uuid.uuid4().hex, replaces=arguments.replace)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _compared(compared: "Compared") -> Answer:
+    first = [{"key": each.key, "what": each.what} for each in compared.first]
+    return {"documents": compared.documents, "bytes": compared.octets, "differing": compared.differing, "first": first}
+
+
+def _progress() -> "Tell":
+    """Return a progress callback: one updated line on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+    said = 0.0
+
+    def tell(what: str, done: int, all_of_them: int) -> None:
+        nonlocal said
+        if done == all_of_them or monotonic() - said > EVERY:
+            said = monotonic()
+            end = "\n" if done == all_of_them else ""
+            say_progress(f"{what} {done} of {all_of_them} documents", end)
+
+    return tell

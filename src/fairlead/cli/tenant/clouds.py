@@ -1,0 +1,159 @@
+"""Endpoints and credentials, configured as for the `openstack` command: clouds.yaml and OS_* variables.
+
+Variables override clouds.yaml, as in that command, where they are the defaults of its options.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.cli.tenant.keystone import KEYS, LOG_INS, NotFound, log_in
+from fairlead.http.server_client import Server, is_url
+
+DOORS = {"load_balancer": "load-balancer", "network": "network"}
+"""Service name in clients -> default path below the endpoint."""
+AUTH_TYPES = ("none", "http_basic", *LOG_INS)
+NAMES = ("clouds.yaml", "clouds.yml")
+FOLDERS = (Path(), Path("~/.config/openstack"), Path("/etc/openstack"))
+"""Search path of openstacksdk, in this order."""
+INSIDE = ("endpoint", "username", "password", *KEYS)
+"""Keys below `auth` in clouds.yaml."""
+BESIDE = ("cacert", "region_name", "interface")
+"""Keys beside `auth`."""
+
+
+class BadCloud(Exception):
+    """The cloud's configuration is not usable; the message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    doors: Mapping[str, str]
+    """Service -> URL of its API."""
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    """Keystone token."""
+    ca: str = ""
+    """PEM file with CA certificates for the server; "" for the system's."""
+
+    def door(self, service: str) -> Server:
+        return Server(url=self.doors[service], user=self.user, password=self.password, token=self.token, ca=self.ca)
+
+
+def find_cloud(name: str, environment: Mapping[str, str]) -> Cloud:
+    """Return the named cloud of clouds.yaml, or the one that the variables describe. Logs in at Keystone if it has one.
+
+    Raises BadCloud and ServerError.
+    """
+    chosen = name or environment.get("OS_CLOUD", "")
+    said = _flat(_read_cloud(chosen, environment)) if chosen else {}
+    said |= {key: text for key in _keys() if (text := environment.get(f"OS_{key.upper()}", ""))}
+    kind = said.get("auth_type") or _default_kind(said)
+    if kind not in AUTH_TYPES:
+        raise BadCloud(f"auth_type is '{kind}'; here it is one of {', '.join(AUTH_TYPES)}")
+    if said.get("verify") in ("False", "false"):
+        raise BadCloud("verify is off: a server is always asked who it is; cacert names the file that vouches for it")
+    ca = str(Path(said["cacert"]).expanduser()) if said.get("cacert") else ""
+    if kind in LOG_INS:
+        return _cloud_of_keystone(said, kind, ca)
+    basic = kind == "http_basic"
+    return Cloud(
+        doors={service: _door(service, path, said) for service, path in DOORS.items()},
+        user=said.get("username", "") if basic else "",
+        password=said.get("password", "") if basic else "",
+        ca=ca,
+    )
+
+
+def _default_kind(said: Mapping[str, str]) -> str:
+    if said.get("auth_url"):
+        return "password"
+    return "http_basic" if said.get("username") else "none"
+
+
+def _cloud_of_keystone(said: Mapping[str, str], kind: str, ca: str) -> Cloud:
+    """Take endpoints from Keystone's catalogue, unless overridden. Raises BadCloud and ServerError."""
+    if not is_url(said.get("auth_url", "")):
+        raise BadCloud(f"auth_url is '{said.get('auth_url', '')}'; it is http://HOST:PORT or https://HOST:PORT")
+    try:
+        session = log_in(said, kind, ca)
+        doors = {
+            service: said.get(f"{service}_endpoint_override", "").rstrip("/") or session.endpoint(path)
+            for service, path in DOORS.items()
+        }
+    except NotFound as error:
+        raise BadCloud(str(error)) from None
+    return Cloud(doors=doors, token=session.token, ca=ca)
+
+
+def _keys() -> Iterator[str]:
+    yield from ("auth_type", *INSIDE, *BESIDE)
+    yield from (f"{service}_endpoint_override" for service in DOORS)
+
+
+def _door(service: str, path: str, said: Mapping[str, str]) -> str:
+    """Return the URL of a service without Keystone. Raises BadCloud."""
+    endpoint = said.get("endpoint", "").rstrip("/")
+    url = said.get(f"{service}_endpoint_override") or (endpoint and f"{endpoint}/{path}")
+    if not url:
+        raise BadCloud("which server? Say OS_CLOUD, of clouds.yaml, or OS_ENDPOINT=http://HOST:PORT")
+    if not is_url(url):
+        raise BadCloud(f"'{url}' is not http://HOST:PORT or https://HOST:PORT")
+    return url.rstrip("/")
+
+
+def _flat(cloud: Mapping[str, Any]) -> dict[str, str]:
+    """Flatten a cloud to texts, with the keys below `auth` beside the rest."""
+    auth = cloud.get("auth")
+    pairs = {**cloud, **(auth if isinstance(auth, dict) else {})}
+    return {
+        str(key): str(value) for key, value in pairs.items() if not isinstance(value, dict | list) and value is not None
+    }
+
+
+def _read_cloud(name: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """Read a cloud with its secrets. Raises BadCloud."""
+    path = _first(environment)
+    found = _read(path).get("clouds")
+    clouds = found if isinstance(found, dict) else {}
+    if not isinstance(clouds.get(name), dict):
+        raise BadCloud(f"{path} has no cloud '{name}'")
+    secure = _secure(path).get("clouds")
+    more = secure.get(name) if isinstance(secure, dict) else None
+    return _merged(clouds[name], more) if isinstance(more, dict) else clouds[name]
+
+
+def _first(environment: Mapping[str, str]) -> Path:
+    """Return the path of clouds.yaml. Raises BadCloud."""
+    if said := environment.get("OS_CLIENT_CONFIG_FILE", ""):
+        return Path(said)
+    places = [folder.expanduser() / name for folder in FOLDERS for name in NAMES]
+    found = next((path for path in places if path.exists()), None)
+    if found is None:
+        raise BadCloud(f"there is no clouds.yaml: {', '.join(map(str, places))}")
+    return found
+
+
+def _secure(path: Path) -> Mapping[str, Any]:
+    """Read secure.yaml beside it, which holds secrets."""
+    beside = path.with_name(f"secure{path.suffix}")
+    return _read(beside) if beside.exists() else {}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Parse a YAML file. Raises BadCloud."""
+    try:
+        read = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadCloud(f"{path}: {error}") from None
+    return read if isinstance(read, dict) else {}
+
+
+def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Merge maps recursively; other values are replaced."""
+    both: Callable[[Any, Any], Any] = lambda old, new: _merged(old, new) if isinstance(old, dict) else new  # noqa: E731
+    return {**base, **{key: both(base.get(key), value) for key, value in more.items()}}

@@ -1,0 +1,1 @@
+"""nftables of a plain host: ruleset, set elements, counters and connection tracking."""

@@ -1,0 +1,1 @@
+"""OVN Northbound database: replica, rows of Fairlead, and drift."""

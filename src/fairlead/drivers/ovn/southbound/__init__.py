@@ -1,0 +1,1 @@
+"""OVN Southbound database: chassis, port bindings and monitor results."""

@@ -1,0 +1,1 @@
+"""ovn-trace, read as steps."""

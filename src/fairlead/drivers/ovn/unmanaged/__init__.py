@@ -1,0 +1,1 @@
+"""Networks in OVN that another system manages, imported as documents."""

@@ -1,0 +1,1 @@
+"""Open vSwitch of a node: ports, counters, connection tracking and announcements."""

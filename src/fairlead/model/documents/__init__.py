@@ -1,0 +1,1 @@
+"""Documents, and the values that they consist of."""

@@ -1,0 +1,90 @@
+"""Unmanaged networks, routers, ports and floating IPs, which other programs write into the OVN database.
+
+They are facts in the shape of documents, in the snapshot beside the stored documents, under the same keys, so every
+lookup through networks includes them. They are never stored, get no rows from Fairlead and count in no quota. No API of
+Fairlead shows or changes them, because their manager has its own API. Load balancers can be on networks of the writers
+in `SERVED`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, TypeGuard
+
+from fairlead.model.documents.network import FloatingIP, Network, Port, PortUse, Router
+
+
+class Writer(StrEnum):
+    """Program that writes networks into the same Northbound database."""
+
+    NEUTRON = "neutron"
+    """OpenStack Neutron with the driver ML2/OVN."""
+    LXD = "lxd"
+    INCUS = "incus"
+
+    @property
+    def program(self) -> str:
+        """Display name of the program."""
+        return {Writer.NEUTRON: "Neutron", Writer.LXD: "LXD", Writer.INCUS: "Incus"}[self]
+
+
+SERVED = frozenset({Writer.NEUTRON})
+"""Writers on whose networks an agent creates the ports
+that load balancers need (Octavia's provider agent in Neutron)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignNetwork(Network):
+    row: str
+    """Name in the dataplane: `<name given by the writer>@<UUID of the row>`."""
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRouter(Router):
+    row: str
+    writer: Writer
+
+
+PROXY_OWNER = "fairlead:load_balancer_proxy"
+"""`device_owner` of a proxy's port in Neutron. It must not start with "network:", because Neutron writes no MAC for
+such a port without port security, so routers would resolve and cache its address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignPort(Port):
+    row: str
+    writer: Writer
+
+    @property
+    def use(self) -> PortUse:
+        return PortUse.PROXY if self.device_owner == PROXY_OWNER else Port.use.__get__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFloatingIP(FloatingIP):
+    row: str
+    writer: Writer
+
+
+def is_managed_elsewhere(network: object) -> TypeGuard[ForeignNetwork]:
+    """Return whether load balancers on the network are reserved for its own manager."""
+    return isinstance(network, ForeignNetwork) and network.writer not in SERVED
+
+
+Foreign: TypeAlias = ForeignNetwork | ForeignRouter | ForeignPort | ForeignFloatingIP
+FOREIGN = (ForeignNetwork, ForeignRouter, ForeignPort, ForeignFloatingIP)
+
+
+def is_foreign(document: object) -> TypeGuard[Foreign]:
+    return isinstance(document, FOREIGN)
+
+
+def called(document: object) -> list[str]:
+    """Return the row's name given by the writer, as nodes report it.
+    Rows of managed objects have none: they are named by their ids."""
+    return [document.row.partition("@")[0]] if is_foreign(document) else []
+
+
+def row_of(document: Network | Router | Port) -> str:
+    """Return the object's name in the dataplane: the id for managed objects."""
+    return document.row if is_foreign(document) else document.id

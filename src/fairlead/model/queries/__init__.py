@@ -1,0 +1,1 @@
+"""Values derived from a snapshot for one purpose each, such as probes, placements and proxies."""

@@ -1,0 +1,101 @@
+"""Full comparison of model and dataplane at one moment, owner by owner, and the mass-deletion guard.
+
+The comparison yields to the event loop after each slice, so the server goes on answering requests and applying changes.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from typing import NamedTuple
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
+from fairlead.drivers.interface import Unheard
+from fairlead.model.documents.owner import Kind, Owner, creation_order
+from fairlead.model.registry.changeset import owners_with_rows
+from fairlead.model.snapshot import Snapshot
+
+BRAKE_OWNERS = 20
+BRAKE_SHARE = 0.3
+SLICE = 0.01
+"""Maximum seconds for the comparison to hold the event loop."""
+
+
+class MassDelete(Exception):
+    """Raised when a resync would delete the rows of too many owners; an operator has to confirm (`force`).
+
+    The limit is 30 % of the owners if there are more than 20, not counting owners that the store records as deleted.
+    With an empty store (revision 0) any deletion raises, because the server may be using the wrong store. The resync
+    has repaired all other differences.
+    """
+
+    def __init__(self, words: str, meant: list[Owner]) -> None:
+        super().__init__(words)
+        self.meant = meant
+        """Owners that the store records as deleted."""
+
+
+class Compared(NamedTuple):
+    """Comparison of one owner: desired and actual rows with their difference, or the reason why compiling failed."""
+
+    owner: Owner
+    desired: Rows
+    actual: Rows
+    change: Diff
+    failure: Exception | None = None
+
+
+class Looking:
+    def __init__(
+        self,
+        kinds: Container[Kind],
+        compile_owner: Callable[[Snapshot, Owner], Awaitable[Rows]],
+        clock: Callable[[], float],
+        logger: logging.Logger,
+    ) -> None:
+        """`compile_owner` raises Unsupported and Unheard."""
+        self._kinds, self._compile, self._clock, self._logger = kinds, compile_owner, clock, logger
+
+    async def compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[Compared]:
+        """Yield each owner of the model or the dataplane, in slices. Owners that cannot be compiled stay unchanged."""
+        await asyncio.sleep(0)  # building each of the lists below is a slice of its own
+        owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
+        await asyncio.sleep(0)
+        orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
+        await asyncio.sleep(0)
+        began = self._clock()
+        for owner in (*owners, *orphans):
+            yield await self._compare_one(snapshot, owner, actual.get(owner, NO_ROWS))
+            if self._clock() - began > SLICE:
+                await asyncio.sleep(0)
+                began = self._clock()
+
+    async def _compare_one(self, snapshot: Snapshot, owner: Owner, actual: Rows) -> Compared:
+        try:
+            desired = await self._compile(snapshot, owner)
+        except Exception as failure:
+            if not isinstance(failure, Unsupported | Unheard):
+                self._logger.exception("a mistake of Fairlead's own in %s", owner)
+            return Compared(owner, NO_ROWS, actual, NO_CHANGE, failure)
+        return Compared(owner, desired, actual, diff(desired, actual))
+
+
+async def brake(
+    snapshot: Snapshot, gone: list[Owner], owners: int, deleted: Callable[[], Awaitable[Container[Owner]]]
+) -> list[Owner]:
+    """Mass-deletion guard: return `gone`, the owners to delete.
+
+    Raises MassDelete, with the owners that the store records as deleted. These are intended and may be deleted.
+    """
+
+    def holds(some: list[Owner]) -> bool:
+        many = owners > BRAKE_OWNERS and len(some) > BRAKE_SHARE * owners
+        return bool(some) and (many or snapshot.revision == 0)
+
+    if holds(gone):
+        meant = await deleted()
+        strange = [owner for owner in gone if owner not in meant]
+        if holds(strange):
+            words = f"a resync would delete the rows of {len(strange)} of {owners} owners"
+            raise MassDelete(words, [owner for owner in gone if owner in meant])
+    return gone

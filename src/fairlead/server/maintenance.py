@@ -1,0 +1,65 @@
+"""Periodic maintenance of a server's model, independent of dataplanes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+from fairlead.changes.hosts import forget_return
+from fairlead.changes.probe_ports import make_cover_ports
+from fairlead.changes.refusal import Refused
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.documents.hosts import is_returned
+from fairlead.model.documents.owner import Kind, Owner
+from fairlead.model.queries.probe_devices import coverless_subnets
+from fairlead.model.queries.probes import all_probing, find_probing
+from fairlead.model.registry.changeset import Changes
+from fairlead.model.registry.draining import forget_removed, forgets_at
+from fairlead.model.snapshot import Snapshot
+from fairlead.store.interface import StoreError
+from fairlead.store.model import Model
+
+LOG = logging.getLogger(__name__)
+FORGET_INTERVAL = 10.0
+"""Seconds between checks for removed members with an expired drain timeout."""
+
+
+async def provide_covers(model: Model) -> None:
+    """Allocate missing addresses for delegated probing, for monitors older than that feature; then sleep until
+    cancelled."""
+    for owner in list(all_probing(model.snapshot)):
+        probing = find_probing(model.snapshot, owner)
+        if probing is not None and coverless_subnets(model.snapshot, probing):
+            try:
+                await model.write(partial(_with_covers, owner=owner, now=datetime.now(UTC)))
+            except (StoreError, Refused, Unsupported) as error:
+                LOG.warning("what is monitored by %s cannot be probed while its node is silent: %s", owner, error)
+        await asyncio.sleep(0)
+    await asyncio.Event().wait()
+
+
+def _with_covers(snapshot: Snapshot, owner: Owner, now: datetime) -> Changes:
+    probing = find_probing(snapshot, owner)
+    return Changes(puts=make_cover_ports(snapshot, probing, now)) if probing is not None else Changes()
+
+
+async def forget_parted(model: Model) -> None:
+    """Forget drained members, and substitutes of drained hosts, when their time is over. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(FORGET_INTERVAL)
+        for owner, forget in _forgotten(model.snapshot, datetime.now(UTC)):
+            try:
+                await model.write(forget)
+            except (StoreError, Unsupported) as error:
+                LOG.warning("what %s was is not forgotten yet: %s", owner, error)
+
+
+def _forgotten(snapshot: Snapshot, now: datetime) -> list[tuple[Owner, Callable[[Snapshot], Changes]]]:
+    """Return owners with expired state, and the change that removes it."""
+    late = [each for each in snapshot.parting if forgets_at(snapshot.load_balancers[each]) <= now]
+    back = [host.name for host in snapshot.hosts.values() if is_returned(host, now)]
+    return [
+        *((Owner(Kind.LOAD_BALANCER, each), partial(forget_removed, balancer_id=each, now=now)) for each in late),
+        *((Owner(Kind.HOST, each), partial(forget_return, name=each, now=now)) for each in back),
+    ]

@@ -1,0 +1,90 @@
+"""Probe results of agents, saved in a file over restarts of a server, until newer ones arrive.
+
+A new server has no probe results, and unknown members are used. Agents resend theirs, but one may be offline for long,
+and its results of delegated probes are not accepted before the unresponsive nodes are known. So a server saves the
+results that differ from the default for unknown members: members that are down, and members without a port that are up.
+The results of nodes that became unresponsive are known to all servers (`model/documents/unresponsive_nodes.py`).
+
+The file is no part of the model: each server saves what it received, and newer reports of agents override it.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from fairlead.agent_protocol.probe_results_file import read_sightings, write_sightings
+from fairlead.model.documents.health import Endpoint, Health
+from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.registry.facts import SIGHTINGS
+from fairlead.model.snapshot import Snapshot
+from fairlead.runtime.cooperative import in_steps
+from fairlead.store.model import Model, Published
+
+LOG = logging.getLogger(__name__)
+FILE = "sightings.json"
+GATHER, AGAIN = 0.05, 2.0
+"""Seconds to collect changes for one write, and between attempts after a failed write."""
+REST = 10
+"""Pause after a write as a multiple of its duration: ten thousand results take a while."""
+
+
+class Remembered:
+    def __init__(self, path: Path, model: Model) -> None:
+        self._path = path
+        self._model = model
+        self._seen: dict[Endpoint, Sighting] = {}
+        self._news = asyncio.Event()
+
+    async def recall(self) -> None:
+        """Load the file, after the model and before agents connect. Drops results that no monitor needs any more."""
+        found = read_sightings(self._path)
+        for node in self._model.snapshot.silent_nodes.values():  # these nodes do not resend their results
+            found.update(
+                (each, seen) for each, seen in node.seen if each not in found or found[each].since < seen.since
+            )
+        self._seen = {endpoint: seen for endpoint, seen in found.items() if _is_asked(self._model.snapshot, endpoint)}
+        if self._seen:
+            LOG.info("%d members and replicas are remembered as they were seen last", len(self._seen))
+            await in_steps(self._model.observe(SIGHTINGS, dict(self._seen)))
+        self._model.watch(self._take)
+
+    def _take(self, published: Published) -> None:
+        if published.fact is not SIGHTINGS:
+            return
+        for endpoint, seen in published.news.items():
+            before = self._seen.pop(endpoint, None)
+            after = seen if seen is not None and _matters(endpoint, seen.health) else None
+            if after is not None:
+                self._seen[endpoint] = after
+            if (before and before.health) is not (after and after.health):
+                self._news.set()
+
+    async def keep(self) -> None:
+        """Write changes until cancelled."""
+        fails = False
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            kept, began = tuple(self._seen.items()), time.monotonic()
+            try:
+                await asyncio.to_thread(write_sightings, self._path, kept)
+            except OSError as error:
+                if not fails:
+                    LOG.warning("what agents see cannot be kept (%s); trying again every %g s", error, AGAIN)
+                fails = True
+                self._news.set()
+                await asyncio.sleep(AGAIN)
+            else:
+                fails = False
+                await asyncio.sleep(max(GATHER, REST * (time.monotonic() - began)))
+
+
+def _matters(endpoint: Endpoint, health: Health) -> bool:
+    """Whether the result differs from the default: members without a port are down, others up."""
+    return health is (Health.ERROR if endpoint.port_id else Health.ONLINE)
+
+
+def _is_asked(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+    """Whether the monitor still exists. Its targets depend on unmanaged networks, which are not read yet."""
+    return endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips

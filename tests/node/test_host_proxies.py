@@ -1,0 +1,91 @@
+"""A plain host with and without HAProxy, as it reports to servers."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from fairlead.drivers.haproxy import HAProxy, Nowhere
+from fairlead.drivers.haproxy.process import Program, all_running
+from fairlead.model.documents.agent import Agent
+from fairlead.node import host_proxies
+from fairlead.node.host_proxies import HostProxying
+from fairlead.node.listener_counters import Tally
+from fairlead.node.proxies import Looks, Proxying
+from fairlead.node.reports import Reports
+from harness.given import Given
+from harness.proxied import PROGRAM, needs_haproxy
+from harness.story import read_state
+from harness.waiting import eventually
+
+TEXT = """\
+network pool announced 127.0.0.0/8
+host h1 1 10.20.0.21 10.1.0.0/24
+web vip=127.203.0.5 on=pool provider=native http:80{proxy=2000}=a/10.1.0.11:8080
+plugged h1
+"""
+
+
+class Heard(Reports):
+    """Records the first report that a server receives."""
+
+    def __init__(self) -> None:
+        agent = Agent(name="h1", version="1", host="h1", since=datetime.now(UTC), heartbeat=1.0)
+        super().__init__(lambda: agent, list, 0)
+        self.first: dict[str, frozenset[int]] | None = None
+
+    async def run(self) -> None:
+        self.first = dict(self._serving)
+
+
+def make(folder: Path, program: str) -> tuple[HostProxying, Heard]:
+    given, heard = Given("h1", folder / "slice", read_state("now", TEXT, {}, {}).snapshot()), Heard()
+    driver = HAProxy(folder / "p", Nowhere(), heard.serves, Program(path=PROGRAM, user=""))
+    return HostProxying(given, heard, Proxying(given, heard, driver, Looks(Tally(), 60.0, 60.0)), program), heard
+
+
+async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host_proxies, "AGAIN", 0.01)
+
+    program = tmp_path / "haproxy"
+    host, heard = make(tmp_path, str(program))
+    work = asyncio.ensure_future(host.run())
+    await host.tell()
+    assert heard.first == {}
+    assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    await eventually(lambda: ("haproxy", "host/h1") not in heard._unapplied)
+    await end(work)
+
+
+@needs_haproxy
+async def test_servers_hear_at_once_what_an_earlier_agent_has_left():
+    with TemporaryDirectory() as folder:  # paths of sockets must be short
+        await _begin_again(Path(folder))
+
+
+async def _begin_again(place: Path) -> None:
+    host, heard = make(place, PROGRAM)
+    work = asyncio.ensure_future(host.run())
+    await eventually(lambda: heard._serving == {"pool/demo": {2000}})
+    await end(work)
+    host, heard = make(place, PROGRAM)
+    work = asyncio.ensure_future(host.run())
+    await host.tell()
+    assert heard.first == {"pool/demo": {2000}}
+    await end(work)
+    [folder] = (each for each in (place / "p").iterdir() if each.is_dir())
+    assert all_running(folder)
+    driver = HAProxy(place / "p", Nowhere(), lambda *_: None)
+    await driver.remove()
+    assert not all_running(folder)
+
+
+async def end(work: "asyncio.Future[None]") -> None:
+    work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work

@@ -1,0 +1,111 @@
+"""The needed and unneeded ports of proxies are read from all servers, because each has the nodes that follow it."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.http.server_client import NotReached, Server, ServerError
+from fairlead.octavia_plugin.api_client import PACED_PATIENCE, Door
+
+
+def place(project: str, come: list[str], go: list[str]) -> dict[str, Any]:
+    return {"project_id": project, "come": [{"host": each, "device_id": each} for each in come], "go": go}
+
+
+def test_what_servers_say_is_added_up(monkeypatch: pytest.MonkeyPatch):
+    said: dict[str, list[dict[str, Any]] | None] = {
+        "one": [place("a", ["n1"], [])],
+        "two": [place("a", ["n2"], ["x"]), place("b", [], [])],
+        "three": None,
+    }
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        assert (method, path, body) == ("GET", "/plugin/proxied-networks/net", None)
+        if (places := said[server.url]) is None:
+            raise NotReached("away", None)
+        return {"network": {"places": places}}
+
+    monkeypatch.setattr(Server, "ask", ask)
+    door = Door(tuple(Server(url=each, timeout=1.0) for each in said))
+    assert door.proxied_on("net") == [place("a", ["n1", "n2"], ["x"]), place("b", [], [])]
+    said.update(one=None, two=None)
+    with pytest.raises(NotReached):
+        door.proxied_on("net")
+
+
+@pytest.mark.parametrize(
+    ("paced", "waits", "works"),
+    [
+        ([1], [1], True),
+        ([2, 3], [2, 3], True),
+        ([4, 4, 4], [4, 4], False),
+        ([PACED_PATIENCE + 1], [], False),
+        ([0], [], False),
+    ],
+    ids=str,
+)
+def test_who_is_paced_comes_again_when_the_server_says(
+    monkeypatch: pytest.MonkeyPatch, paced: list[int], waits: list[int], works: bool
+):
+    waited = list[float]()
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        if paced:
+            raise ServerError("too many requests", 429, paced.pop(0))
+        return {"network": {"is_probed": False, "cidrs": []}}
+
+    monkeypatch.setattr(Server, "ask", ask)
+    door = Door((Server(url="one"),), waited.append)
+    if works:
+        assert door.probed_on("net") is None
+    else:
+        with pytest.raises(ServerError):
+            door.probed_on("net")
+    assert waited == waits
+
+
+@pytest.mark.parametrize(
+    ("paced", "waits", "works"),
+    [
+        ({"two": [2]}, [2], True),
+        ({"one": [3], "three": [1, 4]}, [3, 1, 4], True),
+        ({"one": [6], "three": [5]}, [6], False),
+        ({"two": [0]}, [], False),
+    ],
+    ids=str,
+)
+def test_a_server_that_paces_the_reading_of_ports_is_asked_again_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, paced: dict[str, list[int]], waits: list[int], works: bool
+):
+    """The time for it is that of all servers together."""
+    answered = list[str]()
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        if paced.get(server.url):
+            raise ServerError("too many requests", 429, paced[server.url].pop(0))
+        answered.append(server.url)
+        return {"network": {"places": [place("a", [server.url], [])]}}
+
+    monkeypatch.setattr(Server, "ask", ask)
+    waited = list[float]()
+    door = Door(tuple(Server(url=each) for each in ("one", "two", "three")), waited.append)
+    if works:
+        assert door.proxied_on("net") == [place("a", ["one", "two", "three"], [])]
+        assert answered == ["one", "two", "three"]
+    else:
+        with pytest.raises(ServerError):
+            door.proxied_on("net")
+    assert waited == waits
+
+
+def test_another_refusal_is_not_asked_again(monkeypatch: pytest.MonkeyPatch):
+    """Of a 503 nobody knows whether the change was stored."""
+
+    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+        raise ServerError("look again before you repeat the change", 503, 1)
+
+    monkeypatch.setattr(Server, "ask", ask)
+    waited = list[float]()
+    with pytest.raises(ServerError):
+        Door((Server(url="one"),), waited.append).put("/x", "x", {})
+    assert waited == []
