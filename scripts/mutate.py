@@ -626,9 +626,9 @@ MUTANTS = (
     ),
     Mutant(
         "SOURCE_IP_PORT is left to the datapath's own hash",
-        "compilers/ovn/selection.py",
-        "return pool.goes_by_source or pool.algorithm is lb.Algorithm.SOURCE_IP_PORT",
-        "return pool.goes_by_source",
+        "model/documents/loadbalancer.py",
+        "return self.goes_by_source or self.algorithm is Algorithm.SOURCE_IP_PORT",
+        "return self.goes_by_source",
     ),
     Mutant(
         "every router answers for a VIP outside",
@@ -867,8 +867,8 @@ MUTANTS = (
     Mutant(
         "a floating IP of one VIP leads to all",
         "model/snapshot.py",
-        "if floating_ip.fixed_address == vip.address:",
-        "if floating_ip:",
+        "if floating_ip.fixed_address == vip.address and (",
+        "if (",
     ),
     Mutant(
         "clients outside are not counted",
